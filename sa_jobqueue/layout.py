@@ -10,7 +10,12 @@ from typing import Any, Final, Literal, TypeAlias
 from sa_jobqueue.errors import InvalidOptionError
 
 IdType: TypeAlias = Literal["uuid", "text"]
+Unit: TypeAlias = Literal["queue", "pipeline"]
 Topic: TypeAlias = Literal["due", "lost", "ended", "rules", "unblock", "event"]
+
+# The units of migration, sets of tables that are created together, each with the table whose comment has its version.
+STAMPED: Final[dict[Unit, str]] = {"queue": "job", "pipeline": "job_bulk_write"}
+PIPELINE_TABLES: Final = ("job_bulk_staging", "job_bulk_write", "job_bulk_reject", "archive_run", "archive_chain")
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 # With the longest suffix (":ended") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
@@ -24,13 +29,14 @@ class Layout:
 
     `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path. `prefix`: lower-case
     identifier of at most 20 bytes before each name, usually ending in an underscore. `id_type`: "uuid" or "text", of a
-    job's id.
-    Raises: InvalidOptionError for any other identifier.
+    job's id. `pipeline`: whether it has the tables of Spark's writes and of the archive.
+    Raises: InvalidOptionError for any other value.
     """
 
     schema: str | None = None
     prefix: str = ""
     id_type: IdType = "uuid"
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         if self.schema is not None:
@@ -39,6 +45,12 @@ class Layout:
             _check("queue_prefix", self.prefix, _MAX_PREFIX)
         if self.id_type not in {"uuid", "text"}:
             raise InvalidOptionError("id_type", f"must be 'uuid' or 'text', got {self.id_type!r}")
+        if not isinstance(self.pipeline, bool):
+            raise InvalidOptionError("queue_pipeline", f"must be True or False, got {self.pipeline!r}")
+
+    def has_table(self, noun: str) -> bool:
+        """Return whether a table of the library, named as in `name`, is among the queue's."""
+        return self.pipeline or noun not in PIPELINE_TABLES
 
     def name(self, noun: str) -> str:
         """Return the bare name of an object: `mail_job` for the `noun` "job" with the prefix "mail_"."""

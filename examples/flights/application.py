@@ -15,7 +15,7 @@ class Base(DeclarativeBase):
     pass
 
 
-class Job(JobMixin, Base, queue_prefix="flights_"):
+class Job(JobMixin, Base, queue_prefix="flights_", queue_pipeline=True):
     pass
 
 

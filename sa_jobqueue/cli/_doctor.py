@@ -25,7 +25,8 @@ from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
-from sa_jobqueue.migrations.grants import RIGHTS, role_names
+from sa_jobqueue.migrations.grants import rights_of, role_names
+from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
@@ -270,7 +271,9 @@ def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Che
     name = model.__jobqueue__.qualified("job")
     try:
         with Session(connection) as session:
-            version = check_schema(session, model=model)
+            # Without --app it is unknown whether the application needs the pipeline.
+            needs_pipeline = model.__jobqueue__.pipeline and model is not Job
+            version = check_schema(session, unit="pipeline" if needs_pipeline else "queue", model=model)
     except JobQueueError as error:
         connection.rollback()
         if isinstance(error, SchemaMissingError) and (elsewhere := _elsewhere(connection, model, role)):
@@ -291,6 +294,7 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
             "SELECT relname, nspname, has_schema_privilege(n.oid, 'USAGE') AS is_usable, current_user AS role, "
             "current_setting('search_path') AS path FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
             "WHERE (relname = :name OR :any_name) AND obj_description(c.oid, 'pg_class') LIKE 'sa_jobqueue version=%' "
+            "AND relname LIKE '%job' "
             "ORDER BY relname = :name DESC, nspname = :schema DESC, nspname LIMIT 1"
         ),
         {"name": layout.name("job"), "schema": layout.schema or "public", "any_name": model is Job},
@@ -316,7 +320,7 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
 def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | None:
     """Return the check of tables that someone changed by hand: relations dropped, triggers turned off."""
     layout = model.__jobqueue__
-    relations = [layout.qualified(noun) for noun in RIGHTS["observer"]]
+    relations = [layout.qualified(noun) for noun in rights_of(existing(connection, layout), "observer")]
     if names := ", ".join(_missing(connection, relations)):
         advice = "create it again with its statements from sa-jobqueue migrate sql"
         return _error("schema", f"{names} is missing: it was dropped by hand", advice)
@@ -351,7 +355,7 @@ def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) ->
     ).one()
     asked = [
         (noun, *re.fullmatch(r"(\w+)(?: \((\w+)\))?", right).groups())  # type: ignore[union-attr]
-        for noun, rights in RIGHTS[role].items()
+        for noun, rights in rights_of(existing(connection, layout), role).items()
         for right in rights.split(", ")
     ]
     missing: dict[str, list[str]] = {}
@@ -474,7 +478,9 @@ def _worker(connections: Connections) -> Check:
 def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
     """Check the storage parameters and indexes that the migrations made, and that no table is without autovacuum."""
     layout = model.__jobqueue__
-    nouns = {layout.name(noun): layout.qualified(noun) for noun in RIGHTS["observer"]}
+    with engine.connect() as connection:
+        relations = rights_of(existing(connection, layout), "observer")
+    nouns = {layout.name(noun): layout.qualified(noun) for noun in relations}
     every = table_of(model).metadata.tables.values()
     tables = [table for table in every if table.schema == layout.schema and table.name in nouns]
     place = f'"{layout.schema}".' if layout.schema else ""

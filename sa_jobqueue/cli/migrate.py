@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.cli._options import Database, app_option, duration_option, load_model, reading, yes_option
 from sa_jobqueue.cli._output import echo, echo_lines, print_result
 from sa_jobqueue.ddl import LATEST
+from sa_jobqueue.layout import STAMPED, Unit
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
 
@@ -40,10 +41,8 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
     First it creates columns and indexes without blocking the queue, as `prepare` does.
     """
     _prepare(database, to_version, patience)
-    with _transaction(database) as connection:
-        before = runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
-        after = runner.current_version(connection, database.model.__jobqueue__)
-    _print_change(database, before, after, as_json)
+    with _changing(database, as_json=as_json) as connection:
+        runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @migrate.command()
@@ -72,20 +71,19 @@ def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: ti
         lost = "deletes every job" if to_version == 0 else "may drop columns with their data"
         table = database.model.__jobqueue__.qualified("job")
         click.confirm(f"Downgrading {table} to version {to_version} {lost}. Continue?", abort=True, err=True)
-    with _transaction(database) as connection:
-        before = runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
-        after = runner.current_version(connection, database.model.__jobqueue__)
-    _print_change(database, before, after, as_json)
+    with _changing(database, as_json=as_json) as connection:
+        runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @migrate.command()
 @reading
 def version(database: Database, /, *, as_json: bool) -> None:
     """Show the version of the tables and the latest one; 0 means that there are no tables."""
-    with _transaction(database) as connection:
-        found = runner.current_version(connection, database.model.__jobqueue__)
-    text = f"{database.model.__jobqueue__.qualified('job')} is at version {found}; the latest is {LATEST}"
-    print_result({"version": found, "latest": LATEST}, text, as_json=as_json)
+    with database.connection() as connection:
+        found = _versions(connection, database)
+    lines = [f"{_table(database, unit)} is at version {version}; the latest is {LATEST}" for unit, version in found.items()]
+    document = {"version": found["queue"], "pipeline": found.get("pipeline"), "latest": LATEST}
+    print_result(document, "\n".join(lines), as_json=as_json)
 
 
 @migrate.command()
@@ -103,10 +101,11 @@ def sql(app: str | None, from_version: int, to_version: int | None) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = load_model(app).__jobqueue__
     echo_lines("BEGIN;\n")
-    for statement in runner.statements(
-        layout, from_version=from_version, to_version=LATEST if to_version is None else to_version
-    ):
-        echo_lines(f"{statement};\n")
+    to_version = LATEST if to_version is None else to_version
+    units = [unit for unit, noun in STAMPED.items() if layout.has_table(noun)]
+    for unit in units if from_version <= to_version else reversed(units):
+        for statement in runner.statements(layout, from_version=from_version, to_version=to_version, unit=unit):
+            echo_lines(f"{statement};\n")
     echo("COMMIT;")
 
 
@@ -117,12 +116,28 @@ def _prepare(database: Database, to_version: int | None, patience: timedelta) ->
 
 
 @contextmanager
-def _transaction(database: Database) -> Iterator[Connection]:
+def _changing(database: Database, *, as_json: bool) -> Iterator[Connection]:
+    """Yield a connection in a transaction, then print the versions before and after it."""
     with database.connection() as connection, connection.begin():
+        before = _versions(connection, database)
         yield connection
+        after = _versions(connection, database)
+    changes = {unit: {"from": version, "to": after.get(unit, 0)} for unit, version in before.items()}
+    lines = []
+    for unit, change in changes.items():
+        changed = f"now at version {change['to']}, was {change['from']}"
+        same = f"already at version {change['to']}"
+        lines.append(f"{_table(database, unit)} is {same if change['from'] == change['to'] else changed}")
+    document = {**changes["queue"], "pipeline": changes.get("pipeline")}
+    print_result(document, "\n".join(lines), as_json=as_json)
 
 
-def _print_change(database: Database, before: int, after: int, as_json: bool) -> None:
-    table = database.model.__jobqueue__.qualified("job")
-    text = f"now at version {after}, was {before}" if before != after else f"already at version {after}"
-    print_result({"from": before, "to": after}, f"{table} is {text}", as_json=as_json)
+def _versions(connection: Connection, database: Database) -> dict[Unit, int]:
+    """Return the versions of the units that the model or the database has."""
+    layout = database.model.__jobqueue__
+    found = {unit: runner.current_version(connection, layout, unit) for unit in STAMPED}
+    return {unit: version for unit, version in found.items() if version or layout.has_table(STAMPED[unit])}
+
+
+def _table(database: Database, unit: Unit) -> str:
+    return database.model.__jobqueue__.qualified(STAMPED[unit])

@@ -1,11 +1,13 @@
 """Frozen DDL, one module a version. Add modules; never edit one that was released."""
 
-from sa_jobqueue.ddl import v0001
+from typing import Any
 
-ALL = (v0001,)
-"""Every version in order; the last is the one this library needs."""
+from sa_jobqueue.ddl import pipeline_v0001, v0001
 
-LATEST = ALL[-1].VERSION
+UNITS: dict[str, tuple[Any, ...]] = {"queue": (v0001,), "pipeline": (pipeline_v0001,)}
+"""Every version of each unit in order. Units have the same versions; the last is the one this library needs."""
+
+LATEST = v0001.VERSION
 """The version this library needs."""
 
 RETIRED: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Version 1: all tables, indexes, functions, triggers and views of the queue.
+"""Version 1 of the queue: its tables, indexes, functions, triggers and views.
 
 Roll-out: before the code that uses it. Locks: none on existing tables.
 """
@@ -15,7 +15,7 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     return [
         _render(_SERVER_GUARD, schema, prefix, id_type),
         *place(schema=schema, prefix=prefix, id_type=id_type),
-        *_statements(_TABLES, schema, prefix, id_type),
+        *statements(_TABLES, schema, prefix, id_type),
         *routines(schema=schema, prefix=prefix, id_type=id_type),
         *dead_letter_triggers(schema=schema, prefix=prefix, id_type=id_type),
         _render(_STAMP, schema, prefix, id_type),
@@ -24,9 +24,9 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 
 def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
-    statements = _statements(_DROP, schema, prefix, id_type)
+    dropped = statements(_DROP, schema, prefix, id_type)
     own_schema = schema and schema != "public"  # which every database has, and its grants with it
-    return [*statements, _render(_DROP_SCHEMA, schema, prefix, id_type)] if own_schema else statements
+    return [*dropped, _render(_DROP_SCHEMA, schema, prefix, id_type)] if own_schema else dropped
 
 
 def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -36,15 +36,16 @@ def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 
 def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the functions and views, and the triggers of `job` and `job_blocker`, which `create_all` does not create."""
-    return _statements(_ROUTINES, schema, prefix, id_type)
+    return statements(_ROUTINES, schema, prefix, id_type)
 
 
 def dead_letter_triggers(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the triggers of `dead_letter`. They need the functions of `routines`."""
-    return _statements(_DEAD_LETTER_TRIGGERS, schema, prefix, id_type)
+    return statements(_DEAD_LETTER_TRIGGERS, schema, prefix, id_type)
 
 
-def _statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statements of a template, with the names of one queue."""
     return [statement.strip() for statement in _render(text, schema, prefix, id_type).split("\n--;\n") if statement.strip()]
 
 
@@ -421,87 +422,7 @@ CREATE TABLE ${q}job_audit (
   changed integer NOT NULL,
   ids jsonb NOT NULL,
   CONSTRAINT ${p}pk_job_audit PRIMARY KEY (id)
-)
---;
-CREATE UNLOGGED TABLE ${q}job_bulk_staging (
-  write_id text NOT NULL,
-  sequence bigint NOT NULL,
-  task_id bigint NOT NULL,
-  row bigint NOT NULL,
-  id $id,
-  queue text, fairness_key text,
-  type_name text,
-  priority smallint,
-  input jsonb, input_version integer,
-  scheduled_at timestamptz, delay interval,
-  max_attempts integer,
-  timeout interval,
-  deduplication_key text,
-  blockers $key[], on_failure text,
-  trace_context text,
-  rejected_field text, rejected_reason text, record text,
-  staged_at timestamptz DEFAULT now() NOT NULL,
-  rate_cost integer, expires_at timestamptz,
-  ordering_key text, skip_while_retrying boolean
-)
---;
-CREATE INDEX ${p}ix_job_bulk_staging_write ON ${q}job_bulk_staging (write_id, sequence)
---;
-CREATE TABLE ${q}job_bulk_write (
-  write_id text NOT NULL,
-  sequence bigint NOT NULL,
-  staged bigint NOT NULL,
-  enqueued bigint NOT NULL,
-  duplicates bigint NOT NULL,
-  rejected bigint NOT NULL,
-  fingerprint bigint DEFAULT 0 NOT NULL,
-  written_by text,
-  written_at timestamptz DEFAULT now() NOT NULL,
-  changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-  CONSTRAINT ${p}pk_job_bulk_write PRIMARY KEY (write_id, sequence)
-)
---;
-CREATE INDEX ${p}ix_job_bulk_write_written_at ON ${q}job_bulk_write (written_at)
---;
-CREATE TABLE ${q}job_bulk_reject (
-  write_id text NOT NULL,
-  sequence bigint NOT NULL,
-  task_id bigint NOT NULL,
-  row bigint NOT NULL,
-  field text NOT NULL,
-  reason text NOT NULL,
-  record text,
-  rejected_at timestamptz DEFAULT now() NOT NULL,
-  CONSTRAINT ${p}pk_job_bulk_reject PRIMARY KEY (write_id, sequence, task_id, row)
-)
---;
-CREATE TABLE ${q}archive_run (
-  id uuid NOT NULL,
-  path text NOT NULL,
-  engine text NOT NULL,
-  cutoff timestamptz NOT NULL,
-  state text DEFAULT 'planned' NOT NULL,
-  chains bigint DEFAULT 0 NOT NULL,
-  jobs bigint DEFAULT 0 NOT NULL,
-  attempts bigint DEFAULT 0 NOT NULL,
-  dead_letters bigint DEFAULT 0 NOT NULL,
-  blockers bigint DEFAULT 0 NOT NULL,
-  retained bigint DEFAULT 0 NOT NULL,
-  started_at timestamptz DEFAULT now() NOT NULL,
-  changed_at timestamptz DEFAULT now() NOT NULL,
-  CONSTRAINT ${p}pk_archive_run PRIMARY KEY (id),
-  CONSTRAINT ${p}ck_archive_run_state CHECK (state IN ('planned', 'written', 'deleting', 'deleted', 'done'))
-)
---;
-CREATE TABLE ${q}archive_chain (
-  run_id uuid NOT NULL,
-  chain_id $id NOT NULL,
-  part integer NOT NULL,
-  completed_on date NOT NULL,
-  CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (run_id, chain_id)
-)
---;
-CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
+)"""
 
 # Legality is decided in the triggers' WHEN clauses, which the executor evaluates itself: a legal change written by the
 # library never enters plpgsql. The function of `tr_job_stamp` runs only for a statement that did not set `changed_xid`
@@ -953,8 +874,7 @@ CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EAC
 _DROP = """\
 DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
-DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
-  ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
+DROP TABLE ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
   ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),

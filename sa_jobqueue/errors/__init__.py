@@ -53,6 +53,7 @@ __all__ = [
     "NotAChainError",
     "NotReschedulableError",
     "PayloadTooLargeError",
+    "PipelineMissingError",
     "ProcessDiedError",
     "QueueNotFoundError",
     "ReadOnlyError",
@@ -427,6 +428,18 @@ class SchemaError(JobQueueError):
 
 class SchemaMissingError(SchemaError):
     """The job tables are missing: run their migration (`alembic upgrade head`)."""
+
+
+class PipelineMissingError(SchemaError, AttributeError):
+    """The queue has no tables for Spark's writes and the archive. `queue` is its class or its `job` table."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"{queue} has no tables for Spark's writes and the archive: declare it with queue_pipeline=True, as in "
+            "class Job(JobMixin, Base, queue_pipeline=True), and migrate the database (alembic revision --autogenerate and "
+            "alembic upgrade head, or sa-jobqueue migrate upgrade)"
+        )
 
 
 class SchemaOutdatedError(SchemaError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -25,10 +26,10 @@ from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, S
 
 from sa_jobqueue import ddl
 from sa_jobqueue.errors import SchemaError
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations.operation import MigrateJobQueueOp
 from sa_jobqueue.migrations.ownership import QueueNames
-from sa_jobqueue.migrations.runner import known_version, stamped_version
+from sa_jobqueue.migrations.runner import current_version, known_version, stamped_version
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.registry import JobQueue
@@ -49,10 +50,10 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
         return PriorityDispatchResult.CONTINUE  # another database of the application
     migrations: _Ops = []
     for layout in _declared(context.metadata):
-        queue = _Queue(context, context.connection, layout)
+        versions = {unit: known_version(context.connection, layout, unit) for unit in STAMPED}
+        queue = _Queue(context, layout, versions)
         queue.take_out(upgrade_ops)
-        if queue.version != ddl.LATEST:
-            migrations.append(MigrateJobQueueOp(layout, from_version=queue.version, to_version=ddl.LATEST))
+        migrations += queue.migrations()
     upgrade_ops.ops[:0] = migrations
     _keep_orphans(context, upgrade_ops)
     if not _declared(context.metadata):
@@ -63,15 +64,36 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
 class _Queue:
     """One queue of the metadata: what of the operations found is about it, and what of that is the application's."""
 
-    def __init__(self, context: AutogenContext, connection: Connection, layout: Layout) -> None:
+    def __init__(self, context: AutogenContext, layout: Layout, versions: dict[Unit, int]) -> None:
         self.context = context
-        self.names = QueueNames.of(layout)
-        self.version = known_version(connection, layout)
+        self.layout = layout
+        self.versions = versions
+        self.names = QueueNames.of(replace(layout, pipeline=layout.pipeline or versions["pipeline"] > 0))
+
+    def migrations(self) -> _Ops:
+        """Return what brings its tables to the latest version. The pipeline's are kept if the model has them no more."""
+        if self.versions["pipeline"] and not self.layout.pipeline:
+            _LOG.warning(
+                "The model of table %s does not have queue_pipeline=True. The tables of Spark's writes and of the archive "
+                "are left alone; to drop them and what they record, write into a revision: %s",
+                self.layout.qualified("job"),
+                self.drop("pipeline"),
+            )
+        return [
+            MigrateJobQueueOp(self.layout, from_version=version, to_version=ddl.LATEST, unit=unit)
+            for unit, version in self.versions.items()
+            if version != ddl.LATEST and (version or self.layout.has_table(STAMPED[unit]))
+        ]
+
+    def drop(self, unit: Unit) -> str:
+        """Return the line of a revision that drops a unit's tables."""
+        operation = MigrateJobQueueOp(self.layout, from_version=self.versions[unit], to_version=0, unit=unit)
+        return f"op.{operation.render()}"
 
     def take_out(self, upgrade_ops: ops.UpgradeOps) -> None:
         """Leave of these job tables only the application's objects."""
         ours = [operation for operation in upgrade_ops.ops if self.is_about(operation)]
-        if self.version > 0 and any(isinstance(operation, ops.CreateTableOp) for operation in ours):
+        if any(isinstance(operation, ops.CreateTableOp) and self._version(operation) for operation in ours):
             # A queue that is there looks new where Alembic does not look at its schema (include_schemas).
             upgrade_ops.ops[:] = [operation for operation in upgrade_ops.ops if not self.is_about(operation)]
             upgrade_ops.ops += [added for operation in self._compare_again() for added in self._added(operation)]
@@ -82,15 +104,26 @@ class _Queue:
             if not self.is_about(operation):
                 in_place.append(operation)
             else:
-                (late if self.version == 0 else in_place).extend(self._added(operation))
+                (in_place if self._version(operation) else late).extend(self._added(operation))
         upgrade_ops.ops[:] = in_place + late
 
     def is_about(self, operation: ops.MigrateOperation) -> bool:
         """Return whether an operation concerns these job tables or their types."""
-        return _is_about(operation, self.context, self.names)
+        schema = getattr(operation, "schema", None)
+        if _place(schema, self.context) != _place(self.layout.schema, self.context):
+            return False
+        table = getattr(operation, "table_name", None)
+        if table is not None:
+            return self.names.has_table(str(table))
+        # Operations of plugins for enums, such as alembic-postgresql-enum's.
+        return self.names.enum in {getattr(operation, "name", None), getattr(operation, "enum_name", None)}
+
+    def _version(self, operation: ops.MigrateOperation) -> int:
+        """Return the version of the table that an operation concerns, 0 if it is not there."""
+        return self.versions[self.names.unit(getattr(operation, "table_name", ""))]
 
     def _added(self, operation: ops.MigrateOperation) -> _Ops:
-        if isinstance(operation, ops.CreateTableOp) and self.version == 0:
+        if isinstance(operation, ops.CreateTableOp) and self._version(operation) == 0:
             table, schema, changes = operation.table_name, operation.schema, self._added_to_new(operation)
         elif isinstance(operation, ops.ModifyTableOps):
             table, schema, changes = operation.table_name, operation.schema, []
@@ -135,7 +168,7 @@ class _Queue:
 
     def _compare_again(self) -> _Ops:
         """Compare these job tables as Alembic compares those of the schemas it looks at."""
-        context, schema = self.context, self.names.layout.schema
+        context, schema = self.context, self.layout.schema
         include_object, include_name = context.opts.get("include_object"), context.opts.get("include_name")
 
         def is_ours(name: str | None, kind: str, parents: Any) -> bool:
@@ -158,12 +191,14 @@ class _Queue:
     def _warn(self, change: ops.MigrateOperation) -> None:
         # At another version than the latest, differences are what the migration is for. And a model that spells out the
         # default schema always differs for Alembic, which never does.
-        if self.version == ddl.LATEST and self.names.layout.schema != _place(None, self.context):
+        version = self._version(change)
+        is_of_model = self.layout.pipeline or self.names.unit(getattr(change, "table_name", "")) == "queue"
+        if version == ddl.LATEST and is_of_model and self.layout.schema != _place(None, self.context):
             _LOG.warning(
                 "%s differs from version %d of the job queue, and no migration is written for what is the library's own. "
                 "Alembic would have written %s of %s",
-                self.names.layout.qualified("job"),
-                self.version,
+                self.layout.qualified("job"),
+                version,
                 type(change).__name__,
                 _name(change),
             )
@@ -184,25 +219,24 @@ class _Additions(ops.ModifyTableOps):
 
 def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
     """Take out whatever would drop, or half drop, queues that are in the database and in no model."""
+    connection: Any = context.connection
     orphans = [_orphan(operation) for operation in upgrade_ops.ops if isinstance(operation, ops.DropTableOp)]
-    for names, version in filter(None, orphans):
-        upgrade_ops.ops[:] = [one for one in upgrade_ops.ops if not _is_about(one, context, names)]
-        reverse = MigrateJobQueueOp(names.layout, from_version=version, to_version=0)
+    for layout in filter(None, orphans):
+        queue = _Queue(context, layout, {unit: current_version(connection, layout, unit) for unit in STAMPED})
+        upgrade_ops.ops[:] = [one for one in upgrade_ops.ops if not queue.is_about(one)]
         _LOG.warning(
             "The job queue of table %s has no model any more. It is left alone; to drop it and all its jobs, write "
-            "into a revision: op.%s",
-            names.layout.qualified("job"),
-            reverse.render(),
+            "into a revision: %s",
+            layout.qualified("job"),
+            "; ".join(queue.drop(unit) for unit in reversed(STAMPED) if queue.versions[unit]),
         )
 
 
-def _orphan(operation: ops.DropTableOp) -> tuple[QueueNames, int] | None:
-    version = stamped_version(operation.comment)
-    if version is None or not operation.table_name.endswith("job"):
+def _orphan(operation: ops.DropTableOp) -> Layout | None:
+    if stamped_version(operation.comment) is None or not operation.table_name.endswith("job"):
         return None
     has_text_ids = isinstance(operation.to_table().columns["id"].type, String)
-    prefix = operation.table_name.removesuffix("job")
-    return QueueNames.of(Layout(operation.schema, prefix, "text" if has_text_ids else "uuid")), version
+    return Layout(operation.schema, operation.table_name.removesuffix("job"), "text" if has_text_ids else "uuid")
 
 
 def _warn_of_unknown(connection: Connection) -> None:
@@ -258,17 +292,6 @@ def _name(change: ops.MigrateOperation) -> str:
 def _order(rule: Constraint) -> tuple[str, ...]:
     # A table keeps its constraints in a set, and a revision must not depend on chance.
     return (str(rule.name or ""), rule.__visit_name__, *(column.name for column in getattr(rule, "columns", ())))
-
-
-def _is_about(operation: ops.MigrateOperation, context: AutogenContext, names: QueueNames) -> bool:
-    schema = getattr(operation, "schema", None)
-    if _place(schema, context) != _place(names.layout.schema, context):
-        return False
-    table = getattr(operation, "table_name", None)
-    if table is not None:
-        return names.has_table(str(table))
-    # Operations of plugins for enums, such as alembic-postgresql-enum's.
-    return names.enum in {getattr(operation, "name", None), getattr(operation, "enum_name", None)}
 
 
 def _place(schema: str | None, context: AutogenContext) -> str | None:

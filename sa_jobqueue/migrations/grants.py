@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models.base import verbatim
 
 ROLES: Final = "jobqueue"
@@ -65,6 +66,12 @@ RIGHTS: Final = {
 }
 """Privileges of each role by table or view, named without the queue's prefix. Everything else is not allowed."""
 
+
+def rights_of(layout: Layout, role: str) -> dict[str, str]:
+    """Return the privileges of a role on the tables and views that a queue has."""
+    return {noun: rights for noun, rights in RIGHTS[role].items() if layout.has_table(noun)}
+
+
 _NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,49}")
 
 
@@ -89,7 +96,7 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
     """
     names = role_names(roles)
     everybody = ", ".join(f'"{name}"' for name in names.values())
-    relations = ", ".join(layout.qualified(noun) for noun in (*_TABLES, *_VIEWS))
+    relations = ", ".join(layout.qualified(noun) for noun in rights_of(layout, "observer"))
     return [
         *(_CREATE.format(role=name) for name in names.values()),
         # A queue without a schema lies where the search path leads; which schema that is, the database knows.
@@ -97,8 +104,8 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
         f"REVOKE ALL ON {relations} FROM {everybody}",
         *(
             f'GRANT {rights} ON {layout.qualified(noun)} TO "{names[role]}"'
-            for role, on in RIGHTS.items()
-            for noun, rights in on.items()
+            for role in RIGHTS
+            for noun, rights in rights_of(layout, role).items()
         ),
         # The view makes ids for those who insert through it, and a client that makes a job due notifies. Triggers need none.
         *(
@@ -109,13 +116,13 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
 
 
 def apply_grants(connection: Connection, layout: Layout, *, roles: str = ROLES) -> None:
-    """Make the roles where they are missing, and give each exactly its rights on one queue.
+    """Make the roles where they are missing, and give each exactly its rights on the tables that one queue has.
 
     Changes: roles of the server, rights on the job tables. Locks: rows of the catalogs, until the transaction ends.
     Obliges: commit; own the tables, and where a role is missing be allowed to create roles.
     Raises: InvalidOptionError as `role_names`.
     """
-    for statement in grant_statements(layout, roles=roles):
+    for statement in grant_statements(existing(connection, layout), roles=roles):
         connection.execute(verbatim(statement))
 
 

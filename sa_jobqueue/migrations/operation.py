@@ -13,7 +13,7 @@ from alembic.operations.base import Operations
 from alembic.operations.ops import MigrateOperation
 
 from sa_jobqueue.errors import require_postgresql
-from sa_jobqueue.layout import IdType, Layout
+from sa_jobqueue.layout import IdType, Layout, Unit
 from sa_jobqueue.migrations import runner
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 @Operations.register_operation("migrate_job_queue")
 class MigrateJobQueueOp(MigrateOperation):
-    """Migrate one set of job tables from one version to another, up or down.
+    """Migrate one unit of a queue's tables from one version to another, up or down.
 
     `layout`: placement of the job tables. `from_version`, `to_version`: schema versions; 0 means no tables.
     """
 
-    def __init__(self, layout: Layout, *, from_version: int, to_version: int) -> None:
+    def __init__(self, layout: Layout, *, from_version: int, to_version: int, unit: Unit = "queue") -> None:
         self.layout = layout
+        self.unit: Unit = unit
         self.from_version = from_version
         self.to_version = to_version
 
@@ -42,24 +43,27 @@ class MigrateJobQueueOp(MigrateOperation):
         schema: str | None = None,
         prefix: str = "",
         id_type: IdType = "uuid",
+        unit: Unit = "queue",
     ) -> None:
         """Migrate job tables from one version to another, up or down. Alembic offers it as `op.migrate_job_queue`.
 
         `operations`: passed by Alembic. `from_version`, `to_version`: the current and the wanted schema version, as
         literals, so that an old migration always replays the same; 0 means no tables: all jobs are lost. `schema`, `prefix`
-        and `id_type` are those of the model.
+        and `id_type` are those of the model. `unit`: "pipeline" for the tables of Spark's writes and of the archive, without
+        which the queue has all of its jobs.
         Raises: SchemaError if the tables are not of `from_version`; nothing was changed. Never with `--sql`.
         """
-        layout = Layout(schema, prefix, id_type)
-        operations.invoke(cls(layout, from_version=from_version, to_version=to_version))
+        layout = Layout(schema, prefix, id_type, pipeline=unit == "pipeline")
+        operations.invoke(cls(layout, from_version=from_version, to_version=to_version, unit=unit))
 
     def reverse(self) -> MigrateJobQueueOp:
         """Return the operation that undoes this one."""
-        return MigrateJobQueueOp(self.layout, from_version=self.to_version, to_version=self.from_version)
+        return MigrateJobQueueOp(self.layout, from_version=self.to_version, to_version=self.from_version, unit=self.unit)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what `alembic check` prints: `("migrate_job_queue", schema, prefix, from_version, to_version)`."""
-        return ("migrate_job_queue", self.layout.schema, self.layout.prefix, self.from_version, self.to_version)
+        """Return what `alembic check` prints: `("migrate_job_queue", unit, schema, prefix, from_version, to_version)`."""
+        place = (self.layout.schema, self.layout.prefix)
+        return ("migrate_job_queue", self.unit, *place, self.from_version, self.to_version)
 
     def render(self) -> str:
         """Return the call without its object, arguments at their defaults left out."""
@@ -70,18 +74,20 @@ class MigrateJobQueueOp(MigrateOperation):
             arguments["prefix"] = self.layout.prefix
         if self.layout.id_type != "uuid":
             arguments["id_type"] = self.layout.id_type
+        if self.unit != "queue":
+            arguments["unit"] = self.unit
         return "migrate_job_queue({})".format(", ".join(f"{name}={value!r}" for name, value in arguments.items()))
 
 
 @Operations.implementation_for(MigrateJobQueueOp)
 def _migrate_job_queue(operations: Operations, operation: MigrateJobQueueOp) -> None:
-    start, goal = operation.from_version, operation.to_version
+    steps: Any = {"from_version": operation.from_version, "to_version": operation.to_version, "unit": operation.unit}
     context = operations.migration_context
     if not context.as_sql:
-        runner.migrate(operations.get_bind(), operation.layout, from_version=start, to_version=goal)
+        runner.migrate(operations.get_bind(), operation.layout, **steps)
         return
     require_postgresql(context.dialect.name)
-    for statement in runner.statements(operation.layout, from_version=start, to_version=goal):
+    for statement in runner.statements(operation.layout, **steps):
         # Not through `execute`: without a named paramstyle in env.py it doubles the % of plpgsql's RAISE.
         context.impl.static_output(f"{statement};")
 

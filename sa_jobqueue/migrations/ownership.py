@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import Table
-
 from sa_jobqueue import ddl
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import PIPELINE_TABLES, Layout, Unit
 from sa_jobqueue.models import Job
 
 
@@ -27,7 +25,9 @@ class QueueNames:
     def of(cls, layout: Layout) -> QueueNames:
         """Take the names from the ready-made models: another queue's differ by their prefix alone."""
         columns, rules = {}, {}
-        for noun, table in _ready_made_tables().items():
+        for noun, table in Job.metadata.tables.items():
+            if not layout.has_table(noun):
+                continue
             columns[layout.name(noun)] = frozenset(column.name for column in table.columns) | ddl.RETIRED
             names = [*(rule.name for rule in table.constraints), *(index.name for index in table.indexes)]
             rules[layout.name(noun)] = frozenset(layout.name(str(name)) for name in names)
@@ -44,6 +44,10 @@ class QueueNames:
         """Return whether a table of that name, in the queue's schema, is the queue's."""
         return name in self.columns or name in self._retired
 
+    def unit(self, table: str) -> Unit:
+        """Return the unit that creates a table."""
+        return "pipeline" if table.removeprefix(self.layout.prefix) in PIPELINE_TABLES else "queue"
+
     def has_column(self, table: str, name: str) -> bool:
         """Return whether a column of one of the job tables is the library's."""
         return name in self.columns.get(table, ())
@@ -51,7 +55,3 @@ class QueueNames:
     def has_rule(self, table: str, name: object) -> bool:
         """Return whether a constraint or index on one of the job tables is the library's; ours all have names."""
         return name is not None and str(name) in self.rules.get(table, ())
-
-
-def _ready_made_tables() -> dict[str, Table]:
-    return dict(Job.metadata.tables)

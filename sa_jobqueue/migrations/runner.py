@@ -1,7 +1,7 @@
 """Migrate the job tables from one schema version to another.
 
-The version a database has is the comment of its `job` table. Alembic's operation and applications without Alembic both
-come through here; nothing here needs Alembic.
+The version a database has is in the comment of `job`, and of `job_bulk_write` for the tables of Spark's writes and of the
+archive. Alembic's operation and applications without Alembic both come through here; nothing here needs Alembic.
 
 A queue is in use while it is migrated. Waiting for a lock that a long transaction holds makes every later session
 wait as well, so the steps are tried with a short patience (`migrations.locking`); and an index on a table that is full is
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -27,54 +28,57 @@ from sa_jobqueue.errors import (
     UnsupportedServerError,
     require_postgresql,
 )
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations import ahead
 from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
 from sa_jobqueue.models.base import stamp, verbatim
 
 _STAMP: Final = re.compile(r"sa_jobqueue version=(\d+)")
-_FIND = text("SELECT to_regclass(:job) IS NOT NULL AS present, obj_description(to_regclass(:job), 'pg_class') AS comment")
+_FIND = text("SELECT to_regclass(:name) IS NOT NULL AS present, obj_description(to_regclass(:name), 'pg_class') AS comment")
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migration of ' || :job, 0))")
 
 
-def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
-    """Return the DDL that migrates the tables from one version to another, up or down. Reads no database.
+def statements(layout: Layout, *, from_version: int, to_version: int, unit: Unit = "queue") -> list[str]:
+    """Return the DDL that migrates a unit's tables from one version to another, up or down. Reads no database.
 
     `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class.
     `from_version`, `to_version`: schema versions; 0 means no tables.
+    `unit`: "queue", or "pipeline" for the tables of Spark's writes and of the archive.
     Shape: statements without semicolons at their ends; the last stamps the version. Empty if the versions are equal.
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
     """
+    if unit not in ddl.UNITS:
+        raise InvalidOptionError("unit", f"must be {' or '.join(map(repr, ddl.UNITS))}, got {unit!r}")
     for option, version in (("from_version", from_version), ("to_version", to_version)):
         if version < 0:
             raise InvalidOptionError(option, f"must be 0 (no tables) or a schema version, got {version}")
         if version > ddl.LATEST:
-            raise _too_new(f"the migration of {layout.qualified('job')} names", version)
+            raise _too_new(f"the migration of {layout.qualified(STAMPED[unit])} names", version)
     names = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
     if from_version <= to_version:
-        steps = [step.upgrade(**names) for step in ddl.ALL[from_version:to_version]]
+        steps = [step.upgrade(**names) for step in ddl.UNITS[unit][from_version:to_version]]
     else:
-        steps = [step.downgrade(**names) for step in reversed(ddl.ALL[to_version:from_version])]
+        steps = [step.downgrade(**names) for step in reversed(ddl.UNITS[unit][to_version:from_version])]
     return [statement for step in steps for statement in step]
 
 
-def current_version(connection: Connection, layout: Layout) -> int:
-    """Return the version of the job tables; 0 without a `job` table.
+def current_version(connection: Connection, layout: Layout, unit: Unit = "queue") -> int:
+    """Return the version of a unit's tables; 0 if they are not there.
 
-    `connection`: reads the catalog. `layout`: as in `statements`.
-    Raises: SchemaError if a `job` table exists without a stamp; UnsupportedServerError without PostgreSQL.
+    `connection`: reads the catalog. `layout`, `unit`: as in `statements`.
+    Raises: SchemaError if a table of that name exists without a stamp; UnsupportedServerError without PostgreSQL.
     """
     require_postgresql(connection.dialect.name)
-    job = layout.qualified("job")
-    present, comment = connection.execute(_FIND, {"job": job}).one()
-    if not present:
-        return 0
+    name = layout.qualified(STAMPED[unit])
+    present, comment = connection.execute(_FIND, {"name": name}).one()
     version = stamped_version(comment)
+    if not present or (version is None and not layout.has_table(STAMPED[unit])):  # a table of the application
+        return 0
     if version is None:
         raise SchemaError(
-            f"table {job} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
+            f"table {name} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
             "use another prefix for the queue: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
-            f"comments were lost, restore its version: COMMENT ON TABLE {job} IS '{stamp(ddl.LATEST)}'"
+            f"comments were lost, restore its version: COMMENT ON TABLE {name} IS '{stamp(ddl.LATEST)}'"
         )
     return version
 
@@ -85,25 +89,36 @@ def stamped_version(comment: str | None) -> int | None:
     return int(found[1]) if found else None
 
 
-def known_version(connection: Connection, layout: Layout) -> int:
-    """Return the version of the job tables, as `current_version` does.
+def existing(connection: Connection, layout: Layout) -> Layout:
+    """Return a layout without the pipeline if the database does not have its tables. Raises: as `current_version`."""
+    return replace(layout, pipeline=layout.pipeline and current_version(connection, layout, "pipeline") > 0)
 
-    `connection`, `layout`: as in `current_version`.
+
+def known_version(connection: Connection, layout: Layout, unit: Unit = "queue") -> int:
+    """Return the version of a unit's tables, as `current_version` does.
+
+    `connection`, `layout`, `unit`: as in `current_version`.
     Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
     """
-    version = current_version(connection, layout)
+    version = current_version(connection, layout, unit)
     if version > ddl.LATEST:
-        raise _too_new(f"table {layout.qualified('job')} is of", version)
+        raise _too_new(f"table {layout.qualified(STAMPED[unit])} is of", version)
     return version
 
 
 def migrate(
-    connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta = PATIENCE
+    connection: Connection,
+    layout: Layout,
+    *,
+    from_version: int,
+    to_version: int,
+    unit: Unit = "queue",
+    patience: timedelta = PATIENCE,
 ) -> None:
-    """Migrate the tables from their current version to another, up or down. Down to 0, all jobs are lost.
+    """Migrate a unit's tables from their current version to another, up or down. The queue's down to 0, all jobs are lost.
 
     `connection`: connects as the owner of the tables. In AUTOCOMMIT it is given a transaction that is committed here.
-    `layout`, `from_version`, `to_version`: as in `statements`.
+    `layout`, `from_version`, `to_version`, `unit`: as in `statements`.
     `patience`: how long to try to get the locks; 2 minutes by default.
     Changes: tables, types, functions and views; the schema is created with the first version, and dropped with the last one
     if nothing else is in it.
@@ -116,20 +131,22 @@ def migrate(
     """
     layout.check_translation(connection.get_execution_options())
     with _in_transaction(connection):
-        _migrate(connection, layout, from_version=from_version, to_version=to_version, patience=patience)
+        _migrate(connection, layout, unit, from_version=from_version, to_version=to_version, patience=patience)
 
 
-def _migrate(connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta) -> None:
-    planned = statements(layout, from_version=from_version, to_version=to_version)
+def _migrate(
+    connection: Connection, layout: Layout, unit: Unit, *, from_version: int, to_version: int, patience: timedelta
+) -> None:
+    planned = statements(layout, from_version=from_version, to_version=to_version, unit=unit)
     if to_version and (encoding := connection.execute(text("SHOW server_encoding")).scalar_one()) != "UTF8":
         raise UnsupportedServerError.of_encoding(encoding)
     _lock(connection, layout)
-    found = known_version(connection, layout)
+    found = known_version(connection, layout, unit)
     if found != from_version:
-        job = layout.qualified("job")
+        name = layout.qualified(STAMPED[unit])
         if found == 0:
-            raise SchemaMissingError(f"table {job} is not there; this migration starts at version {from_version}")
-        raise SchemaError(f"table {job} is of version {found}; this migration starts at version {from_version}")
+            raise SchemaMissingError(f"table {name} is not there; this migration starts at version {from_version}")
+        raise SchemaError(f"table {name} is of version {found}; this migration starts at version {from_version}")
 
     def take_steps() -> None:
         for statement in planned:
@@ -146,9 +163,10 @@ def upgrade(
     to_version: int | None = None,
     patience: timedelta = PATIENCE,
 ) -> int:
-    """Upgrade the tables to a version, by default the latest; return their previous version.
+    """Upgrade the tables to a version, by default the latest; return the previous version of `job`.
 
-    Changes nothing if they have that version or a newer known one: safe at every start of a program.
+    Changes nothing if they have that version or a newer known one: safe at every start of a program. The pipeline's tables
+    are created if `layout` has them, and upgraded if they are there.
 
     `connection`, `patience`: as in `migrate`.
     `layout`: that of the ready-made models by default.
@@ -156,19 +174,19 @@ def upgrade(
     Locks, Obliges, Raises: as `migrate`.
     """
     wanted = ddl.LATEST if to_version is None else to_version
-    return _walk(connection, layout or Layout(), wanted, up=True, patience=patience)
+    return _walk(connection, layout or Layout(pipeline=True), wanted, up=True, patience=patience)
 
 
 def downgrade(
     connection: Connection, layout: Layout | None = None, *, to_version: int, patience: timedelta = PATIENCE
 ) -> int:
-    """Downgrade the job tables to a version; return their previous version. Down to 0, all jobs are lost.
+    """Downgrade all tables to a version; return the previous version of `job`. Down to 0, all jobs are lost.
 
     Changes nothing if they have that version or an older one.
     `connection`, `layout`, `patience`: as in `upgrade`. `to_version`: 0 or a schema version.
     Locks, Obliges, Raises: as `migrate`.
     """
-    return _walk(connection, layout or Layout(), to_version, up=False, patience=patience)
+    return _walk(connection, layout or Layout(pipeline=True), to_version, up=False, patience=patience)
 
 
 def prepare(
@@ -191,22 +209,26 @@ def prepare(
     Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError if it is not in
     AUTOCOMMIT. Objects created until then stay.
     """
-    layout = layout or Layout()
-    found = known_version(connection, layout)
+    layout = layout or Layout(pipeline=True)
     wanted = ddl.LATEST if to_version is None else to_version
-    if not 0 < found < wanted:
-        return []
-    return ahead.do_ahead(connection, layout, statements(layout, from_version=found, to_version=wanted), patience=patience)
+    planned: list[str] = []
+    for unit in STAMPED:
+        found = known_version(connection, layout, unit)
+        if 0 < found < wanted:
+            planned += statements(layout, from_version=found, to_version=wanted, unit=unit)
+    return ahead.do_ahead(connection, layout, planned, patience=patience) if planned else []
 
 
 def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:
     layout.check_translation(connection.get_execution_options())
     with _in_transaction(connection):
         _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
-        found = known_version(connection, layout)
-        if found != to_version and (found < to_version) is up:
-            _migrate(connection, layout, from_version=found, to_version=to_version, patience=patience)
-        return found
+        found = {unit: known_version(connection, layout, unit) for unit in STAMPED}
+        for unit, version in found.items() if up else reversed(found.items()):
+            is_wanted = version > 0 or layout.has_table(STAMPED[unit])
+            if is_wanted and version != to_version and (version < to_version) is up:
+                _migrate(connection, layout, unit, from_version=version, to_version=to_version, patience=patience)
+        return found["queue"]
 
 
 @contextmanager

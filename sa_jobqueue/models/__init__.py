@@ -20,8 +20,8 @@ from sa_jobqueue.models.waits import WaitFor, sequence
 from sa_jobqueue.models.worker import WorkerMixin
 
 
-class Job(JobMixin, Base):
-    """The ready-made queue: tables `job`, `job_attempt`, `dead_letter`, `worker` and so on, on the search path."""
+class Job(JobMixin, Base, queue_pipeline=True):
+    """The ready-made queue: all tables, `job`, `job_attempt`, `dead_letter`, `worker` and so on, on the search path."""
 
 
 __all__ = [

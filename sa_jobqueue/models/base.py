@@ -210,5 +210,5 @@ def verbatim(statement: str) -> TextClause:
 
 
 def stamp(version: int) -> str:
-    """Return the comment of the job table, which contains its version."""
+    """Return the comment of a unit's table, which contains its version."""
     return f"sa_jobqueue version={version}"

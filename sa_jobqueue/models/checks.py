@@ -101,7 +101,8 @@ def check_class(cls: Any, keywords: dict[str, Any]) -> None:
     """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
-        raise InvalidOptionError(misspelt[0], "is not a class keyword; use queue_schema, queue_prefix or queue_id_factory")
+        known = "queue_schema, queue_prefix, queue_id_factory or queue_pipeline"
+        raise InvalidOptionError(misspelt[0], f"is not a class keyword; use {known}")
     if "__tablename__" in cls.__dict__:
         raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
 

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, mapped_c
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, PipelineMissingError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.attempt import AttemptMixin
@@ -127,7 +127,9 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
 """The other classes of a queue by their names on `Job`: what each inherits, and its table."""
 
 
-def _companions() -> dict[str, tuple[type, str]]:
+def _companions(layout: Layout) -> dict[str, tuple[type, str]]:
+    if not layout.pipeline:
+        return _COMPANIONS
     # By name: the pipeline is above everything else, and nothing imports it.
     pipeline: dict[str, tuple[type, str]] = import_module("sa_jobqueue.pipeline.models").COMPANIONS
     return _COMPANIONS | pipeline
@@ -138,7 +140,7 @@ def check_onupdate(model: type[JobMixin[Any]]) -> None:
 
     Workers execute them in every statement that changes jobs, so such a function would stop all of these.
     """
-    for one in (model, *(getattr(model, noun) for noun in _companions())):
+    for one in (model, *(getattr(model, noun) for noun in _companions(model.__jobqueue__))):
         for column in one.__table__.c:
             made = getattr(column.onupdate, "arg", None)
             if isinstance(made, BindParameter) and made.callable is not None:
@@ -150,12 +152,20 @@ def check_onupdate(model: type[JobMixin[Any]]) -> None:
                     ) from error
 
 
+class _OfPipeline:
+    """A class of the pipeline on a queue that has none: an error that names the keyword."""
+
+    def __get__(self, job: object, model: type[JobMixin[Any]]) -> type[Any]:
+        raise PipelineMissingError(model.__name__)
+
+
 class JobMixin(Generic[IdT]):
     """Turns a mapped class into job tables: `class Job(JobMixin, Base)`.
 
     Class keywords: `queue_schema` and `queue_prefix` place the tables (see `Layout`); `queue_id_factory` makes ids, by
-    default UUIDv7. `JobMixin[str]` has text ids. Columns added in the class body are the application's own.
-    `Job.Attempt`, `Job.Chain`, `Job.DeadLetter` and others are mapped on the same base.
+    default UUIDv7; `queue_pipeline=True` adds the tables of Spark's writes and of the archive. `JobMixin[str]` has text
+    ids. Columns added in the class body are the application's own. `Job.Attempt`, `Job.Chain`, `Job.DeadLetter` and others
+    are mapped on the same base.
     """
 
     __jobqueue__: ClassVar[Layout]
@@ -176,8 +186,7 @@ class JobMixin(Generic[IdT]):
     # The handler of its type, which knows the types of its blockers and of its output; None without one in this process.
     _handler: Any = None
 
-    ArchiveChain: ClassVar[type[Any]]
-    ArchiveRun: ClassVar[type[Any]]
+    ArchiveChain = ArchiveRun = Reject = Stage = Write = _OfPipeline()
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Audit: ClassVar[type[AuditMixin]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
@@ -189,13 +198,10 @@ class JobMixin(Generic[IdT]):
     Quarantine: ClassVar[type[QuarantineMixin]]
     Queue: ClassVar[type[QueueMixin]]
     RateState: ClassVar[type[RateStateMixin]]
-    Reject: ClassVar[type[Any]]
     Schedule: ClassVar[type[ScheduleMixin[Any]]]
-    Stage: ClassVar[type[Any]]
     Step: ClassVar[type[StepMixin[Any]]]
     Threshold: ClassVar[type[ThresholdMixin]]
     Worker: ClassVar[type[WorkerMixin]]
-    Write: ClassVar[type[Any]]
 
     def __init_subclass__(
         cls,
@@ -203,6 +209,7 @@ class JobMixin(Generic[IdT]):
         queue_schema: str | None = None,
         queue_prefix: str = "",
         queue_id_factory: Callable[[], Any] | None = None,
+        queue_pipeline: bool = False,
         **kwargs: Any,
     ) -> None:
         mapped = hasattr(cls, "registry") or hasattr(cls, "__pydantic_complete__")
@@ -216,7 +223,7 @@ class JobMixin(Generic[IdT]):
         if queue_schema is None:  # the schema of tables that do not set one
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         text_ids = id_argument(cls, JobMixin) is str
-        layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
+        layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid", queue_pipeline)
         check_class(cls, kwargs)
         cls.__jobqueue__ = layout
         cls.__handlers__ = WeakValueDictionary()
@@ -232,7 +239,7 @@ class JobMixin(Generic[IdT]):
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
         expressed(cast("Table", cls.__table__), "onupdate")
-        for noun, (mixin, table) in _companions().items():
+        for noun, (mixin, table) in _companions(layout).items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
             body |= {
                 "__module__": cls.__module__,
@@ -501,8 +508,9 @@ class JobMixin(Generic[IdT]):
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
         if "__jobqueue__" in cls.__dict__:  # not a subclass, which has the same tables
+            tables = (table for _, table in _companions(cls.__jobqueue__).values())
             # Now, because a base may choose the metadata after `__init_subclass__`, as Flask-SQLAlchemy does by bind key.
-            check_tables(cls, cls.__jobqueue__, ("job", *(table for _, table in _COMPANIONS.values())))
+            check_tables(cls, cls.__jobqueue__, ("job", *tables))
         return job_table_args(cls.__jobqueue__)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sqlalchemy.sql import visitors
 
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import (
+    PipelineMissingError,
     SchemaError,
     SchemaMissingError,
     SchemaOutdatedError,
@@ -22,6 +23,7 @@ from sa_jobqueue.errors import (
     UnsupportedServerError,
 )
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
+from sa_jobqueue.layout import PIPELINE_TABLES, STAMPED, Unit
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.statements import schema
@@ -32,19 +34,27 @@ _NO_TABLE: Final = "42P01"
 _NO_COLUMN: Final = "42703"
 
 
-def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
+def check_schema(session: Session, *, unit: Unit = "queue", model: type[JobMixin[Any]] = Job) -> int:
     """Check that this library works with the server and the job tables; return the version of the tables.
 
-    Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to
-    run.
+    `unit`: "pipeline" checks the tables of Spark's writes and of the archive as well.
+    Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError, SchemaTooNewError or PipelineMissingError, each
+    naming the command to run.
     """
-    found = session.execute(schema.versions(model)).one()
-    name = model.__jobqueue__.qualified("job")
+    layout = model.__jobqueue__
+    if unit == "pipeline":
+        check_schema(session, model=model)
+        if not layout.pipeline:
+            raise PipelineMissingError(model.__name__)
+    found = session.execute(schema.versions(layout, unit)).one()
+    name = layout.qualified(STAMPED[unit])
     if found.server < MIN_SERVER_VERSION:
         raise UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
     if found.encoding != "UTF8":
         raise UnsupportedServerError.of_encoding(found.encoding)
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
+    if not found.present and unit == "pipeline":
+        raise PipelineMissingError(f"table {layout.qualified('job')}")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"
         raise SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
@@ -77,6 +87,8 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | No
     for table, noun in ours.items():
         missing = table.schema if diagnosis.sqlstate == _NO_SCHEMA else table.name
         if diagnosis.sqlstate != _NO_COLUMN and missing in named:
+            if noun in PIPELINE_TABLES:
+                return PipelineMissingError(f"table {table.fullname.removesuffix(noun)}job")
             return SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
         for column in Job.metadata.tables[noun].columns:
             if diagnosis.sqlstate == _NO_COLUMN and column.name in named - others:

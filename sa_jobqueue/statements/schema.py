@@ -6,16 +6,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.layout import Layout
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.layout import STAMPED, Layout, Unit
 
 
-def versions(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return the server's version number, the database's encoding, whether the job table exists, and its comment.
+def versions(layout: Layout, unit: Unit) -> sa.Select[Any]:
+    """Return the server's version number, the database's encoding, whether a unit's table exists, and its comment.
 
     Shape: one row `(server, encoding, present, stamp)`; `stamp` is null where there is no comment.
     """
-    regclass = sa.func.to_regclass(sa.literal(model.__jobqueue__.qualified("job"), sa.Text))
+    regclass = sa.func.to_regclass(sa.literal(layout.qualified(STAMPED[unit]), sa.Text))
     return sa.select(
         sa.cast(sa.func.current_setting("server_version_num"), sa.Integer).label("server"),
         sa.func.current_setting("server_encoding").label("encoding"),

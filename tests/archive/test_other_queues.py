@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
     pass
 
 
-class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_"):
+class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_", queue_pipeline=True):
     tenant: Mapped[int] = mapped_column(Integer, nullable=True)
     tags: Mapped[Any] = mapped_column(JSONB, nullable=True)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from sa_jobqueue import ddl
+from sa_jobqueue.layout import STAMPED, Unit
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "a0d6e02943a736170e75334d25ffcdd84790ddacb117cce55e76fd2162a77e1d",
+    1: "d39afa8259f0e252fef493a9ae066653d59c588f74e5d2dcafa4ad1b57703dd5",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}
@@ -24,13 +25,15 @@ FOLDER = Path(ddl.__file__).parent
 
 
 def rendered(version: int) -> str:
-    step = ddl.ALL[version - 1]
-    return "\n".join(statement for place in PLACES for run in (step.upgrade, step.downgrade) for statement in run(**place))
+    steps = [steps[version - 1] for steps in ddl.UNITS.values()]
+    runs = [run for step in steps for run in (step.upgrade, step.downgrade)]
+    return "\n".join(statement for place in PLACES for run in runs for statement in run(**place))
 
 
 def test_every_schema_version_has_a_recorded_digest() -> None:
-    assert [step.VERSION for step in ddl.ALL] == list(range(1, ddl.LATEST + 1))
-    assert list(DIGESTS) == [step.VERSION for step in ddl.ALL]
+    for unit, steps in ddl.UNITS.items():
+        assert [step.VERSION for step in steps] == list(range(1, ddl.LATEST + 1)), unit
+    assert list(DIGESTS) == list(range(1, ddl.LATEST + 1))
 
 
 @pytest.mark.parametrize("version", DIGESTS)
@@ -39,19 +42,20 @@ def test_a_released_schema_version_renders_to_the_same_sql(version: int) -> None
     assert digest == DIGESTS[version], "a released version never changes; one that is not released takes its new digest"
 
 
+@pytest.mark.parametrize("unit", STAMPED)
 @pytest.mark.parametrize("version", DIGESTS)
-def test_a_migration_stamps_the_version_it_migrates_to(version: int) -> None:
-    step = ddl.ALL[version - 1]
+def test_a_migration_stamps_the_version_it_migrates_to(version: int, unit: Unit) -> None:
+    step, table = ddl.UNITS[unit][version - 1], STAMPED[unit]
     assert step.upgrade(schema=None, prefix="", id_type="uuid")[-1] == (
-        f"COMMENT ON TABLE job IS 'sa_jobqueue version={version}'"
+        f"COMMENT ON TABLE {table} IS 'sa_jobqueue version={version}'"
     )
     if version > 1:
         assert step.downgrade(schema=None, prefix="", id_type="uuid")[-1] == (
-            f"COMMENT ON TABLE job IS 'sa_jobqueue version={version - 1}'"
+            f"COMMENT ON TABLE {table} IS 'sa_jobqueue version={version - 1}'"
         )
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("v[0-9]*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*v[0-9]*.py")), ids=lambda path: path.stem)
 def test_a_migration_imports_no_library_code(path: Path) -> None:
     imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -60,5 +64,6 @@ def test_a_migration_imports_no_library_code(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             imported.add(node.module or "")
-    assert imported <= {"__future__", "string"}
-    assert f"v{ddl.ALL[int(path.stem[1:]) - 1].VERSION:04}" == path.stem
+    assert imported <= {"__future__", "string", "sa_jobqueue.ddl.v0001"}
+    unit = "pipeline" if path.stem.startswith("pipeline") else "queue"
+    assert path.stem.endswith(f"v{ddl.UNITS[unit][int(path.stem[-4:]) - 1].VERSION:04}")

@@ -11,9 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine
+
+from tests.fixtures.variants import variants
 
 MODELS = """
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Job(JobMixin, Base):
     pass
 
 
-class MailJob(JobMixin[str], Base, queue_schema="jobs", queue_prefix="mail_"):
+class MailJob(JobMixin[str], Base, queue_schema="jobs", queue_prefix="mail_", queue_pipeline=True):
     tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenant.id"), index=True)
     code: Mapped[str | None] = mapped_column(unique=True)
 
@@ -76,6 +79,16 @@ class Job(JobMixin, Base):
 NO_QUEUE = "from sqlalchemy.orm import DeclarativeBase\n\n\nclass Base(DeclarativeBase):\n    pass\n"
 
 STOCK_TARGET = "target_metadata = None\n"
+
+both_scopes = pytest.mark.parametrize(
+    "configure",
+    variants(
+        ["", "include_schemas=True"],
+        default=["include_schemas=True"],
+        id=lambda one: "all schemas" if one else "default schema only",
+    ),
+)
+"""The default schema alone in the long run."""
 
 
 class Application:
@@ -149,3 +162,9 @@ class Application:
         self._output.truncate()
         run(self._config, *arguments, **options)
         return self._output.getvalue()
+
+
+def commands(revision: str) -> list[str]:
+    """Return the commands of a revision's upgrade."""
+    body = revision[: revision.index("def downgrade")]
+    return [line.strip() for line in body.splitlines() if line.strip().startswith("op.")]

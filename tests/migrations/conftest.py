@@ -103,8 +103,18 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
             f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
         ]
 
-    step = SimpleNamespace(VERSION=latest + 1, upgrade=upgrade, downgrade=downgrade)
-    monkeypatch.setattr(ddl, "ALL", (*ddl.ALL, step))
+    def stamped(version: int) -> Callable[..., list[str]]:
+        def stamp(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+            q = f'"{schema}".{prefix}' if schema else prefix
+            return [f"COMMENT ON TABLE {q}job_bulk_write IS 'sa_jobqueue version={version}'"]
+
+        return stamp
+
+    steps = {
+        "queue": SimpleNamespace(upgrade=upgrade, downgrade=downgrade),
+        "pipeline": SimpleNamespace(upgrade=stamped(latest + 1), downgrade=stamped(latest)),
+    }
+    monkeypatch.setattr(ddl, "UNITS", {unit: (*known, steps[unit]) for unit, known in ddl.UNITS.items()})
     monkeypatch.setattr(ddl, "LATEST", latest + 1)
     monkeypatch.setattr(ddl, "RETIRED", ddl.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"})
     return latest + 1

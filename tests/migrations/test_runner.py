@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, text
@@ -20,8 +21,8 @@ JOBS = Layout("jobs", "mail_")
 
 def test_migration_statements_run_in_order_up_and_down(next_version: int) -> None:
     names = {"schema": "jobs", "prefix": "mail_", "id_type": "uuid"}
-    up = [step.upgrade(**names) for step in ddl.ALL]
-    down = [step.downgrade(**names) for step in ddl.ALL]
+    up = [step.upgrade(**names) for step in ddl.UNITS["queue"]]
+    down = [step.downgrade(**names) for step in ddl.UNITS["queue"]]
     assert len(up) == next_version == 2
     assert runner.statements(JOBS, from_version=0, to_version=2) == [*up[0], *up[1]]
     assert runner.statements(JOBS, from_version=1, to_version=2) == up[1]
@@ -32,11 +33,13 @@ def test_migration_statements_run_in_order_up_and_down(next_version: int) -> Non
 
 def test_unknown_schema_versions_are_refused() -> None:
     beyond = ddl.LATEST + 1
-    for arguments in ({"from_version": 0, "to_version": beyond}, {"from_version": beyond, "to_version": 0}):
+    for first, last in ((0, beyond), (beyond, 0)):
         with pytest.raises(SchemaTooNewError, match=rf"version {beyond}, this library knows up to {ddl.LATEST}"):
-            runner.statements(Layout(), **arguments)
+            runner.statements(Layout(), from_version=first, to_version=last)
     with pytest.raises(InvalidOptionError, match="to_version"):
         runner.statements(Layout(), from_version=1, to_version=-1)
+    with pytest.raises(InvalidOptionError, match="unit: must be 'queue' or 'pipeline', got 'spark'"):
+        runner.statements(Layout(), from_version=0, to_version=1, unit=cast("Any", "spark"))
 
 
 def test_upgrade_is_idempotent(engine: Engine) -> None:

@@ -11,11 +11,11 @@ class Base(DeclarativeBase):
     """The application's base."""
 
 
-class MailJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_"):
+class MailJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_", queue_pipeline=True):
     """Its queue, with text ids."""
 
 
-class TenantJob(JobMixin, Base, queue_schema="tenants"):
+class TenantJob(JobMixin, Base, queue_schema="tenants", queue_pipeline=True):
     """A queue with columns of the application."""
 
     tenant: Mapped[int | None]

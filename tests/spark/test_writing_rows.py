@@ -380,7 +380,7 @@ def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database:
     class Base(DeclarativeBase):
         pass
 
-    class TextJob(JobMixin[str], Base, queue_schema="texts", queue_prefix="my_"):
+    class TextJob(JobMixin[str], Base, queue_schema="texts", queue_prefix="my_", queue_pipeline=True):
         pass
 
     engine = create_engine(url)

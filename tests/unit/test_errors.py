@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ScheduleNotFoundError": (["nightly"],),
     "QueueNotFoundError": ("mail",),
     "JobTypeNotFoundError": ("send",),
+    "PipelineMissingError": ("Job",),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
     "IsolationError": ("it cannot start",),
     "ProcessDiedError": ("was killed",),

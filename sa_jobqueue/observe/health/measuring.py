@@ -64,7 +64,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, recent, steps, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
@@ -350,6 +350,9 @@ def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) ->
 
 
 def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) -> BulkWrites:
+    layout = model.__jobqueue__
+    if not layout.pipeline or not session.execute(schema.versions(layout, "pipeline")).one().present:
+        return BulkWrites()
     oldest = session.execute(statements.unfinished_writes(model), {"limit": _WRITES}).mappings().first()
     rejected = session.execute(statements.rejected_rows(model), {"limit": COUNTED}).mappings().one()
     return BulkWrites(

@@ -46,7 +46,7 @@ def opened(
         driver.prepare_threshold = None
         connection.detach()  # what is set here must not come back to anybody from a pool
         with Session(connection) as session:
-            check_schema(session, model=model)
+            check_schema(session, unit="pipeline", model=model)
         connection.rollback()
         bounded(connection, options, guarded=True)
         if alone:

@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type
+from sa_jobqueue.ddl import LATEST
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type, stamp
 
 IdT = TypeVar("IdT")
 
@@ -130,7 +131,7 @@ class WriteMixin(Companion):
         return (
             PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_bulk_write"))),
             Index(conv(name("ix_job_bulk_write_written_at")), "written_at"),
-            {"schema": cls.__jobqueue__.schema},
+            {"schema": cls.__jobqueue__.schema, "comment": stamp(LATEST)},
         )
 
 

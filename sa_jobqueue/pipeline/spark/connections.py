@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from threading import Timer
+from types import new_class
 from typing import Any, Final, NoReturn
 
 import psycopg
@@ -26,11 +27,11 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_arguments
 from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import Layout, Unit
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.spark.errors import ReadError
-from sa_jobqueue.pipeline.spark.options import Options
+from sa_jobqueue.pipeline.spark.options import Options, Use
 from sa_jobqueue.statements import schema
 
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
@@ -172,17 +173,19 @@ def sanitised(options: Options) -> Iterator[None]:
 def find_queue(connection: Connection, options: Options) -> Queue:
     """Return the queue that the options name; check that this library supports its tables. Changes and locks nothing.
 
-    Raises: SchemaError, UnsupportedServerError; InvalidOptionError if `app` does not name a queue.
+    Raises: SchemaError, UnsupportedServerError; PipelineMissingError for a write to a queue without its tables;
+    InvalidOptionError if `app` does not name a queue.
     """
     app = options["app"]
     if app is not None:
         queue = Queue(load_model(app).__jobqueue__, app)
     else:
-        named = Layout(options["schema"], options["prefix"] or "")
+        named = Layout(options["schema"], options["prefix"] or "", pipeline=True)
         kind = connection.execute(schema.id_type(named)).scalar()
-        queue = Queue(Layout(named.schema, named.prefix, "text" if kind == "text" else "uuid"))
+        queue = Queue(replace(named, id_type="text" if kind == "text" else "uuid"))
     with Session(connection) as session:
-        check_schema(session, model=queue.model)
+        unit: Unit = "pipeline" if options.use in {Use.WRITE, Use.STREAM_WRITE} else "queue"
+        check_schema(session, unit=unit, model=queue.model)
     return queue
 
 
@@ -195,17 +198,10 @@ def model_of(layout: Layout) -> type[JobMixin[Any]]:
     class Base(DeclarativeBase):
         """Declarative base of this queue only, so that its names cannot conflict with others."""
 
-    if layout.id_type == "text":
-
-        class TextJob(JobMixin[str], Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
-            """A queue with text ids."""
-
-        return TextJob
-
-    class UuidJob(JobMixin, Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
-        """A queue with UUIDs."""
-
-    return UuidJob
+    mixin: Any = JobMixin[str] if layout.id_type == "text" else JobMixin
+    place = {"queue_schema": layout.schema, "queue_prefix": layout.prefix, "queue_pipeline": layout.pipeline}
+    model: type[JobMixin[Any]] = new_class("Job", (mixin, Base), place)
+    return model
 
 
 @cache
