@@ -16,7 +16,7 @@ from tests.chaos.run import Options, Result, run
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long faults are injected.")
+@click.option("--minutes", type=click.FloatRange(0.1), default=3.0, show_default=True, help="How long, at least.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order of the faults and of the load.")
 @click.option("--workers", type=click.IntRange(2), default=3, show_default=True, help="Worker processes.")
 @click.option("--rate", type=click.FloatRange(1), default=20.0, show_default=True, help="Jobs enqueued a second.")

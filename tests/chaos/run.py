@@ -28,7 +28,7 @@ class Options:
 
     seed: int
     seconds: float
-    """How long faults are injected for; every fault once takes about 70 s."""
+    """How long faults are injected for, at least; each is injected once, which takes about 70 s."""
     workers: int = 3
     rate: float = 20.0
     """Jobs enqueued a second."""
@@ -135,7 +135,7 @@ def _break_things(scene: Scene, options: Options, on_progress: OnProgress) -> li
         scene.random = chance
         gap = chance.uniform(0.5, 2.0)
         done = (time.monotonic() - began) / options.seconds
-        if done >= 1:
+        if done >= 1 and number > len(options.faults or FAULTS):
             break
         # Most workers are there and well, so that what follows is of this fault and not of the one before.
         scene.world.until(lambda: _workers(scene.world) >= options.workers - 1, _START_PATIENCE)

@@ -32,16 +32,7 @@ from tests.fixtures.workers import PATIENCE, wait_until
 
 PARTS = ["Home", "Learn", "Guides", "Reference", "Explanation", "Engineering"]
 SHOWN = ("", "guides/chains/", "reference/cli/", "explanation/stability/")
-DRAWN = {
-    "explanation/architecture/": {"application session.add(job)", "claimer", "unblocker", "worker"},
-    "explanation/claiming/": {"full scan due?", "claim", "move cursors, close lanes read to their end"},
-    "state-machine/": {"blocked", "pending", "running", "completed", "dead", "cancelled"},
-}
-"""Labels of nodes in the diagrams of pages."""
 LIBRARY = "mermaid.tiny.js"
-MERMAID = ROOT / "docs" / "site" / "vendored" / LIBRARY
-LABELS = r"""[...document.querySelectorAll(".drawing .nodeLabel")].map((one) => one.innerText.trim().replace(/\s+/g, " "))"""
-INKS = """[...document.querySelectorAll(".drawing .nodeLabel")].map((one) => getComputedStyle(one).color)"""
 
 
 @pytest.fixture(scope="module")
@@ -215,40 +206,3 @@ def test_the_site_works_in_a_browser(site: str) -> None:
         browser.close()
     assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
     assert [url for url in asked if LIBRARY in url] == []  # these pages have no diagram
-
-
-@pytest.mark.long
-def test_diagrams_are_drawn_in_the_colours_of_the_page(site: str) -> None:
-    if CHROMIUM is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(SKIPPED)
-    if not MERMAID.exists():
-        pytest.skip("Mermaid is not in the sdist: scripts/vendor fetches it")
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=PATIENCE * 1000)
-    asked: list[str] = []
-    inks: dict[str, set[str]] = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for scheme in ("light", "dark"):
-            page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 844})
-            page.on("request", lambda request: asked.append(request.url))
-            for path, labels in DRAWN.items():
-                page.goto(f"{site}/dev/{path}")
-                expect(page.locator(".drawing svg")).to_have_accessible_name(re.compile("worker|job"))
-                assert set(page.evaluate(LABELS)) >= labels, (scheme, path)
-                assert page.evaluate("document.documentElement.scrollWidth") <= 390, (scheme, path)
-                expect(page.locator("pre.diagram")).to_be_hidden()
-                page.get_by_text("Source of the diagram").click()
-                expect(page.locator("pre.diagram")).to_be_visible()
-                if AXE.exists():
-                    page.evaluate(AXE.read_text(encoding="utf-8"))
-                    assert page.evaluate(CHECK, RULES) == [], (scheme, path)
-            inks[scheme] = set(page.evaluate(INKS))
-        page.locator("label[title='Switch to light mode']").click()
-        page.wait_for_function(f"(ink) => {INKS}.every((one) => one === ink)", arg=min(inks["light"]))
-        browser.close()
-    assert [len(inks[scheme]) for scheme in ("light", "dark")] == [1, 1]
-    assert inks["light"] != inks["dark"]
-    assert {url.rpartition("/")[2] for url in asked if "vendored" in url} == {LIBRARY}
-    assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []

@@ -78,7 +78,7 @@ def poison_type(world: World) -> Staged:
     return Staged(str(ids[0])[:8], lambda seen: world.press(seen, "dismiss-dead-letters"))
 
 
-@incident(says=r"Queue 'imports': [\d,]+ jobs wait, ([\d,]+|all) of them of fairness key 'stark'", threshold=60)
+@incident(says=r"Queue 'imports': [\d,]+ jobs wait, ([\d,]+|all) of them of fairness key 'stark'", threshold=20)
 def flood_of_a_tenant(world: World) -> Staged:
     """A tenant floods a queue."""
     world.enqueue(*(due("import_row", "imports", fairness_key="stark") for _ in range(6000)))
@@ -127,7 +127,7 @@ def forgotten_pause(world: World) -> Staged:
     return Staged("carol", lambda seen: world.press(seen, "resume-queues"))
 
 
-@incident(says=r"'billing'.*3\d jobs wait.*runs \d jobs?, its limit is 1", threshold=60)
+@incident(says=r"'billing'.*3\d jobs wait.*runs \d jobs?, its limit is 1", threshold=20)
 def global_limit(world: World) -> Staged:
     """A queue runs one job at a time."""
     with Session(world.engine) as session, session.begin():
@@ -138,7 +138,7 @@ def global_limit(world: World) -> Staged:
     return Staged(str(first), lambda seen: world.press(seen, "upsert-queue", global_concurrency=""), DUE)
 
 
-@incident(says=r"'mail'.*15 jobs wait.*none of .* has a handler for 'send_fax'", threshold=60)
+@incident(says=r"'mail'.*15 jobs wait.*none of .* has a handler for 'send_fax'", threshold=20)
 def type_without_a_handler(world: World) -> Staged:
     """No worker has the handler of a type."""
     ids = world.enqueue(*(due("send_fax", "mail") for _ in range(15)))
@@ -219,7 +219,7 @@ def cancelled_blocker(world: World) -> Staged:
     return Staged("report", lambda seen: world.press(seen, "cancel-jobs"))
 
 
-@incident(says=r"1 job waits for 1 event.* 'approved:7' .*'aproved:7' was sent", threshold=60)
+@incident(says=r"1 job waits for 1 event.* 'approved:7' .*'aproved:7' was sent", threshold=20)
 def wrong_event(world: World) -> Staged:
     """An event is sent under a wrong name."""
     (job_id,) = world.enqueue(Job("approval", {"event": "approved:7"}, queue="reports", _handler=None))
@@ -229,7 +229,7 @@ def wrong_event(world: World) -> Staged:
     return Staged(str(job_id), lambda seen: world.press(seen, "send-event"), DUE)
 
 
-@incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", threshold=60)
+@incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", threshold=20)
 def locked_row(world: World) -> Staged:
     """A session has locked the row of a job."""
     job_id = world.sql(
@@ -253,7 +253,7 @@ def newer_payload(world: World) -> Staged:
     return Staged(str(job_id)[:8], dismiss)
 
 
-@incident(says=r"'texts'.*starts no more jobs by its rate limit", threshold=60)
+@incident(says=r"'texts'.*starts no more jobs by its rate limit", threshold=20)
 def rate_limit(world: World) -> Staged:
     """A rate limit is too low for what arrives."""
     with Session(world.engine) as session, session.begin():

@@ -33,8 +33,10 @@ from tests.dashboard.conftest import Client, everyone
 
 ROOT: Final = Path(__file__).parents[2]
 QUEUES: Final = ("billing", "refunds", "imports", "mail", "texts", "news", "reports", "numbers")
-SOONER: Final = Thresholds(horizon_warning=timedelta(seconds=2), bloat_bytes=100_000)
-"""The defaults, but for a transaction that would be held for five minutes, and 256 MB that would be written."""
+SOONER: Final = Thresholds(
+    claim_age_warning=timedelta(seconds=20), horizon_warning=timedelta(seconds=2), bloat_bytes=100_000
+)
+"""The defaults, but for jobs that would wait a minute, a transaction of five minutes, and 256 MB that would be written."""
 PATIENCE: Final = 60.0
 """Seconds after which an on-call person would no longer look."""
 

@@ -43,7 +43,6 @@ config = {config}(
 """
 KINDS = {
     "sync": ("postgresql+psycopg", "SQLAlchemySyncConfig", "AlembicSyncConfig"),
-    "psycopg": ("postgresql+psycopg", "SQLAlchemyAsyncConfig", "AlembicAsyncConfig"),
     "asyncpg": ("postgresql+asyncpg", "SQLAlchemyAsyncConfig", "AlembicAsyncConfig"),
 }
 
