@@ -38,7 +38,7 @@ from sa_jobqueue.events import (
 from sa_jobqueue.models import Job
 from sa_jobqueue.operations import list_workers
 from tests.fixtures.jobs import Jobs, enqueue, foreign
-from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, quick, until, working
+from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, is_listening, quick, until, working
 
 
 async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engine, jobs: Jobs) -> None:
@@ -254,7 +254,7 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
     # Only a notification is that fast: this worker polls once in ten minutes.
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
-        await until(lambda: _is_listening(engine))
+        await until(lambda: is_listening(engine))
         with Session(engine) as session, session.begin():
             cancel_jobs(session, [job_id])
         await log.until(AttemptLost)
@@ -285,15 +285,6 @@ async def test_an_open_transaction_on_one_job_does_not_delay_completion_of_other
         await log.until(JobCompleted, 5)
     assert {jobs.status(job_id) for job_id in [held, *others]} == {JobStatus.COMPLETED}
     assert log.of(AttemptLost) == []
-
-
-def _is_listening(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(
-            connection.execute(
-                text("SELECT 1 FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
-            ).scalar()
-        )
 
 
 class UnprintableError(Exception):

@@ -28,7 +28,7 @@ from tests.fixtures import isolated
 from tests.fixtures.isolated import PanicException, leave
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import AT_ONCE, PATIENCE, EventLog, Start, quick, until
+from tests.fixtures.workers import AT_ONCE, PATIENCE, EventLog, Start, is_listening, quick, until
 
 OPTIONS: dict[str, Any] = {"max_attempts": 2, "retry": AT_ONCE}
 
@@ -343,7 +343,7 @@ async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs
     (job_id,) = enqueue(engine, waits.job({}))
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
-        await until(lambda: _is_listening(engine), what="it listens")
+        await until(lambda: is_listening(engine), what="it listens")
         with engine.begin() as connection:  # a notification that any client could send changes nothing
             connection.execute(text(f"NOTIFY \"{Job.__jobqueue__.channel('lost')}\", '{job_id}'"))
         with Session(engine) as session, session.begin():
@@ -384,19 +384,10 @@ async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
     (job_id,) = enqueue(engine, waits.job({}))
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
-        await until(lambda: _is_listening(engine), what="it listens")
+        await until(lambda: is_listening(engine), what="it listens")
         with Session(engine) as session, session.begin():
             cancel_jobs(session, [job_id])
         await log.until(AttemptLost)
     assert called.is_set()
     assert log.of(ComponentFailed) == []  # the listener among them, which a notification reaches
     assert "of a callback" in caplog.text
-
-
-def _is_listening(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(
-            connection.execute(
-                text("SELECT 1 FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
-            ).scalar()
-        )

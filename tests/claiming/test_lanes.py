@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
-from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
@@ -84,17 +83,6 @@ def full_scans() -> Iterator[list[int]]:
     event.listen(Engine, "after_cursor_execute", note)
     yield pages
     event.remove(Engine, "after_cursor_execute", note)
-
-
-@pytest.fixture
-async def connection(engine: Engine) -> AsyncIterator[AsyncConnection]:
-    """Return a connection as a worker claims on."""
-    connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
-    own = connections.engine(1)
-    async with own.connect() as made:
-        yield made
-    await own.dispose()
-    await connections.close(timedelta(seconds=1))
 
 
 async def test_a_worker_claims_for_all_types_and_queues_with_one_statement(

@@ -9,7 +9,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from sa_jobqueue.operations import pause_queues, resume_queues
 from tests.contracts.packages import ROOT
 from tests.fixtures.parts import needs
 from tests.fixtures.poolers import MakePooler
+from tests.fixtures.ports import free_port
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.telemetry.prometheus import promtool, serving
 
@@ -272,7 +272,7 @@ class Services:
     """Services of compose.yaml as processes on this machine: the same commands and variables, other hosts and ports."""
 
     def __init__(self, server: str, pooler: str) -> None:
-        self.ports = {port: str(_free_port()) for port in PORTS}
+        self.ports = {port: str(free_port()) for port in PORTS}
         self._urls = {"postgres": server, "pgbouncer": pooler}
 
     def here(self, word: str) -> str:
@@ -366,9 +366,3 @@ def test_the_services_of_compose_work_together(empty_database_url: str, pooler: 
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == 0
         assert time.monotonic() - started < duration(services()["worker"]["stop_grace_period"]).total_seconds()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

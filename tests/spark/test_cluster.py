@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +22,7 @@ from sqlalchemy import Engine, text
 
 import sa_jobqueue
 from tests.fixtures.parts import needs
+from tests.fixtures.ports import free_port
 from tests.fixtures.workers import is_running
 
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine, each of five Javas takes its time
@@ -276,13 +276,6 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -156,3 +156,11 @@ def run(database_url: str) -> Iterator[Run]:
 
     yield execute
     engine.dispose()
+
+
+@pytest.fixture
+def server(database_url: str) -> Iterator[Any]:
+    """Give a worker's connection to a queue that nothing vacuums."""
+    with connect(database_url) as connection:
+        connection.execute("ALTER TABLE job SET (autovacuum_enabled = off)")
+        yield connection

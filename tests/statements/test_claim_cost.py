@@ -33,14 +33,6 @@ UPDATE job SET status = 'completed', leased_by = NULL, completed_at = now() WHER
 """
 
 
-@pytest.fixture
-def server(database_url: str) -> Any:
-    """Give a worker's connection to a queue that nothing vacuums."""
-    with connect(database_url) as connection:
-        connection.execute("ALTER TABLE job SET (autovacuum_enabled = off)")
-        yield connection
-
-
 class Worker:
     """A worker that has just caught up, as it goes on: each statement begins where the one before it ended."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,14 +41,6 @@ DO $$ DECLARE batch uuid[]; BEGIN
   END LOOP;
 END $$
 """
-
-
-@pytest.fixture
-def server(database_url: str) -> Iterator[Any]:
-    """Give a worker's connection to a queue that nothing vacuums."""
-    with connect(database_url) as connection:
-        connection.execute("ALTER TABLE job SET (autovacuum_enabled = off)")
-        yield connection
 
 
 def test_counting_running_jobs_reads_no_dead_tuples_below_its_cursor(

@@ -443,3 +443,19 @@ async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function
     wrong = engine
     with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.wait_chain"):
         await aio.wait_chain(wrong, uuid7(), timeout=SOON)
+
+
+async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
+    chain_id = jobs.add()
+    given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
+    steps = Wait([chain_id], **given, model=None).steps()
+    first_poll = next(steps)
+    assert isinstance(first_poll, Ask)
+    mark = steps.send(_ask(engine, first_poll))
+    assert isinstance(mark, Ask)
+    last_poll = steps.send(_ask(engine, mark))
+    assert isinstance(last_poll, Ask)
+    end(engine, chain_id)
+    reading = steps.send(_ask(engine, last_poll))  # although the time is over long since
+    assert isinstance(reading, Ask)
+    assert isinstance(steps.send(_ask(engine, reading)), ChainResult)

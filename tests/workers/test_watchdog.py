@@ -31,6 +31,7 @@ from sa_jobqueue.observe.probes import answer
 from sa_jobqueue.worker.background.vitals import PartVitals, Phase, Vitals, VitalSigns
 from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.ports import free_port
 from tests.fixtures.programs import Process
 from tests.fixtures.workers import PATIENCE, Spawn, wait_until
 
@@ -49,12 +50,6 @@ beats = "--heartbeat-interval 0.2s --heartbeat-timeout 10s"
 quick = f"--poll-interval 0.1s {beats} --cancel-timeout 0.1s".split()
 main(["worker", "__main__:jobs", *quick, *sys.argv[1:], *os.environ["ARGUMENTS"].split()])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
