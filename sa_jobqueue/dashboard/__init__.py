@@ -9,7 +9,7 @@ work without JavaScript; with it, the part of a page that changes is fetched aga
 - `sources`: the queues, and the transactions that read and write them; `sampler`: one cached health report per queue;
 - `parameters`: bounded reading of query strings and forms; `rendering`: templates, escaping, links;
 - `screens`: one module per page; `acts`: the changes that a page offers; `app`: puts them together;
-- `static`: our style and script; `static/vendored`: htmx, idiomorph and uPlot, by `scripts/vendor`.
+- `static`: our style and script; `static/vendored`: htmx and idiomorph, by `scripts/vendor`.
 
 A new screen is two files and one line:
 
@@ -20,11 +20,13 @@ A new screen is two files and one line:
 2. `templates/NAME.html`, which extends `base.html` and fills the block `live`: all that may change. The whole page and the
    block have the same URL; the script asks for the block alone with the header `HX-Request`. Every value is escaped and made
    printable by the environment: never use `safe`. Links are `url("jobs", queue=name)`: names of rows are parameters, never
-   parts of a path. Templates have no inline script or style: the content security policy forbids them.
-3. The module in `SCREENS` of `screens/__init__.py`, in the order of the navigation (`in_menu=False` leaves it out there).
+   parts of a path. Templates have no inline script or style: the content security policy forbids them. Compose it of the
+   components in `macros.html`, which `tests/dashboard/components.html` shows in all their states.
+3. The module in `SCREENS` of `screens/__init__.py`, in the order of the navigation; `part_of` names the page of the menu
+   under which it is found if it has no entry there.
 
-An act is an `Act` in the screen's `acts`: its name, its permission (one for each operation), `preview`, which reads what
-would be changed and returns it as sentences with a count, and `run`, which calls the operation with `by=` in one transaction
+An act is an `Act` in the screen's `acts`: its permission (one for each operation), `preview`, which reads what would be
+changed and returns it as sentences with a count, and `run`, which calls the operation with `by=` in one transaction
 of the operator engine. Its form is the macro `ui.act_form`; the first POST shows the preview, the second one, confirmed,
 runs it. Nothing else changes a row, so authorisation, CSRF and the audit line stand once, in `acts.perform`.
 

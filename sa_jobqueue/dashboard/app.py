@@ -277,7 +277,7 @@ class _Pages:
             "context": context,
             "url": context.url if context else None,
             "screen": screen,
-            "screens": [one for one in SCREENS if one.in_menu],
+            "screens": [one for one in SCREENS if one.part_of is None],
             "sources": sources,
             "source_name": named if named in sources else None,
             "root": root,

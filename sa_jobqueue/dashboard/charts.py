@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from sa_jobqueue.display.printable import printable, span
+from sa_jobqueue.display.printable import printable
 
 _WIDTH: Final = 640
 _HEIGHT: Final = 180
@@ -108,7 +108,10 @@ def chart(
 
 def seconds(value: float) -> str:
     """Write a number of seconds as a duration."""
-    return span(timedelta(seconds=value)) if value >= 1 else f"{value * 1000:.0f} ms"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    size, unit = next((one for one in ((86400, "d"), (3600, "h"), (60, "min")) if value >= one[0]), (1, "s"))
+    return f"{value / size:.3g} {unit}"
 
 
 def _path(

@@ -39,9 +39,9 @@ def name(context: Context, of: str) -> str:
     return found[0]
 
 
-def cut(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and how many more there are."""
-    more = len(lines) - LISTED
+def cut(lines: Sequence[str], count: int = 0) -> list[str]:
+    """Return the first lines, and how many more there are of these or of `count`."""
+    more = max(len(lines), count) - LISTED
     return [*lines[:LISTED], f"and {more:,} more"] if more > 0 else list(lines)
 
 

@@ -61,10 +61,15 @@ class _Count:
     steps: int = 0
 
 
-def fold(nodes: Sequence[Node], edges: Collection[Edge], *, keep: Collection[Hashable] = ()) -> tuple[list[Node], set[Edge]]:
-    """Return nodes and edges with like chains folded, if there are more than `FOLD_ABOVE`. `keep`: never folded."""
+def fold(
+    nodes: Sequence[Node], edges: Mapping[Edge, bool], *, keep: Collection[Hashable] = ()
+) -> tuple[list[Node], dict[Edge, bool]]:
+    """Return nodes and edges with like chains folded, if there are more than `FOLD_ABOVE`. `keep`: never folded.
+
+    An edge of folded chains is resolved if all of theirs are.
+    """
     if len(nodes) <= FOLD_ABOVE:
-        return list(nodes), set(edges)
+        return list(nodes), dict(edges)
     after: dict[Hashable, set[Hashable]] = defaultdict(set)
     for start, end in edges:
         after[start].add(end)
@@ -77,11 +82,17 @@ def fold(nodes: Sequence[Node], edges: Collection[Edge], *, keep: Collection[Has
     for number, ((status, _), group) in enumerate(groups.items()):
         if len(group) > 1:
             key: Hashable = ("folded", number)
-            made[key] = Node(key=key, title=f"{len(group):,} chains", status=status, note="folded", folded=len(group))
+            of = {node.title for node in group}
+            title = f"{len(group):,} {of.pop() if len(of) == 1 else 'chains'}"
+            made[key] = Node(key=key, title=title, status=status, note="folded", folded=len(group))
             stands |= dict.fromkeys((node.key for node in group), key)
     remaining = [node for node in nodes if node.key not in stands]
-    moved = {(stands.get(start, start), stands.get(end, end)) for start, end in edges}
-    return [*remaining, *made.values()], {edge for edge in moved if edge[0] != edge[1]}
+    moved: dict[Edge, bool] = {}
+    for (start, end), is_resolved in edges.items():
+        edge = stands.get(start, start), stands.get(end, end)
+        if edge[0] != edge[1]:
+            moved[edge] = moved.get(edge, True) and is_resolved
+    return [*remaining, *made.values()], moved
 
 
 def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:

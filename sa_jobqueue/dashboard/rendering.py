@@ -117,7 +117,9 @@ def _exact(value: Any) -> Markup:
 
 
 def _entered(value: Any) -> Any:
-    """Return a value as text for a form field; empty for None."""
+    """Return a value as text for a form field; of a list its first one, empty for None."""
+    if isinstance(value, list):
+        value = value[0] if value else None
     return "" if value is None else write_duration(value) if isinstance(value, timedelta) else value
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
+from sa_jobqueue.dashboard.guard import COOKIE
 
 HOST = "http://localhost"
 PREFIX = "/admin/jobs"
@@ -53,7 +53,8 @@ class Client:
         return response.text
 
     def token(self) -> str:
-        return str(re.findall(r'name="csrf_token" value="([^"]+)"', self.page("/queue/jobs"))[0])
+        self.page("/queue/jobs")
+        return str(self.cookies[COOKIE])
 
     def post(self, act: str, what: Any = None, *, headers: dict[str, str] | None = None, **fields: Any) -> Response:
         given = {"csrf_token": self.token(), **fields}

@@ -29,11 +29,13 @@ def operator(engine: Engine, name: str) -> Client:
 
 
 def test_an_action_previews_its_row_count_before_changing_anything(client: Client, jobs: Jobs) -> None:
-    pending, running, done = jobs.add(), jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
+    pending = jobs.add(last_error=ERROR)
+    running, done = jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
     what = {"id": [str(one) for one in (pending, running, done)]}
     preview = client.post("cancel-jobs", what).text
     assert "<strong>2</strong> rows would change" in preview
     assert "1 of the selected jobs cannot: completed" in preview
+    assert f"test {pending} (pending) ValueError: no such order" in preview
     assert jobs.status(pending) is JobStatus.PENDING
     page = confirmed(client, preview)
     assert "<strong>2</strong> cancelled" in page

@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from jinja2 import ChoiceLoader, FileSystemLoader, PackageLoader
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -18,10 +21,18 @@ from starlette.routing import Mount
 from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.dashboard.charts import Mark
+from sa_jobqueue.dashboard.graph import Item, Node, svg
+from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens import SCREENS
+from sa_jobqueue.dashboard.screens.activity import charts
+from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.observe.minutes import Figures
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.registry.settings import Limits, settings_of
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 from tests.dashboard.conftest import PREFIX, everyone
@@ -41,6 +52,12 @@ SMALL = """[...document.querySelectorAll("button, .button, select, input:not([ty
     return box.width > 0 && (box.width < 24 || box.height < 24);
 }).map((one) => one.outerHTML.slice(0, 90))"""
 
+SIDEWAYS = """[...document.querySelectorAll(".scroll:not(:has(.graph))")].filter((one) =>
+    one.scrollWidth > one.clientWidth + 1).map((one) => `${one.getAttribute("aria-label")} scrolls sideways`)"""
+COLUMNS = """[...document.querySelectorAll("thead")].filter((one) => one.rows[0].cells.length > 8).map(
+    (one) => `${one.textContent}: ${one.rows[0].cells.length} columns`)"""
+COMPONENTS = Path(__file__).parent / "components.html"
+ZONE = "America/Argentina/ComodRivadavia"
 LINES = """(() => {
     const light = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map((one) => one / 255).map(
         (one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4).reduce(
@@ -186,7 +203,7 @@ def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: 
     wrong: dict[str, Any] = {}
     with served(dashboard(sources, authorize=everyone)) as url:
         for screen in SCREENS:
-            if not screen.in_menu:
+            if screen.part_of is not None:
                 continue
             for source in ("empty", "down"):
                 opened.page.goto(f"{url}/{source}/{screen.name}")
@@ -222,6 +239,93 @@ def test_charts_and_states_are_distinguishable_without_colour(browser: Browser, 
             bare = ".status, .severity, .badge"
             assert page.evaluate(f"[...document.querySelectorAll('{bare}')].filter((one) => !one.innerText.trim())") == []
         opened.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_is_wider_than_its_page_and_none_has_more_than_eight_columns(
+    browser: Browser, engine: Engine, width: int
+) -> None:
+    """With names of a hundred characters, as long as they may be."""
+    ids = fill(engine)
+    name = ("tenant_imports.customer_relationship_management.synchronise_every_account_" * 2)[:100]
+    jobs = Jobs(engine)
+    jobs.add_many(3, type_name=name, queue=name, fairness_key=name)
+    jobs.add(JobStatus.DEAD, type_name=name, queue=name, error={"type": "ValueError", "message": name}, fingerprint=name)
+    jobs.add_worker(name, host=name, queues=[name] * 9, job_types=[name])
+    with Session(engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name=name, fairness_key=name, rate_limit=5, rate_period=timedelta(minutes=1)))
+        upsert_job_type(session, TypeSettings(type_name=name, global_concurrency=2))
+        sync_schedules(
+            session, [Schedule(name=name, type_name=name, queue=name, cron="0,15,30,45 8-18 * * MON-FRI", time_zone=ZONE)]
+        )
+    opened = Opened(browser, viewport={"width": width, "height": 900})
+    wrong = {}
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        for path in [path for found in links(ids | {"queue": name, "type": name}).values() for path in found]:
+            opened.page.goto(f"{url}/queue/{path}")
+            wrong[path] = [*opened.page.evaluate(SIDEWAYS), *opened.page.evaluate(COLUMNS)]
+        opened.context.close()
+    assert not {path: found for path, found in wrong.items() if found}
+
+
+def test_every_component_is_shown_in_its_states(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A page that only tests serve; its pictures are in the directory of the test."""
+    source = COMPONENTS.read_text(encoding="utf-8")
+    macros = {name for name in vars(environment().globals["ui"]) if not name.startswith("_")}
+    assert {name for name in macros if f"ui.{name}(" not in source} == set()
+    package = PackageLoader("sa_jobqueue.dashboard")
+    monkeypatch.setattr(environment(), "loader", ChoiceLoader([package, FileSystemLoader(COMPONENTS.parent)]))
+    screen = Screen(name="components", title="Components", view=components, part_of="overview")
+    monkeypatch.setattr("sa_jobqueue.dashboard.app.SCREENS", (*SCREENS, screen))
+    wrong: dict[str, Any] = {}
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        for scheme in ("light", "dark"):
+            for width in (1440, 1280, 390):
+                opened = Opened(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
+                opened.page.goto(f"{url}/queue/components")
+                found = [*opened.check(), *opened.page.evaluate(WIDE), *opened.page.evaluate(SMALL), *opened.logged]
+                opened.page.locator("tbody input").first.check()  # shows what can be done with the selected rows
+                opened.page.screenshot(path=tmp_path / f"{scheme}-{width}.png", full_page=True)
+                wrong[f"{scheme} {width}"] = found + opened.page.evaluate(SIDEWAYS)
+                opened.context.close()
+    assert not {place: found for place, found in wrong.items() if found}
+
+
+def components(context: Context) -> dict[str, Any]:
+    """Return values of every state."""
+    now, minute = datetime.now(UTC), timedelta(minutes=1)
+    limits = {"rate_limit": 5, "rate_period": minute, "rate_burst": 2, "rate_algorithm": RateAlgorithm.TOKEN_BUCKET}
+    one = SimpleNamespace(paused_at=None, paused_by="bob", workers=1, used=3, concurrency=20, stuck_threads=0, **limits)
+    key = {"queue": "mail", "due": 1234, "later": 0, "running": 3, "global_concurrency": 5, "oldest_at": now - minute}
+    share = SimpleNamespace(received=0.1, due_share=0.8, is_starving=True)
+    start = now.replace(second=0, microsecond=0) - 9 * minute
+    minutes = [Figures(start + n * minute, 60, n, n, n, n, n, n, n, [n] * 16, [n] * 16) for n in range(10)]
+    chain = Node(key="7", title="bind_book", status=JobStatus.BLOCKED, href="#", note="1 job", is_stuck=True)
+    dead = Node(key="8", title="2 chains", status=JobStatus.DEAD, note="folded", folded=2)
+    return {
+        "now": now,
+        "statuses": list(JobStatus),
+        "severities": list(Severity),
+        "one": one,
+        "paused": SimpleNamespace(**vars(one) | {"paused_at": now, "stuck_threads": 2}),
+        "unserved": SimpleNamespace(**vars(one) | {"workers": 0, "rate_limit": None}),
+        "keys": [
+            (SimpleNamespace(fairness_key=name, paused_at=at, paused_by="bob", **limits, **key), share)
+            for name, at in (("42", None), ("a-key-of-many-characters-" * 3, now))
+        ],
+        "waiting": SimpleNamespace(due=2, type_name="send_fax", queue="mail", oldest_job_id="7", waiting_for=minute),
+        "runs": [SimpleNamespace(status=status, job_id="7", fire_time=now) for status in (*JobStatus, None)],
+        "report": SimpleNamespace(missing=["queues"]),
+        "minutes": minutes,
+        "charts": charts(minutes, since=minutes[0].key, step=minute, marks=[Mark(now - 5 * minute, "mail paused by bob")]),
+        "items": [Item(chain, [Item(dead)])],
+        "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
+        "settings": settings_of(Limits),
+        "algorithms": list(RateAlgorithm),
+        "picture": svg([chain, dead], {("8", "7"): False}, current="7", label="Graph of two chains"),
+    }
 
 
 def _models() -> list[tuple[str, Any]]:
@@ -346,7 +450,7 @@ def test_charts_times_keyboard_shortcuts_and_details_survive_updates(browser: Br
         page.keyboard.press("2")
         page.wait_for_url("**/queue/jobs")
         page.keyboard.press("/")
-        assert page.evaluate("document.activeElement.name") == "status"
+        assert page.evaluate("document.activeElement.name") == "search"
         page.get_by_text("Settings").click()
         page.get_by_label("Zone").select_option("local")
         page.goto(f"{url}/queue/job?id={ids['dead']}")
@@ -390,7 +494,7 @@ def test_times_match_the_database_in_any_time_zone_and_copies_are_exact(browser:
         due = page.locator(".steps li", has_text="due").locator("time")
         page.get_by_text("Settings").click()
         page.get_by_label("Times").select_option("relative")
-        assert due.inner_text() == "1 minute ago"  # though the browser is an hour ahead
+        assert due.inner_text() == "1 min ago"  # though the browser is an hour ahead
         lines = (due.get_attribute("title") or "").splitlines()
         assert len(lines) == 3
         assert lines[1].endswith("UTC")
@@ -480,11 +584,11 @@ def test_the_dashboard_works_without_javascript(browser: Browser, engine: Engine
         page.goto(url)
         assert "Findings" in page.inner_text("main")
         page.get_by_role("link", name="Jobs", exact=True).click()
-        page.get_by_role("textbox", name="Type").fill("pay")
+        page.get_by_label("Search").fill("pay")
         page.get_by_role("button", name="Search").click()
         assert page.locator("tbody tr").count() == 1
         page.locator("tbody input").check()
-        page.get_by_role("button", name="Run the selected now").click()
+        page.get_by_role("button", name="Run the selected").click()
         page.get_by_role("button", name="Run jobs now: 1").click()
         assert "1 made due now." in page.inner_text("main")
         page.goto(f"{url}/queue/schedules")

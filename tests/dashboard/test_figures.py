@@ -32,7 +32,7 @@ TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 def cells(page: str, queue: str) -> list[str]:
     """Return the text of the row of a queue, from its first figure on."""
-    row = re.findall(rf'(?s)<th scope="row"><a href="[^"]*">{queue}</a>.*?</tr>', page)[0]
+    row = re.findall(rf'(?s)<th scope="row"><a [^>]*>{queue}</a>.*?</tr>', page)[0]
     return [words(f"<h1>{cell}").strip() for cell in re.findall("(?s)<td[^>]*>(.*?)</td>", row)]
 
 
@@ -55,12 +55,12 @@ def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -
 
     measured = Overview(health=health(engine), longest=[], failures=[])
     measure(measured)
-    assert cells(client.page("/queue/queues"), "mail")[:3] == ["0", "-", "0"]
+    assert cells(client.page("/queue/queues"), "mail")[1:4] == ["0", "-", "0"]
     assert "is not known" not in client.page("/queue/workers")
     partly = replace(measured.health, missing=("queues", "rates", "unserved"), queues=[], unserved=[])
     for value in (JobQueueError("it is down"), replace(measured, health=partly)):
         measure(value)
-        assert cells(client.page("/queue/queues"), "mail")[:5] == ["-"] * 5
+        assert cells(client.page("/queue/queues"), "mail")[1:5] == ["-"] * 4
         assert "Whether each queue is served is not known" in client.page("/queue/workers")
         shown = client.page("/queue/overview")
         assert not re.findall(r"<dt>(Due|Oldest due for|Enqueued per second)</dt><dd>\s*[\d,.]+", shown)
@@ -92,7 +92,7 @@ def test_truncated_counts_are_shown_as_lower_bounds_with_their_time(
     assert "Dead letters unresolved 5+" in text
     assert "at least 5 dead letters of test" in text
     queues = client.page("/queue/queues")
-    assert cells(queues, "default")[0] == "5+"
+    assert cells(queues, "default")[1] == "5+"
     assert re.search(rf"Backlog and rates as of {TIME}\. Rates .+, at least\.", words(queues))
     assert re.search(rf"Measured at {TIME}\. Rows, sizes and waste are estimates", words(client.page("/queue/storage")))
     assert re.search(r"Measured .+ ago, in ", words(client.page("/queue/limits")))

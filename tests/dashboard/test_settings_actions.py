@@ -108,7 +108,7 @@ def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, s
     assert "concurrency_per_key" not in fields(page, "upsert-queue")
     confirmed(client, client.post("upsert-queue", what, weight="9").text)
     assert get_queue(session, "mail", fairness_key="42").weight == 9
-    [what] = forms(client.page("/queue/queues"), "delete-queues")[:1]
+    [what] = forms(client.page("/queue/queue?name=mail&fairness_key=42"), "delete-queues")
     assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-queues", what).text)
     session.rollback()
     assert list_queues(session).items == []
@@ -142,7 +142,7 @@ def test_the_limits_of_a_job_type_can_be_set_and_deleted(client: Client, session
     confirmed(client, preview)
     assert get_job_type(session, "pay").global_concurrency == 4
     assert client.post("upsert-job-type", what, confirmed="1").status_code == 409  # it was opened before there was a row
-    [what] = forms(client.page("/queue/job-types"), "delete-job-types")[:1]
+    [what] = forms(client.page("/queue/job-type?name=pay"), "delete-job-types")
     assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-job-types", what).text)
     assert "<strong>0</strong> rows would change" in client.post("delete-job-types", what).text
 
@@ -270,6 +270,7 @@ def test_chains_are_deleted_with_their_blockers_but_not_while_others_wait_for_th
     preview = client.post("delete-chains", {"id": [what["id"], str(alone)]}, cascade="1").text
     assert "<strong>3</strong> rows would change" in preview
     assert "1 of them are chains" in preview
+    assert f"first {first.id} (pending)" in preview
     session.rollback()
     assert len(list_jobs(session).items) == 3
     assert "<strong>3</strong> deleted" in confirmed(client, preview)

@@ -104,8 +104,8 @@ def forms_of(page: str) -> list[Form]:
 
 
 _FINDING: Final = re.compile(
-    r'<li class="(?P<severity>\w+)">.*?<span class="summary">(?P<summary>.*?)</span>.*?'
-    r'<a class="advice" href="(?P<link>[^"]*)">(?P<advice>.*?)</a>(?P<rest>.*?)</li>',
+    r'<li class="(?P<severity>\w+)">.*?<a href="(?P<link>[^"]*)" class="summary">(?P<summary>.*?)</a>.*?'
+    r'<small class="advice">(?P<advice>.*?)</small>(?P<rest>.*?)</li>',
     re.DOTALL,
 )
 _BUTTON: Final = re.compile(r'<a class="button" href="([^"]*)"')

@@ -38,14 +38,14 @@ def activity(
     now = context.source.now().replace(second=0, microsecond=0)
     since = now - length
     points = series(session, since=since, step=step, queue=queue, type_name=type_name, model=context.model)
-    name = queue or type_name
+    page, name = ("queue", queue) if queue else ("job-type", type_name)
     operations = [one for one in MARKED if ("type" in one) == (type_name is not None)]
     where = AuditFilter(operations=operations, done_after=since)
     acts = list_audit(session, where=where, limit=MOST_MARKS, model=context.model)
     marks = marked(workers, [one for one in acts if name in one.ids])
     return {
         "range": chosen,
-        "ranges": list(RANGES),
+        "ranges": [(one, context.url(page, range=one, name=name), one == chosen, None) for one in RANGES],
         "total": combined(points),
         "last": points[-1] if points else None,
         "charts": charts(points, since=since, step=step, marks=marks) if points else [],

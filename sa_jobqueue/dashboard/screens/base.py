@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -18,6 +19,7 @@ from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.display.redaction import REDACTED, redacted, redacted_error
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.types import JobStatus
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
 PAGE: Final = 50
@@ -65,6 +67,15 @@ class Context:
         if self.trace_url is None or found is None:
             return None
         return self.trace_url.replace("{trace_id}", found[1]).replace("{span_id}", found[2])
+
+    def known(self) -> tuple[set[str], set[str]]:
+        """Return the job types and queues of the cached report."""
+        sample = self.sample().value
+        if sample is None:
+            return set(), set()
+        workers = sample.health.workers.workers
+        queues = {one.queue for one in sample.health.queues}
+        return {name for one in workers for name in one.job_types}, queues.union(*(one.queues for one in workers))
 
     def may(self, permission: str) -> bool:
         """Return whether the user has a permission and the dashboard can change this queue."""
@@ -122,21 +133,25 @@ class Outcome:
     """Position from which the same act continues; None if it is complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Act:
     """A change that a screen offers.
 
-    `name`: part of its URL. `title`: an imperative, as on its button. `preview`: reads in a READ ONLY transaction.
-    `run`: one transaction of the operator engine, committed after it.
+    `title`: an imperative, as on its button. `preview`: reads in a READ ONLY transaction. `run`: one transaction of the
+    operator engine, committed after it.
     """
 
-    name: str
-    title: str
     permission: Permission
+    title: str
     preview: Callable[[Context, Session], Preview]
     run: Callable[[Context, Session], Outcome]
     deletes_from: str | None = None
     """The screen with the list of its rows: a page about a deleted row leads back to that list."""
+
+    @property
+    def name(self) -> str:
+        """Part of its URL."""
+        return self.permission.value.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +174,18 @@ class Screen:
     """Files by the name in their URL."""
     group: str = "Jobs"
     """Heading in the menu."""
-    in_menu: bool = True
+    part_of: str | None = None
+    """The page of the menu that it belongs to; None if it is in the menu itself."""
     refresh: int = 5
     """Seconds between two live updates while the page is visible; 0 for none."""
+
+
+def status_tabs(
+    context: Context, screen: str, filters: dict[str, Any], counts: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, str, bool, str | None]]:
+    """Return a tab for each status of a list, and one for all; `filters`: the list's other ones stay as they are."""
+    chosen = [[], *([one] for one in JobStatus)]
+    return [
+        (name, context.url(screen, **filters | {"status": among}), filters["status"] == among, counts.get(name))
+        for name, among in zip(("all", *JobStatus), chosen, strict=True)
+    ]

@@ -10,10 +10,10 @@ from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import short
-from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, status_tabs
 from sa_jobqueue.errors import ChainNotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
-from sa_jobqueue.operations.pages import Page, collected
+from sa_jobqueue.operations.pages import BulkResult, Page, collected
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
@@ -54,7 +54,7 @@ def view(context: Context) -> dict[str, Any]:
     return {
         "chains": [one | {"error_line": context.error_line(one["last_type_name"], one["error"])} for one in page],
         "filters": filters,
-        "statuses": list(JobStatus),
+        "tabs": status_tabs(context, "chains", filters),
         "next_url": None if page.next is None else context.url("chains", **filters, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,
     }
@@ -85,7 +85,6 @@ def view_one(context: Context) -> dict[str, Any]:
         nodes, edges, is_cut = _graph(context, session, chain["id"])
     stuck = {node.key for node in nodes if node.is_stuck}
     shown, drawn = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
-    resolved = {edge: edges.get(edge, True) for edge in drawn}
     return {
         "heading": f"Chain {chain['type_name']} {short(chain['id'])}",
         "chain": chain,
@@ -97,7 +96,7 @@ def view_one(context: Context) -> dict[str, Any]:
         "drawn": len(shown),
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
-        "picture": graph.svg(shown, resolved, current=chain["id"], label=f"Graph of {len(shown)} chains"),
+        "picture": graph.svg(shown, drawn, current=chain["id"], label=f"Graph of {len(shown)} chains"),
         "items": graph.outline(shown, drawn),
         "can_redrive": chain["status"] is JobStatus.DEAD and context.may("redrive_dead_letters"),
         "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
@@ -143,10 +142,21 @@ def _asked(context: Context) -> list[JobId]:
     return found
 
 
+def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[str]:
+    """Return the first of the chains that are meant, with their types, states and errors."""
+    where = ChainFilter(ids=list(found)[: forms.LISTED])
+    page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if found.ids else ()
+    lines = [
+        f"{one['type_name']} {one['id']} ({one['status'].value}) {context.error_line(one['last_type_name'], one['error'])}"
+        for one in page
+    ]
+    return forms.cut(lines, found.changed)
+
+
 def _preview_cancel(context: Context, session: Session) -> Preview:
     result = cancel_chains(session, _asked(context), dry_run=True, model=context.model)
     what = "The current job of each is cancelled, and nothing follows. A worker stops a job that is running."
-    return Preview(count=result.changed, sentence=what, details=[str(chain_id) for chain_id in result])
+    return Preview(count=result.changed, sentence=what, details=_named(context, session, result))
 
 
 def _cancel(context: Context, session: Session) -> Outcome:
@@ -162,7 +172,7 @@ def _preview_delete(context: Context, session: Session) -> Preview:
     what = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
     if more := result.changed - len(given):
         what += f" {more:,} of them are chains that those selected wait or waited for."
-    return Preview(count=result.changed, sentence=what, details=forms.cut([str(chain_id) for chain_id in result]))
+    return Preview(count=result.changed, sentence=what, details=_named(context, session, result))
 
 
 def _delete(context: Context, session: Session) -> Outcome:
@@ -176,22 +186,9 @@ ONE = Screen(
     name="chain",
     title="Chain",
     view=view_one,
-    in_menu=False,
+    part_of="chains",
     acts=(
-        Act(
-            name="cancel-chains",
-            title="Cancel chains",
-            permission=Permission.CANCEL_CHAINS,
-            preview=_preview_cancel,
-            run=_cancel,
-        ),
-        Act(
-            name="delete-chains",
-            title="Delete chains",
-            permission=Permission.DELETE_CHAINS,
-            preview=_preview_delete,
-            run=_delete,
-            deletes_from="chains",
-        ),
+        Act(Permission.CANCEL_CHAINS, "Cancel chains", _preview_cancel, _cancel),
+        Act(Permission.DELETE_CHAINS, "Delete chains", _preview_delete, _delete, deletes_from="chains"),
     ),
 )

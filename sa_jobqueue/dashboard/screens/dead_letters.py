@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.operations import (
@@ -30,7 +31,6 @@ WINDOWS: Final = {
 }
 _RESOLVED: Final = {"no": False, "yes": True, "any": None}
 _GROUPS: Final = 200
-_LISTED: Final = 20
 
 
 def read_filter(context: Context, now: datetime) -> DeadLetterFilter:
@@ -59,6 +59,7 @@ def view(context: Context) -> dict[str, Any]:
     after = params.job_id("after", context.model)
     names = ("within", "type", "queue", "fairness_key", "reason", "fingerprint", "resolved", "id", "job", "died_after")
     filters: dict[str, Any] = {name: params.texts(name, at_most=1000) for name in (*names, "died_before")}
+    within = params.choice("within", tuple(WINDOWS))
     with context.read() as session:
         now = _now(session)
         where = read_filter(context, now)
@@ -77,6 +78,7 @@ def view(context: Context) -> dict[str, Any]:
                 "resolved_at": one.resolved_at,
                 "resolved_by": one.resolved_by,
                 "error": context.error_line(one.type_name, one.error),
+                "fingerprint": one.error_fingerprint,
             }
             for one in page
         ]
@@ -87,8 +89,14 @@ def view(context: Context) -> dict[str, Any]:
         "total": sum(group.count for group in groups),
         "filters": filters,
         "is_filtered": any(filters.values()),
-        "windows": list(WINDOWS),
-        "within": params.choice("within", tuple(WINDOWS)),
+        # Of the first page: a group that has none there is shown with the class of its error.
+        "errors": {one["fingerprint"]: one["error"] for one in rows},
+        "empty": "No dead letter matches." if any(filters.values()) else "There is no unresolved dead letter.",
+        "tabs": [
+            (f"last {one}" if length else one, context.url("dead-letters", **filters | {"within": one}), one == within, None)
+            for one, length in WINDOWS.items()
+        ],
+        "within": within,
         "resolved": params.choice("resolved", tuple(_RESOLVED)),
         "reasons": list(DeadReason),
         # A window that ends now would hold others later: the act is about those that the page counted.
@@ -131,7 +139,7 @@ def _preview_dismiss(context: Context, session: Session) -> Preview:
 
 def _named(context: Context, session: Session, where: DeadLetterFilter) -> list[str]:
     """Return the first of the dead letters that are meant, with their types and errors."""
-    found = list_dead_letters(session, where=where, limit=_LISTED, model=context.model)
+    found = list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
     return [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found]
 
 
@@ -142,8 +150,7 @@ def _dismiss(context: Context, session: Session) -> Outcome:
 
 
 def _previewed(result: Any, what: str, details: list[str]) -> Preview:
-    if result.changed > _LISTED:
-        details.append(f"and {result.changed - _LISTED} more")
+    details = forms.cut(details, result.changed)
     return Preview(count=result.changed, sentence=what, details=details, is_capped=result.next is not None)
 
 
@@ -152,7 +159,7 @@ def _outcome(context: Context, session: Session, where: DeadLetterFilter, result
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
     details = []
     if result.changed < min(expected, 1000) and where.resolved is False:
-        others = list_dead_letters(session, where=replace(where, resolved=True), limit=_LISTED, model=context.model)
+        others = list_dead_letters(session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model)
         details = [
             f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
             for one in others
@@ -166,19 +173,7 @@ SCREEN = Screen(
     title="Dead letters",
     view=view,
     acts=(
-        Act(
-            name="redrive-dead-letters",
-            title="Redrive",
-            permission=Permission.REDRIVE_DEAD_LETTERS,
-            preview=_preview_redrive,
-            run=_redrive,
-        ),
-        Act(
-            name="dismiss-dead-letters",
-            title="Dismiss",
-            permission=Permission.DISMISS_DEAD_LETTERS,
-            preview=_preview_dismiss,
-            run=_dismiss,
-        ),
+        Act(Permission.REDRIVE_DEAD_LETTERS, "Redrive", _preview_redrive, _redrive),
+        Act(Permission.DISMISS_DEAD_LETTERS, "Dismiss", _preview_dismiss, _dismiss),
     ),
 )

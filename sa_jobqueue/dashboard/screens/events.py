@@ -24,7 +24,7 @@ def view(context: Context) -> dict[str, Any]:
         page = list_awaited_events(session, after=context.params.text("after"), limit=PAGE, model=context.model)
         sent = None if name is None else _sent(context, session, name)
         waiting = [] if name is None else _waiting(context, session, name, PAGE)
-    return {
+    return ({} if name is None else {"heading": f"Event {name}"}) | {
         "events": page.items,
         "name": name,
         "sent": sent,
@@ -74,5 +74,5 @@ SCREEN = Screen(
     title="Events",
     view=view,
     group="Control",
-    acts=(Act(name="send-event", title="Send the event", permission=Permission.SEND_EVENT, preview=_preview, run=_send),),
+    acts=(Act(Permission.SEND_EVENT, "Send the event", _preview, _send),),
 )

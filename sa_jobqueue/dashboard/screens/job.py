@@ -34,9 +34,8 @@ STEPS: Final = 100
 """Number of recorded steps on the page, the last ones."""
 _RELATED: Final = 50
 _FIELDS: Final = (
-    *("type_name", "queue", "fairness_key", "priority", "status", "attempt", "max_attempts", "created_at", "scheduled_at"),
-    *("started_at", "completed_at", "completed_by", "leased_by", "leased_until", "timeout", "expires_at"),
-    *("ordering_key", "deduplication_key", "rate_cost", "input_version", "chain_type_name", "chain_index", "trace_context"),
+    *("attempt", "max_attempts", "priority", "scheduled_at", "completed_by", "leased_by", "leased_until", "timeout"),
+    *("expires_at", "ordering_key", "deduplication_key", "rate_cost", "input_version", "trace_context"),
 )
 
 
@@ -146,7 +145,7 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
         case Cause.WAITING_FOR_ORDERING_KEY:
             return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
         case Cause.NO_WORKER | Cause.QUEUE_UNSERVED | Cause.TYPE_UNKNOWN | Cause.DRAINING | Cause.BUSY | Cause.WORKER_SILENT:
-            return context.url("overview") + "#workers", "See the workers"
+            return context.url("workers"), "See the workers"
         case Cause.LOCKED:
             return context.url("storage"), "See the sessions"
         case Cause.QUEUED | Cause.NOT_SELECTED | Cause.READY:
@@ -216,4 +215,4 @@ def _download(context: Context) -> Download:
     return Download(f"{name}.{what}.json", as_json(shown))
 
 
-SCREEN = Screen(name="job", title="Job", view=view, in_menu=False, downloads={"payload": _download})
+SCREEN = Screen(name="job", title="Job", view=view, part_of="jobs", downloads={"payload": _download})

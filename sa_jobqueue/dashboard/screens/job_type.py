@@ -33,7 +33,7 @@ def view(context: Context) -> dict[str, Any]:
     failures = [one for one in sample.failures if one.type_name == name] if sample else []
     return shown | {
         "name": name,
-        "heading": name,
+        "heading": f"Job type {name}",
         "one": found[0] if found else None,
         "seen": forms.seen(found[0].updated_at if found else None),
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and one.type_name == name],
@@ -47,4 +47,4 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-SCREEN = Screen(name="job-type", title="Job type", view=view, in_menu=False)
+SCREEN = Screen(name="job-type", title="Job type", view=view, part_of="job-types")

@@ -40,16 +40,16 @@ def view(context: Context) -> dict[str, Any]:
         )
         now = context.source.now()
         figures = totals(session, since=now - HOUR, by="type_name", model=context.model)
-    listed = {one.type_name for one in page}
+    listed: dict[str, Any] = {one.type_name: one for one in page}
+    if not (names or "after" in params or page.next):
+        # They have jobs, and neither a row nor a worker.
+        listed |= {name: None for name in sorted(figures) if name not in listed}
     sample = context.sample().value
     waiting = sample.health.waiting if sample else ()
     return {
-        "types": page.items,
+        "types": [(one, name, figures.get(name)) for name, one in listed.items()],
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and (not names or one.type_name in names)],
         "names": names,
-        "figures": figures,
-        # They have jobs, and neither a row nor a worker.
-        "others": [] if names or "after" in params or page.next else sorted({*figures} - listed),
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
 
@@ -119,33 +119,9 @@ SCREEN = Screen(
     view=view,
     group="Control",
     acts=(
-        Act(
-            name="pause-job-types",
-            title="Pause job types",
-            permission=Permission.PAUSE_JOB_TYPES,
-            preview=_preview_pause,
-            run=_pause,
-        ),
-        Act(
-            name="resume-job-types",
-            title="Resume job types",
-            permission=Permission.RESUME_JOB_TYPES,
-            preview=_preview_resume,
-            run=_resume,
-        ),
-        Act(
-            name="upsert-job-type",
-            title="Set the limits",
-            permission=Permission.UPSERT_JOB_TYPE,
-            preview=_preview_upsert,
-            run=_upsert,
-        ),
-        Act(
-            name="delete-job-types",
-            title="Delete the settings",
-            permission=Permission.DELETE_JOB_TYPES,
-            preview=_preview_delete,
-            run=_delete,
-        ),
+        Act(Permission.PAUSE_JOB_TYPES, "Pause job types", _preview_pause, _pause),
+        Act(Permission.RESUME_JOB_TYPES, "Resume job types", _preview_resume, _resume),
+        Act(Permission.UPSERT_JOB_TYPE, "Set the limits", _preview_upsert, _upsert),
+        Act(Permission.DELETE_JOB_TYPES, "Delete the settings", _preview_delete, _delete),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -12,9 +13,10 @@ from sqlalchemy import func, select, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError
-from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, status_tabs
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
 from sa_jobqueue.operations.pages import collected
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
@@ -24,11 +26,11 @@ COLUMNS: Final = (
     *("created_at", "scheduled_at", "started_at", "completed_at", "last_error", "chain_id", "leased_by", "completed_by"),
 )
 SHOWN: Final = {
+    "status": "Status",
     "type": "Type",
     "queue": "Queue",
-    "status": "Status",
-    "priority": "Priority",
-    "attempt": "Attempt",
+    "priority": "Priority#",
+    "attempt": "Attempt#",
     "at": "Due or ended",
     "error": "Last error",
     "created_at": "Enqueued",
@@ -39,10 +41,11 @@ SHOWN: Final = {
     "chain": "Chain",
 }
 """The columns that a user can choose, in their order, with their headings."""
+_SEARCHED: Final = {"type": "type", "queue": "queue", "key": "fairness_key", "id": "id", "chain": "chain"}
+"""The filters that a search can name, as in `queue:mail`."""
 _OF_VIEW: Final = frozenset({"order", "limit", "column"})
 """Parameters that change how the jobs are shown, and not which."""
-_DEFAULT: Final = ["type", "queue", "status", "priority", "attempt", "at", "error"]
-_LISTED: Final = 20
+_DEFAULT: Final = ["status", "type", "queue", "attempt", "at", "error"]
 _OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
 _SCANS: Final = 10
 """Maximum number of scans of `SCAN_LIMIT` jobs in one call of an act on all jobs that match."""
@@ -65,6 +68,7 @@ def read_filter(context: Context) -> JobFilter:
 
 def view(context: Context) -> dict[str, Any]:
     """Return one page of jobs."""
+    context = _with_search(context)
     params = context.params
     where = read_filter(context)
     contains = params.document("input")
@@ -88,7 +92,7 @@ def view(context: Context) -> dict[str, Any]:
             limit=limit,
             seconds=SEARCH_SECONDS,
         )
-    filters = {
+    filters: dict[str, Any] = {
         "status": list(where.statuses),
         "type": list(where.types),
         "queue": list(where.queues),
@@ -102,7 +106,13 @@ def view(context: Context) -> dict[str, Any]:
         "limit": None if limit == PAGE else limit,
         "column": None if shown == _DEFAULT else shown,
     }
+    types, queues = context.known()
     return {
+        "heading": _heading(filters),
+        "tabs": status_tabs(context, "jobs", filters, _counts(context)),
+        "names": sorted([f"type:{name}" for name in types] + [f"queue:{name}" for name in queues]),
+        "kept": [(name, value) for name in ("status", *_SEARCHED.values()) for value in filters[name]],
+        "chips": list(_chips(context, filters)),
         "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in page],
         "filters": filters,
         # Of the jobs that are there now: those enqueued after this page are not meant.
@@ -119,11 +129,64 @@ def view(context: Context) -> dict[str, Any]:
         # A short page that goes on: the search stopped at its limit.
         "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
         "is_short": page.next is not None and len(page.items) < limit,
-        "statuses": list(JobStatus),
-        "columns": SHOWN,
+        "columns": {name: title.removesuffix("#") for name, title in SHOWN.items()},
         "shown": shown,
         "shown_titles": [SHOWN[name] for name in shown],
     }
+
+
+def _with_search(context: Context) -> Context:
+    """Return the context with the filter that the search names: an id, `queue:mail`, or the name of a type or queue."""
+    given = context.params.as_dict()
+    searched = context.params.text("search")
+    if searched is None:
+        return context
+    kind, colon, value = searched.strip().partition(":")
+    if not colon or kind not in _SEARCHED:
+        value = searched.strip()
+        types, queues = context.known()
+        kind = "id" if _is_uuid(value) else "queue" if value in queues - types else "type"
+    given |= {"search": [], _SEARCHED[kind]: [*given.get(_SEARCHED[kind], []), value]}
+    return replace(context, params=Params((name, one) for name, values in given.items() for one in values))
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return bool(UUID(text))
+    except ValueError:
+        return False
+
+
+def _heading(filters: dict[str, Any]) -> str:
+    """Return a title such as `Dead jobs of charge_card in payments`."""
+    words = [", ".join(filters["status"]), "jobs"]
+    for word, name in (("of", "type"), ("in", "queue"), ("for", "fairness_key")):
+        words += [word, ", ".join(filters[name])] if filters[name] else []
+    text = " ".join(filter(None, words))
+    return text[0].upper() + text[1:]
+
+
+def _chips(context: Context, filters: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each filter besides the status, with the URL of the list without it."""
+    for name in (*_SEARCHED.values(), "created_after", "created_before", "input"):
+        for value in filters[name] if isinstance(filters[name], list) else [filters[name]]:
+            if value is not None:
+                rest = [one for one in filters[name] if one != value] if isinstance(filters[name], list) else None
+                yield f"{name.replace('_', ' ')}: {value}", context.url("jobs", **filters | {name: rest})
+
+
+def _counts(context: Context) -> dict[str, str]:
+    """Return how many jobs are pending and running by the cached report, which knows no others."""
+    sample = context.sample().value
+    if sample is None:
+        return {}
+    report, found = sample.health, {}
+    if "queues" not in report.missing:
+        more = "+" if any(one.is_capped for one in report.queues) else ""
+        found["pending"] = f"{sum(one.due + one.later for one in report.queues):,}{more}"
+    if "running" not in report.missing:
+        found["running"] = f"{report.running.running:,}"
+    return found
 
 
 def _shown(context: Context) -> list[str]:
@@ -157,7 +220,7 @@ def _standing(context: Context, session: Session) -> dict[Any, dict[str, Any]]:
 
 def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]], Any]:
     """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
-    columns = ("id", "type_name", "status")
+    columns = ("id", "type_name", "status", "last_error")
     if not context.params.flag("matching"):
         ids = selected(context)
         page = list_jobs(session, where=JobFilter(ids=ids), columns=columns, limit=len(ids), model=context.model)
@@ -192,9 +255,10 @@ def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]
 def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus], what: str) -> Preview:
     jobs, following = _found(context, session)
     able = [job for job in jobs.values() if job["status"] in statuses]
-    details = [f"{job['type_name']} {job['id']} ({job['status'].value})" for job in able[:_LISTED]]
-    if len(able) > _LISTED:
-        details.append(f"and {len(able) - _LISTED} more")
+    errors = [context.error_line(job["type_name"], job["last_error"]) for job in able]
+    details = forms.cut(
+        [f"{job['type_name']} {job['id']} ({job['status'].value}) {error}" for job, error in zip(able, errors, strict=True)]
+    )
     if rest := [job for job in jobs.values() if job["status"] not in statuses]:
         details.append(
             f"{len(rest)} of the selected jobs cannot: {', '.join(sorted({job['status'].value for job in rest}))}"
@@ -256,26 +320,8 @@ SCREEN = Screen(
     title="Jobs",
     view=view,
     acts=(
-        Act(
-            name="cancel-jobs",
-            title="Cancel jobs",
-            permission=Permission.CANCEL_JOBS,
-            preview=_preview_cancel,
-            run=_cancel,
-        ),
-        Act(
-            name="trigger-jobs",
-            title="Run jobs now",
-            permission=Permission.TRIGGER_JOBS,
-            preview=_preview_trigger,
-            run=_trigger,
-        ),
-        Act(
-            name="set-priority",
-            title="Set the priority",
-            permission=Permission.SET_PRIORITY,
-            preview=_preview_priority,
-            run=_set_priority,
-        ),
+        Act(Permission.CANCEL_JOBS, "Cancel jobs", _preview_cancel, _cancel),
+        Act(Permission.TRIGGER_JOBS, "Run jobs now", _preview_trigger, _trigger),
+        Act(Permission.SET_PRIORITY, "Set the priority", _preview_priority, _set_priority),
     ),
 )

@@ -49,4 +49,4 @@ def _longest(row: Any, held: Any) -> Any:
     return min(own, key=lambda one: one.started_at, default=None)
 
 
-SCREEN = Screen(name="limits", title="Limits", view=view, group="Control")
+SCREEN = Screen(name="limits", title="Limits and shares", view=view, group="Control")

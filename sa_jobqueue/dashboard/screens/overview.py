@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, marked
@@ -13,6 +13,9 @@ from sa_jobqueue.observe.health import Finding
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.health.overview import FailedAttempt
 from sa_jobqueue.policies.fairness import QueueKey
+
+_LISTED: Final = 10
+"""Number of queues and of workers; their pages have all."""
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -26,6 +29,10 @@ def view(context: Context) -> dict[str, Any]:
     report = sample.value.health
     depths = {QueueKey(one.queue, one.fairness_key).label: one for one in report.queues}
     rates = {one.queue: one for one in report.rates.queues}
+
+    def worst(name: str) -> tuple[timedelta, str]:
+        return (-depths[name].claim_age if name in depths and depths[name].due else timedelta(0)), name
+
     marks = marked(report.workers.workers, recorded.acts) if recorded else []
     failures = [
         (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
@@ -37,7 +44,9 @@ def view(context: Context) -> dict[str, Any]:
         "holder": holder,
         "holder_text": "" if holder is None else described(holder),
         "findings": [_shown(context, finding) for finding in report.findings],
-        "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
+        "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates}, key=worst)],
+        "workers": sorted(report.workers.workers, key=lambda one: one.silent_for, reverse=True),
+        "listed": _LISTED,
         "failures": _folded(failures),
         "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
         if recorded and points

@@ -39,7 +39,7 @@ def view(context: Context) -> dict[str, Any]:
     return shown | {
         "name": name,
         "key": key,
-        "heading": f"{name} {key}".rstrip(),
+        "heading": f"Fairness key {key}" if key else f"Queue {name}",
         "one": found[0] if found else None,
         "running": sum(row.n for row in running if not key or row.fairness_key == key),
         "rate": rate,
@@ -52,4 +52,4 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-SCREEN = Screen(name="queue", title="Queue", view=view, in_menu=False)
+SCREEN = Screen(name="queue", title="Queue", view=view, part_of="queues")

@@ -41,11 +41,12 @@ def view(context: Context) -> dict[str, Any]:
     report = sample.value.health if sample.value else None
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
-    listed = {(one.name, one.fairness_key) for one in page}
-    return {
-        "queues": [(one, depths.get((one.name, one.fairness_key)), _rate(one, rates)) for one in page],
+    listed: dict[tuple[str, str], Any] = {(one.name, one.fairness_key): one for one in page}
+    if not (names or after or page.next):
         # Jobs wait in them, and they have neither a row nor a worker.
-        "others": [] if names or after or page.next else [one for key, one in depths.items() if key not in listed],
+        listed |= {key: None for key in depths if key not in listed}
+    return {
+        "queues": [(one, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, one in listed.items()],
         "report": report,
         # Without a count, a queue that has none is not known to be empty.
         "is_counted": report is not None and "queues" not in report.missing,
@@ -53,10 +54,6 @@ def view(context: Context) -> dict[str, Any]:
         "names": names,
         "next_url": None if page.next is None else context.url("queues", after=page.next[0], after_key=page.next[1]),
     }
-
-
-def _rate(one: Any, rates: dict[str, Any]) -> Any:
-    return None if one.fairness_key else rates.get(one.name)
 
 
 def _asked(context: Context) -> tuple[list[str], str]:
@@ -153,33 +150,9 @@ SCREEN = Screen(
     view=view,
     group="Control",
     acts=(
-        Act(
-            name="pause-queues",
-            title="Pause queues",
-            permission=Permission.PAUSE_QUEUES,
-            preview=_preview_pause,
-            run=_pause,
-        ),
-        Act(
-            name="resume-queues",
-            title="Resume queues",
-            permission=Permission.RESUME_QUEUES,
-            preview=_preview_resume,
-            run=_resume,
-        ),
-        Act(
-            name="upsert-queue",
-            title="Set the queue",
-            permission=Permission.UPSERT_QUEUE,
-            preview=_preview_upsert,
-            run=_upsert,
-        ),
-        Act(
-            name="delete-queues",
-            title="Delete the settings",
-            permission=Permission.DELETE_QUEUES,
-            preview=_preview_delete,
-            run=_delete,
-        ),
+        Act(Permission.PAUSE_QUEUES, "Pause queues", _preview_pause, _pause),
+        Act(Permission.RESUME_QUEUES, "Resume queues", _preview_resume, _resume),
+        Act(Permission.UPSERT_QUEUE, "Set the queue", _preview_upsert, _upsert),
+        Act(Permission.DELETE_QUEUES, "Delete the settings", _preview_delete, _delete),
     ),
 )

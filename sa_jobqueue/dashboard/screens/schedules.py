@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -54,12 +54,13 @@ def view(context: Context) -> dict[str, Any]:
             else explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
         )
     default = Schedule(name="new", cron="* * * * *", type_name="new")
-    return {
+    return ({} if one is None else {"heading": f"Schedule {one.name}"}) | {
         "form": {column: getattr(one or default, column) for column in COLUMNS}
         | ({} if one else {"cron": "", "type_name": ""}),
         "input": _entered(context, one),
         "seen": forms.seen(one.updated_at if one else None),
         "policies": list(MisfirePolicy),
+        "zones": sorted(available_timezones()),
         "schedules": [(one, _local(one, one.next_fire_at), runs.get(one.name, [])[:_RUNS]) for one in page],
         "runs": runs.get(name, []) if name is not None else [],
         "one": one,
@@ -240,41 +241,10 @@ SCREEN = Screen(
     view=view,
     group="Control",
     acts=(
-        Act(
-            name="pause-schedules",
-            title="Pause schedules",
-            permission=Permission.PAUSE_SCHEDULES,
-            preview=_preview_pause,
-            run=_pause,
-        ),
-        Act(
-            name="resume-schedules",
-            title="Resume schedules",
-            permission=Permission.RESUME_SCHEDULES,
-            preview=_preview_resume,
-            run=_resume,
-        ),
-        Act(
-            name="run-schedule",
-            title="Run schedules",
-            permission=Permission.RUN_SCHEDULE,
-            preview=_preview_run,
-            run=_run,
-        ),
-        Act(
-            name="upsert-schedule",
-            title="Set the schedule",
-            permission=Permission.UPSERT_SCHEDULE,
-            preview=_preview_upsert,
-            run=_upsert,
-        ),
-        Act(
-            name="delete-schedules",
-            title="Delete schedules",
-            permission=Permission.DELETE_SCHEDULES,
-            preview=_preview_delete,
-            run=_delete,
-            deletes_from="schedules",
-        ),
+        Act(Permission.PAUSE_SCHEDULES, "Pause schedules", _preview_pause, _pause),
+        Act(Permission.RESUME_SCHEDULES, "Resume schedules", _preview_resume, _resume),
+        Act(Permission.RUN_SCHEDULE, "Run schedules", _preview_run, _run),
+        Act(Permission.UPSERT_SCHEDULE, "Set the schedule", _preview_upsert, _upsert),
+        Act(Permission.DELETE_SCHEDULES, "Delete schedules", _preview_delete, _delete, deletes_from="schedules"),
     ),
 )

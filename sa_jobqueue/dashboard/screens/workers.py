@@ -79,19 +79,7 @@ SCREEN = Screen(
     view=view,
     group="System",
     acts=(
-        Act(
-            name="drain-workers",
-            title="Drain the worker",
-            permission=Permission.DRAIN_WORKERS,
-            preview=_preview_drain,
-            run=_drain,
-        ),
-        Act(
-            name="resize-workers",
-            title="Change the concurrency",
-            permission=Permission.RESIZE_WORKERS,
-            preview=_preview_resize,
-            run=_resize,
-        ),
+        Act(Permission.DRAIN_WORKERS, "Drain the worker", _preview_drain, _drain),
+        Act(Permission.RESIZE_WORKERS, "Change the concurrency", _preview_resize, _resize),
     ),
 )

@@ -27,12 +27,12 @@
   // All of the four hundred when one may be chosen, which keeps pages quick to open.
   byId("settings").addEventListener("toggle", () => addZones(zoneNames()), { once: true });
   const ahead = Date.parse(document.body.dataset.now) - Date.now();
-  const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
-  const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const inWords = (at) => {
     const seconds = (at - Date.now() - ahead) / 1000;
     const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? UNITS[3];
-    return relative.format(Math.trunc(seconds / size), unit);
+    const span = `${Math.trunc(Math.abs(seconds) / size)} ${unit}`;
+    return seconds < 0 ? `${span} ago` : `in ${span}`;
   };
   const formats = new Map();
   const inZone = (at, zone) => {
@@ -55,7 +55,9 @@
       const there = zone === "UTC" ? time.dataset.utc : inZone(at, zone);
       const words = inWords(at);
       time.title = [...new Set([there, time.dataset.utc, words])].join("\n");
-      time.textContent = byId("times").value === "relative" ? words : there;
+      // In the rows of a table an age is read at a glance, and leaves room for the other columns.
+      const isBrief = byId("times").value === "relative" || (!byId("times").value && time.closest("td, tbody th"));
+      time.textContent = isBrief ? words : there;
     }
   };
   setInterval(() => { if (document.visibilityState === "visible") showTimes(); }, 10_000);
@@ -193,7 +195,7 @@
     if (event.target.closest("input, select, textarea")) return;
     const links = document.querySelectorAll("nav.pages a");
     if (event.key === "?") help.showModal();
-    else if (event.key === "/") document.querySelector(".filters input, .filters select")?.focus();
+    else if (event.key === "/") document.querySelector("input[type=search], .filters input:not([type=hidden])")?.focus();
     else if (event.key === "r" && live.dataset.refresh) htmx.trigger(live, "refresh");
     else if (/^[1-9]$/.test(event.key) && links[event.key - 1]) links[event.key - 1].click();
     else return;
