@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from sa_jobqueue.pipeline.archive import (
     ArchiveBusyError,
     ArchiveElsewhereError,
     ArchiveOptions,
+    ArchivePathError,
     ArchiveReport,
     Progress,
     Step,
@@ -127,6 +129,34 @@ def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path
     execute(engine, f"UPDATE dead_letter SET resolution = 'dismissed', resolved_at = now() WHERE job_id = '{chain(7)}'")
     assert run(engine, tmp_path).chains == 1
     assert {"jobs": len(in_archive(tmp_path)["jobs"])} == {"jobs": 10}
+
+
+@pytest.mark.parametrize("step", [Step.FILES, Step.PUBLISHED])
+def test_foreign_files_are_named_and_neither_read_nor_deleted(engine: Engine, tmp_path: Path, step: Step) -> None:
+    fill(engine)
+    foreign: list[Path] = []
+
+    def put(progress: Progress) -> None:
+        if progress.step is step and not foreign:
+            own = next(tmp_path.rglob("part-*.parquet"))
+            for folder in (own.parent, tmp_path / "jobs", own.parent.parent):
+                folder.mkdir(exist_ok=True)
+                for name in ("notes.txt", "other.parquet"):
+                    foreign.append(folder / name)
+                    pq.write_table(pa.table({"id": ["theirs"]}), foreign[-1])
+
+    before = in_tables(engine)
+    with pytest.raises(ArchivePathError, match=r"notes\.txt: is no file of the archive; it is neither read nor deleted"):
+        archive(engine, tmp_path, before=MONTH, on_progress=put)
+    with pytest.raises(ArchivePathError, match=r"notes\.txt"):
+        run(engine, tmp_path)
+    assert all(one.exists() for one in foreign)
+    for one in foreign:
+        if "run=" in str(one):
+            one.unlink()
+    run(engine, tmp_path)
+    assert together(in_tables(engine), in_archive(tmp_path)) == before
+    assert [one for one in foreign if one.exists()] == [one for one in foreign if "run=" not in str(one)]
 
 
 def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> None:

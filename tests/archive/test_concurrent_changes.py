@@ -266,7 +266,7 @@ def lose_file(path: Path) -> None:
 
 def duplicate_file(path: Path) -> None:
     file = first_file(path)
-    file.with_name("again.parquet").write_bytes(file.read_bytes())
+    file.with_name("part-00001.parquet").write_bytes(file.read_bytes())
 
 
 DAMAGE = [truncate, flip, lose_rows, change_expected_counts, lose_file, duplicate_file]

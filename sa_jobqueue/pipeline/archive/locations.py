@@ -3,17 +3,20 @@
     PATH/_run=<id>/jobs/completed_date=2026-01-31/<file>     a run's files until they are verified
     PATH/jobs/completed_date=2026-01-31/run=<id>/<file>      and after that
 
-Readers of Parquet folders pass over names that begin with an underscore.
+Readers of Parquet folders pass over names that begin with an underscore. A file is the archive's by its place and its name,
+`part-*.parquet`; all others are never read, and never deleted.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -23,6 +26,10 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.archive.arrow import DAY
 from sa_jobqueue.pipeline.archive.errors import ArchivePathError
 from sa_jobqueue.pipeline.history import DATASETS, Dataset
+
+FILES: Final = "part-*.parquet"
+"""Names of the files that engines write."""
+_PLACE: Final = re.compile(rf"/{DAY}=[^/]+/run=[0-9a-f-]{{36}}/part-[^/]+\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +128,17 @@ class Location:
         self.sync_folders(folder)
 
     def discard(self, run_id: UUID) -> None:
-        """Delete the hidden folder of a run with all that is in it."""
+        """Delete the hidden folder of a run. Raises: ArchivePathError if the archive has not written a file in it."""
         hidden = self.hidden(run_id)
+        selector = fs.FileSelector(hidden, allow_not_found=True, recursive=True)
+        self._own([one for one in self.files.get_file_info(selector) if "/_temporary/" not in one.path])
         if self.files.get_file_info(hidden).type != fs.FileType.NotFound:
             self.files.delete_dir(hidden)
+
+    def paths(self, dataset: Dataset) -> list[str]:
+        """Return all files of a dataset that readers see, of every run, sorted."""
+        listed = self.files.get_file_info(fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True))
+        return sorted(one.path for one in listed if one.is_file and _PLACE.search(one.path))
 
     def sync(self, path: str) -> None:
         """Wait until a file's content is on the disk. Does nothing if the location is not a local disk."""
@@ -146,9 +160,16 @@ class Location:
                 yield day, found.path
 
     def _list(self, folder: str) -> list[Any]:
-        listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        shown = (one for one in listed if one.type == fs.FileType.File and one.base_name[0] not in "._")
-        return sorted(shown, key=lambda one: str(one.path))
+        return self._own(self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+
+    def _own(self, listed: list[Any]) -> list[Any]:
+        """Return the files that engines write, sorted. Raises: ArchivePathError for others but the marks of Spark."""
+        shown = sorted((one for one in listed if one.is_file and one.base_name[0] not in "._"), key=lambda one: str(one.path))
+        for one in shown:
+            if not fnmatch(one.base_name, FILES):
+                reason = "is no file of the archive; it is neither read nor deleted: move it elsewhere, and archive again"
+                raise ArchivePathError(one.path, reason)
+        return shown
 
 
 def _fsync(path: str | Path) -> None:

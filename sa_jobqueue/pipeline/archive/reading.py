@@ -28,10 +28,11 @@ def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
     partitions = pa.schema([(DAY, pa.date32()), ("run", pa.string())])
     schema = pa.schema([*arrow_schema(DATASETS[dataset]), *partitions])
     with location.usable():
-        if location.files.get_file_info(f"{location.root}/{dataset}").type.name == "NotFound":
+        paths = location.paths(DATASETS[dataset])
+        if not paths:
             return arrow_dataset.dataset(schema.empty_table())
         return arrow_dataset.dataset(
-            f"{location.root}/{dataset}",
+            paths,
             schema=schema,
             filesystem=location.files,
             format="parquet",

@@ -177,13 +177,14 @@ class CachedHistory(AbstractContextManager[History]):
 def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date | None = None) -> DataFrame:
     schema = _schema(dataset, dataset.names)
     folder = f"{path.rstrip('/')}/{dataset.name}"
+    reader = spark.read.option("pathGlobFilter", "part-*.parquet")  # not other files that lie there
     try:
         if since is None:
-            frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(folder)
+            frame = reader.schema(schema).option("recursiveFileLookup", "true").parquet(folder)
         else:
             # A chain is archived under the UTC date on which it ended, so none of its rows ended later.
             day = sf.col(_DAY)
-            frame = spark.read.schema(f"{schema}, {_DAY} date").parquet(folder).where(day.isNull() | (day >= sf.lit(since)))
+            frame = reader.schema(f"{schema}, {_DAY} date").parquet(folder).where(day.isNull() | (day >= sf.lit(since)))
         _ = frame.columns  # over Spark Connect, only this detects a missing path
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
