@@ -229,7 +229,8 @@ def test_stream_lag_names_the_transaction_holding_the_stream_back(database_url: 
         ("jobs", {"status": "completed,pending"}, "a stream of jobs is of ended ones"),
         ("attempts", {"queue": "a"}, "nothing that it could select by"),
         ("attempts", {"createdAfter": "2026-01-01"}, "belongs to spark.read"),
-        ("attempts", {"startingXid": "yesterday"}, "must be a whole number"),
+        ("attempts", {"startingXid": "earlist"}, "must be earliest, latest or a transaction id.*did you mean earliest"),
+        ("attempts", {"startingXid": "-5"}, "must be earliest, latest or a transaction id, got '-5'"),
         ("attempts", {"maxRowsPerTrigger": "0"}, "must be from 1"),
     ],
 )

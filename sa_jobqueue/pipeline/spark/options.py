@@ -165,7 +165,11 @@ def _xid(name: str, given: str) -> int:
 
 
 def _starting(name: str, given: str) -> str | int:
-    return given.lower() if given.lower() in {"earliest", "latest"} else _xid(name, given)
+    if given.isdecimal():
+        return _xid(name, given)
+    known, word = ("earliest", "latest"), given.strip().lower()
+    meant = _meant(given, known)
+    return word if word in known else _refuse(name, f"must be earliest, latest or a transaction id, got {given!r}{meant}")
 
 
 def _identifier(name: str, given: str) -> str:
@@ -176,6 +180,7 @@ def _identifier(name: str, given: str) -> str:
     return given
 
 
+ZONE_DOC: Final = "in UTC unless it has an offset"
 XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
 
 OPTIONS: Final = (
@@ -207,12 +212,17 @@ OPTIONS: Final = (
     Option(
         "createdAfter",
         frozenset({Use.READ}),
-        "Only rows created (enqueued, started, died) at or after this time; UTC if it has no offset.",
+        f"Only rows created (enqueued, started, died) at or after this time; {ZONE_DOC}.",
         instant,
     ),
-    Option("createdBefore", frozenset({Use.READ}), "Only rows created before this time.", instant),
-    Option("completedAfter", frozenset({Use.READ}), "Only rows ended (completed, resolved) at or after this time.", instant),
-    Option("completedBefore", frozenset({Use.READ}), "Only rows ended before this time.", instant),
+    Option("createdBefore", frozenset({Use.READ}), f"Only rows created before this time; {ZONE_DOC}.", instant),
+    Option(
+        "completedAfter",
+        frozenset({Use.READ}),
+        f"Only rows ended (completed, resolved) at or after this time; {ZONE_DOC}.",
+        instant,
+    ),
+    Option("completedBefore", frozenset({Use.READ}), f"Only rows ended before this time; {ZONE_DOC}.", instant),
     Option("afterXid", frozenset({Use.READ}), f"Only rows of this transaction or a later one, {XID_DOC}.", _xid),
     Option("beforeXid", frozenset({Use.READ}), f"Only rows of an earlier transaction, {XID_DOC}.", _xid),
     Option(
