@@ -137,7 +137,9 @@ class Location:
 
     def paths(self, dataset: Dataset) -> list[str]:
         """Return all files of a dataset that readers see, of every run, sorted."""
-        listed = self.files.get_file_info(fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True))
+        listed = self.files.get_file_info(
+            fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True)
+        )
         return sorted(one.path for one in listed if one.is_file and _PLACE.search(one.path))
 
     def sync(self, path: str) -> None:
@@ -164,12 +166,14 @@ class Location:
 
     def _own(self, listed: list[Any]) -> list[Any]:
         """Return the files that engines write, sorted. Raises: ArchivePathError for others but the marks of Spark."""
-        shown = sorted((one for one in listed if one.is_file and one.base_name[0] not in "._"), key=lambda one: str(one.path))
+        shown = sorted(
+            (one for one in listed if one.is_file and one.base_name[0] not in "._"), key=lambda one: str(one.path)
+        )
         for one in shown:
             if not fnmatch(one.base_name, FILES):
                 reason = "is no file of the archive; it is neither read nor deleted: move it elsewhere, and archive again"
                 raise ArchivePathError(one.path, reason)
-        return shown
+        return sorted(shown, key=lambda one: str(one.path))
 
 
 def _fsync(path: str | Path) -> None:
