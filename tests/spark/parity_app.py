@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -42,6 +42,14 @@ class Everything(BaseModel):
     by_number: dict[int, Decimal]
     inner: Inner
     many: list[Inner | None]
+    small: int
+    whole: int
+    early: date
+    clock: time
+    last: datetime
+    matrix: list[list[Decimal] | None]
+    deep: dict[str, list[Inner]]
+    blank: dict[str, int]
     nothing: Decimal | None
     no_inner: Inner | None
     a_b: int

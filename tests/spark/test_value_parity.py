@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -33,7 +33,9 @@ SCHEMA = """byte TINYINT, big BIGINT, real FLOAT, double DOUBLE, narrow DECIMAL(
   text STRING, day DATE, instant TIMESTAMP, wall TIMESTAMP_NTZ, numbers ARRAY<DECIMAL(38,18)>, reals ARRAY<FLOAT>,
   by_name MAP<STRING, TIMESTAMP>, by_number MAP<INT, DECIMAL(20,3)>,
   inner STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>, many ARRAY<STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP,
-  ratio: FLOAT>>, nothing DECIMAL(38,18), no_inner STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>, `a.b` INT"""
+  ratio: FLOAT>>, small SMALLINT, whole INT, early DATE, clock TIME, last TIMESTAMP, matrix ARRAY<ARRAY<DECIMAL(38,18)>>,
+  deep MAP<STRING, ARRAY<STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>>>, blank MAP<STRING, INT>,
+  nothing DECIMAL(38,18), no_inner STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>, `a.b` INT"""
 EXACT = Decimal("12345678901234567890.123456789012345678")
 INSTANT = datetime(2026, 3, 29, 1, 59, 59, 123457, tzinfo=UTC)
 FAR = datetime(1850, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
@@ -48,6 +50,8 @@ ROW: dict[str, Any] = {
         "by_name": {"a b": INSTANT},
         "by_number": {-7: Decimal("98765432109876.543")},
     },
+    **{"small": -(2**15), "whole": 2**31 - 1, "early": date(1, 1, 1), "clock": time(23, 59, 59, 999999), "blank": {}},
+    **{"last": datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), "matrix": [[EXACT], [], None], "deep": {"": [INNER]}},
     **{"inner": INNER, "many": [INNER, None], "nothing": None, "no_inner": None, "a.b": 5},
 }
 
@@ -65,7 +69,7 @@ def expected() -> Everything:
     """Return the row as Spark stores it: a FLOAT has 24 bits."""
     real = 0.10000000149011612
     inner = Inner(amount=EXACT, at=FAR, ratio=real)
-    changed = {"real": real, "reals": [real], "inner": inner, "many": [inner, None], "a_b": 5}
+    changed = {"real": real, "reals": [real], "inner": inner, "many": [inner, None], "deep": {"": [inner]}, "a_b": 5}
     return Everything(**{name: value for name, value in ROW.items() if name != "a.b"} | changed)
 
 
@@ -78,11 +82,15 @@ def received(engine: Engine) -> list[Any]:
 def test_every_type_reaches_the_handler_as_from_the_handlers_own_job(
     frame: DataFrame, database_url: str, engine: Engine, session: Session
 ) -> None:
-    enqueue(frame.withColumnRenamed("a.b", "a_b"), receive, url=database_url)
-    (from_spark,) = received(engine)
+    rows, app = frame.withColumnRenamed("a.b", "a_b"), "tests.spark.parity_app:jobs"
+    enqueue(rows, receive, url=database_url)
+    enqueue(rows, "everything", app=app, url=database_url)
+    job = receive.job(expected())
+    texts = frame.select(F.lit(json.dumps(job.input)).alias("input"))
+    texts.write.format("jobqueue").mode("append").options(url=database_url, type="everything", app=app).save()
     with session.begin():
-        enqueue_job(session, receive.job(expected()))
-    assert [from_spark] == received(engine) == [expected()]
+        enqueue_job(session, job)
+    assert received(engine) == [expected()] * 4
 
 
 def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame, database_url: str, engine: Engine) -> None:
@@ -104,7 +112,13 @@ def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame,
         ("array(CAST('x' AS BINARY))", "BINARY"),
         ("INTERVAL '1' DAY", "seconds"),
         ("named_struct('inner', INTERVAL '1' YEAR)", "months"),
+        ("array(INTERVAL '1' DAY)", "INTERVAL DAY.*seconds"),
+        ("make_interval(1)", "INTERVAL.*seconds"),
         ("map(1.5D, 2)", "keys of type DOUBLE"),
+        ("map(DATE'2026-01-31', 2)", "keys of type DATE"),
+        ("named_struct('of', parse_json('1'))", "VARIANT.*to_json"),
+        ("ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOMETRY.*cast it to STRING"),
+        ("named_struct('of', named_struct('x', 1, 'x', 2))", "several fields of one name"),
     ],
 )
 def test_a_column_that_json_would_change_is_refused_by_name(

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     CalendarIntervalType,
     DataType,
     DateType,
@@ -24,8 +25,13 @@ from pyspark.sql.types import (
     FloatType,
     IntegralType,
     MapType,
+    NullType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VariantType,
     YearMonthIntervalType,
 )
 
@@ -43,14 +49,15 @@ _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-_REFUSED: Final[tuple[tuple[type[DataType], str], ...]] = (
-    (
-        BinaryType,
-        "is BINARY, which JSON has no form of: use base64(column) for a field of type Base64Bytes, or cast it to STRING",
-    ),
-    (DayTimeIntervalType, "is an INTERVAL, which JSON has no form of: use a number of seconds"),
-    (YearMonthIntervalType, "is an INTERVAL, which JSON has no form of: use a number of months"),
-    (CalendarIntervalType, "is an INTERVAL, which JSON has no form of: use a number of seconds"),
+_KEPT: Final = (
+    *(StringType, IntegralType, BooleanType, NullType, DateType, TimeType, TimestampType, TimestampNTZType, DoubleType),
+    *(FloatType, DecimalType, StructType, ArrayType, MapType),
+)
+_CURES: Final[tuple[tuple[type[DataType] | tuple[type[DataType], ...], str], ...]] = (
+    (BinaryType, "use base64(column) for a field of type Base64Bytes, or cast it to STRING"),
+    (YearMonthIntervalType, "use a number of months"),
+    ((DayTimeIntervalType, CalendarIntervalType), "use a number of seconds"),
+    (VariantType, "cast it to a STRUCT, or pass to_json(column) as the payload"),
 )
 
 
@@ -92,9 +99,10 @@ def _without(text: Column, conditions: Sequence[Column | None]) -> Column:
 
 def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     """Return a column whose JSON keeps its values. Raises: InvalidColumnError."""
-    for refused, reason in _REFUSED:
-        if isinstance(kind, refused):
-            raise InvalidColumnError(path, reason)
+    if not isinstance(kind, _KEPT):
+        cure = next((cure for of, cure in _CURES if isinstance(kind, of)), "cast it to STRING")
+        name = kind.simpleString().upper()
+        raise InvalidColumnError(path, f"is {name}, whose values JSON has no form of: {cure}")
     if isinstance(kind, DecimalType):
         if not is_typed and kind.precision > EXACT_DIGITS:
             raise InvalidColumnError(
@@ -106,6 +114,8 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     if isinstance(kind, FloatType):
         return column.cast("double")
     if isinstance(kind, StructType):
+        if len(set(kind.names)) != len(kind.names):
+            raise InvalidColumnError(path, "has several fields of one name, of which JSON keeps the last: rename them")
         inner = [_exact(column.getField(one.name), one.dataType, f"{path}.{one.name}", is_typed) for one in kind.fields]
         named = F.struct(*(one.alias(field.name) for one, field in zip(inner, kind.fields, strict=True)))
         return F.when(column.isNotNull(), named) if _changes(kind) else column
@@ -114,7 +124,7 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
             return F.transform(column, lambda one: _exact(one, kind.elementType, f"{path}[]", is_typed))
         _exact(column, kind.elementType, f"{path}[]", is_typed)
     if isinstance(kind, MapType):
-        if not isinstance(kind.keyType, (StringType, IntegralType, DateType)):
+        if not isinstance(kind.keyType, (StringType, IntegralType)):
             raise InvalidColumnError(path, f"has keys of type {kind.keyType.simpleString().upper()}: cast them to STRING")
         if _changes(kind.valueType):
             return F.transform_values(column, lambda _, one: _exact(one, kind.valueType, f"{path}[]", is_typed))
