@@ -7,13 +7,26 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any
 
 import click
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._limits import read_settings, setting_options
 from sa_jobqueue.cli._listing import Columns, print_rows
-from sa_jobqueue.cli._options import Database, by_option, changing, reading, stacked
+from sa_jobqueue.cli._options import (
+    Database,
+    application_argument,
+    application_session,
+    by_option,
+    changing,
+    dry_run_option,
+    json_option,
+    reading,
+    stacked,
+    url_option,
+)
 from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import QueueKey
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.settings import Limits
 
 Operation = Callable[..., Any]
@@ -82,6 +95,18 @@ class NamedRows:
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
         self._add(verb, words, change, names, *self.options, changing)
+
+    def add_sync(self, sync: Callable[[Session, JobQueue[Any], str], Any], show: Callable[..., None], words: str) -> None:
+        """Add `sync` with the application's JobQueue. `show`: prints the result, given `as_json` and `dry_run`."""
+
+        def command(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
+            with application_session(application, url) as (jobs, session):
+                synced = sync(session, jobs, by)
+                session.rollback() if dry_run else session.commit()
+            show(synced, dry_run=dry_run, as_json=as_json)
+
+        options = (application_argument("application"), dry_run_option, by_option, json_option, url_option)
+        self._add("sync", words, command, *options)
 
     def _name(self) -> Option:
         return click.argument("name", metavar=self.metavar)

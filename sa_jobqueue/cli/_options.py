@@ -172,6 +172,14 @@ def instant_option(flag: str, name: str, words: str) -> Callable[[F], F]:
     return click.option(flag, name, type=instant, metavar="TIME", help=f"{words}.")
 
 
+def number_option(
+    flag: str, words: str, *, least: int | None = None, most: int | None = None, default: int | None = None, **more: Any
+) -> Callable[[F], F]:
+    """Return an option whose value is a whole number; the help ends with its default."""
+    kind = int if least is None and most is None else click.IntRange(least, most)
+    return click.option(flag, type=kind, metavar="N", default=default, show_default=default is not None, help=words, **more)
+
+
 def port_option(flag: str, words: str, *, default: int | None = None) -> Callable[[F], F]:
     """Return an option whose value is a port; with a default it may be 0, for a free one."""
     ports = click.IntRange(1 if default is None else 0, 65535)
@@ -211,9 +219,7 @@ heartbeat_timeout_option: Final = duration_option(
     "--heartbeat-timeout", "Heartbeat timeout of the workers.", default=timedelta(seconds=15)
 )
 window_option: Final = duration_option("--window", "Period that rates are measured over.", default=timedelta(minutes=1))
-limit_option: Final = click.option(
-    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
-)
+limit_option: Final = number_option("--limit", "Maximum number of rows.", least=1, most=1000, default=50)
 listen_url_option: Final = click.option(
     "--listen-url",
     envvar=LISTEN_VARIABLE,

@@ -41,9 +41,10 @@ def echo(text: Any, *, err: bool = False) -> None:
     click.echo(printable(str(text)), err=err)
 
 
-def echo_lines(text: str) -> None:
-    """Print a text of several lines that the library generated, such as SQL."""
-    click.echo(printable(text, newline="\n"))
+def echo_script(statements: Iterable[str]) -> None:
+    """Print SQL statements as one transaction."""
+    for statement in ("BEGIN", *statements, "COMMIT"):
+        click.echo(printable(f"{statement};", newline="\n") + "\n" * (statement != "COMMIT"))
 
 
 def echo_traceback(text: str) -> None:

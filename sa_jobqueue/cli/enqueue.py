@@ -15,6 +15,7 @@ from sa_jobqueue.cli._options import (
     json_argument,
     json_option,
     load_object,
+    number_option,
     parse_url,
     url_option,
 )
@@ -31,14 +32,10 @@ from sa_jobqueue.registry.job_queue import JobQueue
 @json_argument("payload")
 @application_option("The application's JobQueue: its tables, and its handler of TYPE, which checks the payload.")
 @click.option("--queue", metavar="QUEUE", help="Queue.  [default: that of the handler, or 'default']")
-@click.option(
-    "--priority", type=int, metavar="N", help="Priority, -9 to 9; larger runs first.  [default: that of the handler, or 0]"
-)
+@number_option("--priority", "Priority, -9 to 9; larger runs first.  [default: that of the handler, or 0]")
 @duration_option("--delay", "Run no earlier than this long from now, such as 10m.")
 @instant_option("--at", "at", "Run no earlier than this time")
-@click.option(
-    "--max-attempts", type=int, metavar="N", help="Maximum number of attempts.  [default: that of the handler, or 20]"
-)
+@number_option("--max-attempts", "Maximum number of attempts.  [default: that of the handler, or 20]")
 @click.option("--fairness-key", metavar="KEY", help="Customer, tenant or user of the job; keys share the queue.")
 @click.option("--ordering-key", metavar="KEY", help="Jobs with the same key run one at a time, in order.")
 @click.option("--deduplication-key", metavar="KEY", help="Refuse the job if an open chain of this type has the key.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option
-from sa_jobqueue.cli._output import echo, echo_lines
+from sa_jobqueue.cli._output import echo, echo_script
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements, role_names
 
@@ -30,10 +30,7 @@ def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     if not apply:
-        echo_lines("BEGIN;\n")
-        for statement in statements:
-            echo_lines(f"{statement};\n")
-        echo("COMMIT;")
+        echo_script(statements)
         return
     with Database(parse_url(url), load_model(app)).session() as session, session.begin():
         apply_grants(session.connection(), layout, roles=roles)

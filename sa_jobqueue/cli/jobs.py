@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._listing import Columns, page_options, print_page
+from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
 from sa_jobqueue.cli._options import (
     Database,
     chain_option,
@@ -30,7 +31,6 @@ from sa_jobqueue.cli._output import (
     print_json,
     print_record,
     print_result,
-    print_table,
     row_of,
     shown,
 )
@@ -65,6 +65,27 @@ _COLUMNS: Final[Columns] = {
     "due or ended": lambda job: job.completed_at or job.scheduled_at,
     "queue": "queue",
     "last error": lambda job: first_line(job.last_error, job.type_name),
+}
+_STEPS: Final[Columns] = {
+    "step": lambda one: f"{one.name} {one.key}".rstrip(),
+    "kind": lambda one: one.kind if one.event is None else f"{one.kind} for {one.event}",
+    "attempt": "attempt",
+    "started": "started_at",
+    "completed": lambda one: one.completed_at or f"waits until {shown(one.deadline)}",
+}
+_ATTEMPTS: Final[Columns] = {
+    "attempt": "attempt",
+    "outcome": "outcome",
+    "started": "started_at",
+    "ended": "ended_at",
+    "worker": "worker_id",
+}
+_DEATHS: Final[Columns] = {
+    "id": "id",
+    "reason": "reason",
+    "died": "died_at",
+    "resolution": "resolution",
+    "by": "resolved_by",
 }
 
 
@@ -127,28 +148,16 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
     if blockers:
         print_blockers(blockers)
-    if steps:
-        results = [
-            (
-                f"{one.name} {one.key}".rstrip(),
-                one.kind if one.event is None else f"{one.kind} for {one.event}",
-                one.attempt,
-                one.started_at,
-                one.completed_at or f"waits until {shown(one.deadline)}",
-                json.dumps(redacted(job.type_name, one.output), ensure_ascii=False)[:100],
-            )
-            for one in steps
-        ]
-        print_table("steps", ["step", "kind", "attempt", "started", "completed", "result"], results)
-    if attempts:
-        rows = [
-            (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error, job.type_name))
-            for one in attempts
-        ]
-        print_table("unsuccessful attempts", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)
-    if dead_letters:
-        deaths = [(one.id, one.reason, one.died_at, one.resolution, one.resolved_by) for one in dead_letters]
-        print_table("dead letters", ["id", "reason", "died", "resolution", "by"], deaths)
+    result: Columns = {"result": lambda one: json.dumps(redacted(job.type_name, one.output), ensure_ascii=False)[:100]}
+    reason: Columns = {"error": lambda one: first_line(one.error, job.type_name)}
+    tables: dict[str, tuple[Columns, Sequence[Any]]] = {
+        "steps": ({**_STEPS, **result}, steps),
+        "unsuccessful attempts": ({**_ATTEMPTS, **reason}, attempts),
+        "dead letters": (_DEATHS, dead_letters),
+    }
+    for title, (columns, rows) in tables.items():
+        if rows:
+            print_rows(title, columns, rows)
 
 
 @jobs.command()

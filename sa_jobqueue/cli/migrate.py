@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 
 import click
 from sqlalchemy import Connection
 
 from sa_jobqueue.cli._options import Database, app_option, duration_option, load_model, reading, yes_option
-from sa_jobqueue.cli._output import echo, echo_lines, print_result
+from sa_jobqueue.cli._output import echo_script, print_result
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.layout import STAMPED, Unit
 from sa_jobqueue.migrations import runner
@@ -100,13 +101,13 @@ def version(database: Database, /, *, as_json: bool) -> None:
 def sql(app: str | None, from_version: int, to_version: int | None) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = load_model(app).__jobqueue__
-    echo_lines("BEGIN;\n")
-    to_version = LATEST if to_version is None else to_version
+    last = LATEST if to_version is None else to_version
     units = [unit for unit, noun in STAMPED.items() if layout.has_table(noun)]
-    for unit in units if from_version <= to_version else reversed(units):
-        for statement in runner.statements(layout, from_version=from_version, to_version=to_version, unit=unit):
-            echo_lines(f"{statement};\n")
-    echo("COMMIT;")
+    parts = (
+        runner.statements(layout, from_version=from_version, to_version=last, unit=unit)
+        for unit in (units if from_version <= last else reversed(units))
+    )
+    echo_script(chain.from_iterable(parts))
 
 
 def _prepare(database: Database, to_version: int | None, patience: timedelta) -> list[str]:

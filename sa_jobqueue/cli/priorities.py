@@ -8,7 +8,15 @@ import click
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.cli._options import Database, chain_option, changing, json_document, queue_option, type_option
+from sa_jobqueue.cli._options import (
+    Database,
+    chain_option,
+    changing,
+    json_document,
+    number_option,
+    queue_option,
+    type_option,
+)
 from sa_jobqueue.cli._output import counted, print_result
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import JobFilter, set_priority
@@ -18,13 +26,7 @@ from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
 
 @click.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option(
-    "--to",
-    type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY),
-    required=True,
-    metavar="N",
-    help="New priority, -9 to 9; larger runs first.",
-)
+@number_option("--to", "New priority, -9 to 9; larger runs first.", least=MIN_PRIORITY, most=MAX_PRIORITY, required=True)
 @chain_option
 @type_option
 @queue_option

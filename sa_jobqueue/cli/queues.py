@@ -7,20 +7,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._limits import rate_text
 from sa_jobqueue.cli._named import NamedRows
-from sa_jobqueue.cli._options import (
-    Database,
-    application_argument,
-    application_session,
-    by_option,
-    dry_run_option,
-    duration_option,
-    json_option,
-    reading,
-    url_option,
-)
+from sa_jobqueue.cli._options import Database, duration_option, reading
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table, shown
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
@@ -33,6 +24,8 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
+from sa_jobqueue.operations.queues import SyncedQueues
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.settings import QueueColumns
 
 
@@ -87,13 +80,10 @@ def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
     with database.session() as session:
         found = shares(session, window=window, model=database.model)
     if as_json:
-        print_json(
-            {"window": found.window, "is_partial": found.is_partial}
-            | {
-                kind: [asdict(one) | {"is_starving": one.is_starving} for one in of]
-                for kind, of in (("queues", found.queues), ("keys", found.keys))
-            }
-        )
+        document: dict[str, Any] = {"window": found.window, "is_partial": found.is_partial}
+        for kind, of in (("queues", found.queues), ("keys", found.keys)):
+            document[kind] = [asdict(one) | {"is_starving": one.is_starving} for one in of]
+        print_json(document)
         return
     headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "state")
     rows = [_share(one, "all") for one in found.queues] + [_share(one, "none") for one in found.keys]
@@ -107,21 +97,12 @@ def _share(one: Share, without_key: str) -> tuple[Any, ...]:
     return (one.queue, key, one.weight, one.started, f"{one.received:.0%}", due_share, one.waiting_for, state)
 
 
-@queues.command()
-@application_argument("application")
-@dry_run_option
-@by_option
-@json_option
-@url_option
-def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
-    """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted.
+def _sync(session: Session, jobs: JobQueue[Any], by: str) -> SyncedQueues:
+    record_job_types(session, jobs.registry, model=jobs.model)
+    return sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
 
-    Records the queue, priority, attempts and timeout that handlers declare, too, as a worker does at start.
-    """
-    with application_session(application, url) as (jobs, session):
-        synced = sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
-        record_job_types(session, jobs.registry, model=jobs.model)
-        session.rollback() if dry_run else session.commit()
+
+def _print_synced(synced: SyncedQueues, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}
         print_json(asdict(replace(synced, changed={})) | {"changed": changed, "dry_run": dry_run})
@@ -135,3 +116,13 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
     for name in synced.undeclared:
         echo(f"{name}: not declared, not changed")
     echo(f"{counted(len(synced.unchanged), 'queue')} unchanged")
+
+
+_rows.add_sync(
+    _sync,
+    _print_synced,
+    """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted.
+
+    Records the queue, priority, attempts and timeout that handlers declare, too, as a worker does at start.
+    """,
+)

@@ -11,18 +11,7 @@ import click
 from sqlalchemy import func, select
 
 from sa_jobqueue.cli._named import NamedRows
-from sa_jobqueue.cli._options import (
-    Database,
-    application_argument,
-    application_session,
-    by_option,
-    changing,
-    dry_run_option,
-    instant,
-    json_option,
-    reading,
-    url_option,
-)
+from sa_jobqueue.cli._options import Database, changing, instant, number_option, reading
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_result, print_table, shown
 from sa_jobqueue.operations import (
     ScheduleStatus,
@@ -92,9 +81,7 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
 
 @schedules.command("next")
 @click.argument("name")
-@click.option(
-    "--count", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Number of times to list."
-)
+@number_option("--count", "Number of times to list.", least=1, most=1000, default=10)
 @click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
 @reading
 def next_(database: Database, /, *, name: str, count: int, after: datetime | None, as_json: bool) -> None:
@@ -134,20 +121,7 @@ def run(database: Database, /, *, name: str, dry_run: bool, by: str, as_json: bo
     print_result({"jobs": made}, "\n".join([f"{count} enqueued", *map(str, made)]), as_json=as_json)
 
 
-@schedules.command()
-@application_argument("application")
-@dry_run_option
-@by_option
-@json_option
-@url_option
-def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
-    """Synchronize schedules with the application's JobQueue, as workers do when they start.
-
-    Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.
-    """
-    with application_session(application, url) as (jobs, session):
-        synced = sync_schedules(session, jobs.schedules, by=by, model=jobs.model)
-        session.rollback() if dry_run else session.commit()
+def _print_synced(synced: Any, *, dry_run: bool, as_json: bool) -> None:
     document: dict[str, Any] = asdict(synced)
     if as_json:
         print_json(document)
@@ -156,3 +130,13 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
         echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(document[what]) or 'none'}")
     for name, type_name in synced.undeclared.items():
         echo(f"not declared, not changed: {name} (job type {type_name})", err=True)
+
+
+_rows.add_sync(
+    lambda session, jobs, by: sync_schedules(session, jobs.schedules, by=by, model=jobs.model),
+    _print_synced,
+    """Synchronize schedules with the application's JobQueue, as workers do when they start.
+
+    Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.
+    """,
+)

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, reading
+from sa_jobqueue.cli._options import Database, number_option, reading
 from sa_jobqueue.cli._output import console, first_line, print_json, shown
 from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
 from sa_jobqueue.operations.pages import every_item
@@ -25,9 +25,7 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 
 @click.command()
 @click.argument("chain_id", metavar="ID")
-@click.option(
-    "--depth", type=click.IntRange(0, 20), metavar="N", default=3, show_default=True, help="Levels of blockers to follow."
-)
+@number_option("--depth", "Levels of blockers to follow.", least=0, most=20, default=3)
 @reading
 def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
     """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
@@ -99,35 +97,28 @@ def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
 
 
 def _heading(chain: dict[str, Any], since: datetime | None = None) -> Text:
-    text = Text(f"chain {shown(chain['type_name'])} {shown(chain['id'])} ")
-    text.append(chain["status"].value, _COLORS.get(chain["status"].value, "yellow"))
-    if since is not None:
-        text.append(f" {_offset(since, chain['created_at'])}")
-    if chain["completed_at"] is not None:
-        text.append(f" in {_seconds(chain['completed_at'] - chain['created_at'])}")
-    if "left_out" in chain:
-        text.append(f" ({chain['left_out']})", "dim")
-    return text
+    at = "" if since is None else f" {_offset(since, chain['created_at'])}"
+    ended = "" if chain["completed_at"] is None else f" in {_seconds(chain['completed_at'] - chain['created_at'])}"
+    left_out = (f" ({chain['left_out']})", "dim") if "left_out" in chain else ""
+    name = f"chain {shown(chain['type_name'])} {shown(chain['id'])} "
+    return Text.assemble(name, _state(chain["status"].value), at, ended, left_out)
 
 
 def _line(type_name: str, job_id: Any, status: str, since: datetime, at: datetime) -> Text:
-    text = Text(f"{shown(type_name)} {shown(job_id)} ")
-    return text.append(status, _COLORS.get(status, "yellow")).append(f" {_offset(since, at)}")
+    return Text.assemble(f"{shown(type_name)} {shown(job_id)} ", _state(status), f" {_offset(since, at)}")
 
 
 def _attempt_line(attempt: dict[str, Any], since: datetime) -> Text:
-    outcome = str(attempt["outcome"])
-    text = Text(f"attempt {attempt['attempt']} ").append(outcome.replace("_", " "), _COLORS.get(outcome, "yellow"))
     started, ended = attempt["started_at"], attempt["ended_at"]
-    if started is not None:
-        text.append(f" {_offset(since, started)}")
-        if ended is not None:
-            text.append(f" in {_seconds(ended - started)}")
-    if attempt["worker_id"]:
-        text.append(f" on {shown(attempt['worker_id'])}", "dim")
-    if attempt["error"]:
-        text.append(f": {shown(attempt['error'])}")
-    return text
+    at = "" if started is None else f" {_offset(since, started)}"
+    took = "" if started is None or ended is None else f" in {_seconds(ended - started)}"
+    worker = (f" on {shown(attempt['worker_id'])}", "dim") if attempt["worker_id"] else ""
+    error = f": {shown(attempt['error'])}" if attempt["error"] else ""
+    return Text.assemble(f"attempt {attempt['attempt']} ", _state(str(attempt["outcome"])), at, took, worker, error)
+
+
+def _state(name: str) -> tuple[str, str]:
+    return name.replace("_", " "), _COLORS.get(name, "yellow")
 
 
 def _offset(since: datetime, at: datetime) -> str:

@@ -31,6 +31,7 @@ _rows.add_list(
     },
     "List job types that have settings or an active worker.",
 )
+_rows.add_show(get_job_type, "Show the limits of one job type.")
 _rows.add_set(
     Limits,
     get_job_type,

@@ -31,6 +31,7 @@ from sa_jobqueue.cli._options import (
     load_jobs,
     load_module,
     load_object,
+    number_option,
     parse_url,
     port_option,
     urls_option,
@@ -97,22 +98,8 @@ class _Worker(click.Command):
     metavar="A,B=2",
     help="Queues to serve; B=2 runs at most 2 jobs of B at a time.  [default: the queues of the handlers]",
 )
-@click.option(
-    "--concurrency",
-    type=int,
-    metavar="N",
-    default=_DEFAULTS.concurrency,
-    show_default=True,
-    help="Maximum number of jobs to run at a time, per process.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Number of worker processes, for CPU-bound handlers.",
-)
+@number_option("--concurrency", "Maximum number of jobs to run at a time, per process.", default=_DEFAULTS.concurrency)
+@number_option("--processes", "Number of worker processes, for CPU-bound handlers.", least=1, most=256, default=1)
 @duration_option(
     "--shutdown-timeout",
     "How long running jobs may continue after SIGTERM before they are released.",
@@ -137,13 +124,10 @@ class _Worker(click.Command):
     show_default=True,
     help="Minimum log level.",
 )
-@click.option(
+@number_option(
     "--max-jobs-per-child",
-    type=int,
-    metavar="N",
+    "Attempts after which a child process of isolated handlers is replaced.",
     default=_DEFAULTS.max_jobs_per_child,
-    show_default=True,
-    help="Attempts after which a child process of isolated handlers is replaced.",
 )
 @click.option(
     "--max-memory",
@@ -158,11 +142,11 @@ class _Worker(click.Command):
     show_default=True,
     help="Log format; json writes one object per line.",
 )
-@click.option(
+@number_option(
     "--capture-logs",
-    type=click.IntRange(1, MOST_LINES),
-    metavar="LINES",
-    help="If an attempt fails, store the last LINES that it logged with its error.  [default: none]",
+    "If an attempt fails, store the last N lines that it logged with its error.  [default: none]",
+    least=1,
+    most=MOST_LINES,
 )
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."

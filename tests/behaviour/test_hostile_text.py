@@ -53,6 +53,7 @@ COMMANDS = {
     "queues set": ["{queue}", "--weight", "2"],
     "queues sync": ["tests.fixtures.hostile_app:jobs"],
     "types list": [],
+    "types show": ["{type}"],
     "types pause": ["{type}", "--by", HOSTILE],
     "types resume": ["{type}"],
     "types set": ["{type}", "--global-concurrency", "2"],

@@ -61,6 +61,7 @@ READS = {
         "queues shares",
         "queues show",
         "types list",
+        "types show",
         "jobs list",
         "jobs show",
         "explain",

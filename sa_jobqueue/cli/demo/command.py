@@ -22,7 +22,7 @@ from sqlalchemy import Engine, NullPool, create_engine, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
+from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, number_option, parse_url
 from sa_jobqueue.cli._output import echo, print_fields, print_json
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
@@ -55,9 +55,9 @@ class DemoError(JobQueueError):
     help=f"Use this database, with a separate schema {SCHEMA}.  [default: start a PostgreSQL server]",
 )
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
-@click.option("--files", "limit", type=click.IntRange(min=50), metavar="N", help="Maximum number of files.  [default: all]")
+@number_option("--files", "Maximum number of files.  [default: all]", least=50)
 @json_option
-def demo(*, url: str | None, with_dashboard: bool, limit: int | None, as_json: bool) -> None:
+def demo(*, url: str | None, with_dashboard: bool, files: int | None, as_json: bool) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
     Starts PostgreSQL and two worker processes, kills one of them, and checks the result against a count without the queue.
@@ -81,7 +81,7 @@ def demo(*, url: str | None, with_dashboard: bool, limit: int | None, as_json: b
                 address = f"{stack.enter_context(served(app))}/?token={token}"
                 say(f"serving the dashboard on {address}")
             with ProgressLines("demo", write=say, interval=1) as lines:
-                found = _run(engine, server.url, find(LIBRARY, limit), lines)
+                found = _run(engine, server.url, find(LIBRARY, files), lines)
             found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
             print_json(found) if as_json else print_fields("sa-jobqueue demo", found)
             if with_dashboard:
