@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class MigrateJobQueueOp(MigrateOperation):
     """Migrate one unit of a queue's tables from one version to another, up or down.
 
-    `layout`: placement of the job tables. `from_version`, `to_version`: schema versions; 0 means no tables.
+    `layout`: placement of the job tables. `from_version`, `to_version`: schema versions; 0 means no
+    tables. `unit`: as in `statements`.
     """
 
     def __init__(self, layout: Layout, *, from_version: int, to_version: int, unit: Unit = "queue") -> None:
