@@ -300,3 +300,20 @@ def test_a_job_has_at_most_one_unresolved_dead_letter(engine: Engine, jobs: Jobs
     row = dict(jobs.dead_letters(job_id)[0]) | {"id": Job.__id_factory__()}
     with engine.begin() as connection, pytest.raises(IntegrityError, match="uq_dead_letter_open"):
         connection.execute(insert(Job.DeadLetter.__table__).values(row))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 2, 5, 6])
+def test_pages_list_each_dead_letter_once(
+    session: Session, jobs: Jobs, dead_letters: dict[str, UUID], limit: int, newest_first: bool
+) -> None:
+    found: list[Any] = []
+    after, ended = None, False
+    while not ended:
+        page = list_dead_letters(session, after=after, limit=limit, newest_first=newest_first)
+        assert 0 < len(page.items) <= limit
+        found += page
+        after, ended = page.next, page.next is None
+    ids = [dead_letter.id for dead_letter in found]
+    assert ids == sorted(ids, reverse=newest_first)
+    assert len(set(ids)) == len(dead_letters)

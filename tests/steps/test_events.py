@@ -177,10 +177,9 @@ async def test_the_handler_answers_a_timeout_and_later_attempts_get_the_same(eng
     assert raised == ["event 'approved:7' was not sent before the timeout of step 'approval'"] * 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_rolled_back_event_was_never_sent(engine: Engine, jobs: Jobs, kind: str) -> None:
+async def test_a_rolled_back_event_was_never_sent(engine: Engine, jobs: Jobs) -> None:
     queue = waiting_queue([])
-    (job_id,) = enqueue(engine, queue.job(kind, EVENT))
+    (job_id,) = enqueue(engine, queue.job("async", EVENT))
     await drain(queue, engine)
     with Session(engine) as session:
         assert send_event(session, EVENT, Verdict("eve", True))
@@ -192,17 +191,16 @@ async def test_a_rolled_back_event_was_never_sent(engine: Engine, jobs: Jobs, ki
     assert jobs.get(job_id)["output"] == "ann"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 async def test_an_attempt_that_begins_to_wait_while_the_event_is_being_sent_learns_how_that_ends(
-    engine: Engine, jobs: Jobs, kind: str, ends: str
+    engine: Engine, jobs: Jobs, ends: str
 ) -> None:
     """The sender has found no waiter and has not committed: the attempt neither sees the event nor may it go to sleep."""
     seen: list[int] = []
     queue = waiting_queue(seen)
     with Session(engine) as session:
         assert send_event(session, EVENT, Verdict("ann", True))
-        (job_id,) = enqueue(engine, queue.job(kind, EVENT))
+        (job_id,) = enqueue(engine, queue.job("async", EVENT))
         async with working(Worker(queue, engine, options=quick())) as log:
             await until(lambda: bool(seen))
             assert jobs.status(job_id) is JobStatus.RUNNING
@@ -287,13 +285,12 @@ def test_a_worker_that_dies_before_its_wait_is_committed_leaves_a_job_that_runs_
     assert [found.id for found in new.rescue()] == [job_id]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_event_in_a_session_drain(engine: Engine, kind: str) -> None:
+async def test_an_event_in_a_session_drain(engine: Engine) -> None:
     seen: list[int] = []
     queue = waiting_queue(seen)
     async_engine = create_async_engine(engine.url)
     async with AsyncSession(async_engine) as session:
-        waits, late = queue.job(kind, EVENT), queue.job(kind, "never")
+        waits, late = queue.job("async", EVENT), queue.job("async", "never")
         session.add_all([waits, late])
         assert (await drain_test(queue, session)).snoozed == 2
         await aio.send_event(session, EVENT, {"by": "ann", "ok": True})

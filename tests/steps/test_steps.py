@@ -217,40 +217,25 @@ async def test_a_transaction_cannot_be_committed_by_the_handler(
     assert steps_of(engine, job_id) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_names_are_unique_in_a_job_and_keys_tell_rounds_apart(engine: Engine, jobs: Jobs, kind: str) -> None:
+async def test_names_are_unique_in_a_job_and_keys_tell_rounds_apart(engine: Engine, jobs: Jobs) -> None:
     queue: JobQueue[Any] = JobQueue()
     raised: list[str] = []
 
-    def double(number: int) -> int:
+    async def double(number: int) -> int:
         return number * 2
-
-    async def double_async(number: int) -> int:
-        return number * 2
-
-    @queue.handler("sync", max_attempts=1)
-    def sync(payload: str, ctx: AttemptContext) -> int:
-        total = sum(ctx.step("row", double, number, key=number) for number in range(3))
-        forms: list[dict[str, Any]] = [{}, {"key": 2}]
-        for given in forms:
-            ctx.step("other", double, 1) if not given and not raised else None
-            with pytest.raises(DuplicateStepError) as caught:
-                ctx.step("row" if given else "other", double, 1, **given)
-            raised.append(str(caught.value))
-        return total
 
     @queue.handler("async", max_attempts=1)
     async def asynchronous(payload: str, ctx: AttemptContext) -> int:
-        numbers = await asyncio.gather(*(ctx.step("row", double_async, number, key=number) for number in range(3)))
-        await ctx.step("other", double_async, 1)
+        numbers = await asyncio.gather(*(ctx.step("row", double, number, key=number) for number in range(3)))
+        await ctx.step("other", double, 1)
         forms: list[dict[str, Any]] = [{}, {"key": 2}]
         for given in forms:
             with pytest.raises(DuplicateStepError) as caught:
-                await ctx.step("row" if given else "other", double_async, 1, **given)
+                await ctx.step("row" if given else "other", double, 1, **given)
             raised.append(str(caught.value))
         return sum(numbers)
 
-    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    (job_id,) = enqueue(engine, queue.job("async", "hello"))
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == 6, jobs.get(job_id)["last_error"]
     assert sorted(row[:2] for row in steps_of(engine, job_id)) == [("other", ""), *(("row", str(n)) for n in range(3))]
@@ -368,10 +353,7 @@ def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manu
     assert steps_of(engine, job_id) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_the_step(
-    engine: Engine, jobs: Jobs, kind: str
-) -> None:
+async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_the_step(engine: Engine, jobs: Jobs) -> None:
     queue: JobQueue[Any] = JobQueue()
     raised: list[str] = []
 
@@ -383,50 +365,25 @@ async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_t
             raised.append(str(error))
         raise RuntimeError
 
-    @queue.handler("async", retry=at_once, max_attempts=2)
-    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
-        async def draft() -> str:
-            return "a text"
-
-        try:
-            await ctx.step("draft", draft, output=str if ctx.attempt == 1 else Draft)
-        except Exception as error:
-            raised.append(str(error))
-        raise RuntimeError
-
-    enqueue(engine, queue.job(kind, "hello"))
+    enqueue(engine, queue.job("sync", "hello"))
     await drain(queue, engine)
     (message,) = raised
     assert message.startswith("step 'draft' has a recorded result that is no Draft: output: ")
     assert message.endswith("convert the record with upcast_step, or give the step a new name to run it again")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, jobs: Jobs, kind: str) -> None:
+async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, jobs: Jobs) -> None:
     queue, got = JobQueue(), list[Any]()
 
     async def ask() -> str:
         return "hello"
 
-    def asked() -> str:
-        return "hello"
-
-    if kind == "async":
-
-        @queue.handler("ask", max_attempts=2, retry=at_once)
-        async def handler(ctx: AttemptContext) -> None:
-            if ctx.attempt == 1:
-                await ctx.step("draft", ask)
-                raise ValueError("stop")
-            got.append(await ctx.step("draft", ask, output=Draft))
-    else:
-
-        @queue.handler("ask", max_attempts=2, retry=at_once)
-        def handler(ctx: AttemptContext) -> None:
-            if ctx.attempt == 1:
-                ctx.step("draft", asked)
-                raise ValueError("stop")
-            got.append(ctx.step("draft", asked, output=Draft))
+    @queue.handler("ask", max_attempts=2, retry=at_once)
+    async def handler(ctx: AttemptContext) -> None:
+        if ctx.attempt == 1:
+            await ctx.step("draft", ask)
+            raise ValueError("stop")
+        got.append(await ctx.step("draft", ask, output=Draft))
 
     handler.upcast_step("draft")(lambda stored: {"text": stored, "tokens": 5})
     with pytest.raises(InvalidOptionError, match="already has an upcaster of step 'draft'"):
@@ -594,30 +551,16 @@ def sleeping_queue(seen: list[int], *, catches: bool = False) -> JobQueue[Any]:
                 raise
         return payload
 
-    @queue.handler("async", max_attempts=1)
-    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
-        async def attempt() -> int:
-            return ctx.attempt
-
-        seen.append(await ctx.step("first", attempt))
-        try:
-            await ctx.sleep("cooling off", timedelta(days=1))
-        except Exception:
-            if not catches:
-                raise
-        return payload
-
     return queue
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("catches", [False, True])
 async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
-    engine: Engine, jobs: Jobs, kind: str, catches: bool
+    engine: Engine, jobs: Jobs, catches: bool
 ) -> None:
     seen: list[int] = []
     queue = sleeping_queue(seen, catches=catches)
-    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    (job_id,) = enqueue(engine, queue.job("sync", "hello"))
     await drain(queue, engine)
     row = jobs.get(job_id)
     assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
@@ -637,14 +580,12 @@ async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
     assert [row["outcome"] for row in jobs.attempts(job_id)] == ["snoozed", "snoozed"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("catches", [False, True])
-async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine, kind: str, catches: bool) -> None:
+async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine) -> None:
     seen: list[int] = []
-    queue = sleeping_queue(seen, catches=catches)
+    queue = sleeping_queue(seen)
     async_engine = create_async_engine(engine.url)
     async with AsyncSession(async_engine) as session:
-        session.add(queue.job(kind, "hello"))
+        session.add(queue.job("sync", "hello"))
         assert (await drain_test(queue, session)).snoozed == 1
         drained = await drain_test(queue, session, scheduled=True)
         assert (drained.completed, drained.snoozed) == (1, 0)
@@ -925,8 +866,7 @@ async def test_a_policy_that_is_none_is_refused_before_the_call(engine: Engine, 
     assert calls == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine, kind: str) -> None:
+async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("sync", retry=at_once)
@@ -938,18 +878,7 @@ async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine, kin
         if ctx.attempt == 1:
             raise RuntimeError
 
-    @queue.handler("async", retry=at_once)
-    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
-        await ctx.step("ask", note_async, "x", key=1)
-        async with ctx.transaction("charge"):
-            pass
-        rows: AsyncIterator[int] = cast("Any", ctx.cursor("rows", lambda at: [1, 2], position=int))
-        found = [item async for item in rows]
-        assert found == ([1, 2] if ctx.attempt == 1 else [])
-        if ctx.attempt == 1:
-            raise RuntimeError
-
-    enqueue(engine, queue.job(kind, "x"))
+    enqueue(engine, queue.job("sync", "x"))
     log = await drain(queue, engine)
     steps = log.of(StepCompleted)
     assert [(one.kind, one.name, one.key) for one in steps] == [
@@ -957,12 +886,7 @@ async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine, kin
         (StepKind.TRANSACTION, "charge", ""),
         (StepKind.CURSOR, "rows", ""),
     ]
-    assert all(one.type_name == kind and one.attempt == 1 and one.ran >= timedelta(0) for one in steps)
-
-
-async def note_async(name: str) -> str:
-    await asyncio.sleep(0)
-    return name
+    assert all(one.type_name == "sync" and one.attempt == 1 and one.ran >= timedelta(0) for one in steps)
 
 
 def test_a_session_drain_rolls_back_a_transaction_that_raises(engine: Engine, effects: Callable[[], list[str]]) -> None:
