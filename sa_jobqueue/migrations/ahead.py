@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, text
@@ -17,7 +18,7 @@ from sqlalchemy.exc import ProgrammingError
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations.locking import PATIENCE, execute_with_short_lock
+from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
 from sa_jobqueue.models.base import verbatim
 
 _TABLE: Final = r"((?:\"\w+\"\.)?\w+)"
@@ -53,7 +54,7 @@ def is_done(connection: Connection, statement: str) -> bool:
 def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, patience: timedelta = PATIENCE) -> list[str]:
     """Execute the part of planned DDL that can be done online; return the names of the columns and indexes created.
 
-    Locks: ACCESS EXCLUSIVE for a moment, by `execute_with_short_lock`, where a column is added; none that readers or
+    Locks: ACCESS EXCLUSIVE for a moment, by `with_short_locks`, where a column is added; none that readers or
     writers wait for, where an index is built. Obliges: a connection in AUTOCOMMIT.
     Raises: InvalidOptionError when the connection is not in AUTOCOMMIT; SchemaBusyError.
     """
@@ -67,7 +68,8 @@ def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, 
         if table is None or is_done(connection, statement) or not connection.scalar(_PRESENT, {"table": table}):
             continue
         if index is None:
-            execute_with_short_lock(connection, layout, statement, patience=patience)
+            with in_transaction(connection):
+                with_short_locks(connection, layout, partial(connection.execute, verbatim(statement)), patience=patience)
             made += [name for name, _ in _COLUMN.findall(statement)]
         elif _build(connection, index, statement):
             made.append(index[2])

@@ -68,7 +68,7 @@ class _Queue:
         self.context = context
         self.layout = layout
         self.versions = versions
-        self.names = QueueNames.of(replace(layout, pipeline=layout.pipeline or versions["pipeline"] > 0))
+        self.names = QueueNames(replace(layout, pipeline=layout.pipeline or versions["pipeline"] > 0))
 
     def migrations(self) -> _Ops:
         """Return what brings its tables to the latest version. The pipeline's are kept if the model has them no more."""
@@ -116,7 +116,7 @@ class _Queue:
         if table is not None:
             return self.names.has_table(str(table))
         # Operations of plugins for enums, such as alembic-postgresql-enum's.
-        return self.names.enum in {getattr(operation, "name", None), getattr(operation, "enum_name", None)}
+        return any(self.names.has_enum(getattr(operation, field, None)) for field in ("name", "enum_name"))
 
     def _version(self, operation: ops.MigrateOperation) -> int:
         """Return the version of the table that an operation concerns, 0 if it is not there."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.runner import existing
+from sa_jobqueue.models import Job
 from sa_jobqueue.models.base import verbatim
 
 ROLES: Final = "jobqueue"
@@ -27,16 +28,7 @@ _ENQUEUE: Final = {
 }
 _BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")
-_TABLES: Final = (
-    *("job", "job_blocker", "job_attempt", "job_step", "job_event", "job_minute", "dead_letter", "worker"),
-    *_RULES,
-    "rate_state",
-    "quarantine",
-    "threshold",
-    "job_audit",
-    *_BULK,
-    *("archive_run", "archive_chain"),
-)
+_TABLES: Final = tuple(Job.metadata.tables)
 _VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 
 RIGHTS: Final = {

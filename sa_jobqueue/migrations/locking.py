@@ -10,17 +10,17 @@ Source: the way of `lock_timeout` and retries that PostgreSQL's manual leaves to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import SchemaBusyError
+from sa_jobqueue.errors import SchemaBusyError, require_postgresql
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.models.base import verbatim
 
 PATIENCE: Final = timedelta(minutes=2)
 """Time for which a migration tries to get its locks."""
@@ -44,7 +44,7 @@ _HOLDERS: Final = text(
 def with_short_locks(
     connection: Connection,
     layout: Layout,
-    work: Callable[[], None],
+    work: Callable[[], object],
     *,
     patience: timedelta = PATIENCE,
     rest: Callable[[float], None] = time.sleep,
@@ -59,7 +59,7 @@ def with_short_locks(
         attempt = connection.begin_nested()
         before = connection.scalar(text("SELECT current_setting('lock_timeout')"))
         try:
-            _limit(connection, _wait())
+            _limit(connection, f"{WAIT // timedelta(milliseconds=1)}ms")
             work()
         except DBAPIError as error:
             attempt.rollback()
@@ -71,26 +71,21 @@ def with_short_locks(
             return
 
 
-def execute_with_short_lock(
-    connection: Connection, layout: Layout, statement: str, *, patience: timedelta = PATIENCE
-) -> None:
-    """Run one statement that locks a table in its own transaction, with the retries of `with_short_locks`.
-
-    Obliges: a connection in AUTOCOMMIT. Raises: the errors of `with_short_locks`.
-    """
-    deadline = time.monotonic() + patience.total_seconds()
-    before = connection.scalar(text("SELECT current_setting('lock_timeout')"))
-    while True:
-        _limit(connection, _wait(), local=False)
-        try:
-            connection.execute(verbatim(statement))
-        except DBAPIError as error:
-            _refuse_unless_busy(connection, layout, error, patience=patience, is_over=time.monotonic() >= deadline)
-            time.sleep(REST.total_seconds())
-        else:
-            return
-        finally:
-            _limit(connection, before, local=False)
+@contextmanager
+def in_transaction(connection: Connection) -> Iterator[None]:
+    """Run a block in the connection's transaction, or in a new one where the driver commits each statement."""
+    require_postgresql(connection.dialect.name)
+    driver = connection.connection.dbapi_connection
+    if driver is None or not driver.autocommit:
+        yield
+        return
+    connection.exec_driver_sql("BEGIN")
+    try:
+        yield
+    except BaseException:
+        connection.exec_driver_sql("ROLLBACK")
+        raise
+    connection.exec_driver_sql("COMMIT")
 
 
 def _refuse_unless_busy(
@@ -102,13 +97,8 @@ def _refuse_unless_busy(
         raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error
 
 
-def _limit(connection: Connection, value: Any, *, local: bool = True) -> None:
-    query = text("SELECT set_config('lock_timeout', :value, :local)")
-    connection.execute(query, {"value": value, "local": local})
-
-
-def _wait() -> str:
-    return f"{WAIT // timedelta(milliseconds=1)}ms"
+def _limit(connection: Connection, value: Any) -> None:
+    connection.execute(text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
 
 
 def _holders(connection: Connection, layout: Layout) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Table
 
 from sa_jobqueue import ddl
 from sa_jobqueue.layout import PIPELINE_TABLES, Layout, Unit
@@ -11,47 +14,39 @@ from sa_jobqueue.models import Job
 
 @dataclass(frozen=True, slots=True)
 class QueueNames:
-    """The names of one set of job tables, and in each of its columns, constraints and indexes."""
+    """The names of one set of job tables and of what is in them: those of the ready-made models, with the prefix."""
 
     layout: Layout
-    columns: dict[str, frozenset[str]]
-    """By table: the columns that are the library's."""
-    rules: dict[str, frozenset[str]]
-    """By table: the constraints and indexes that are the library's."""
-    enum: str
-    _retired: frozenset[str] = field(repr=False)
-
-    @classmethod
-    def of(cls, layout: Layout) -> QueueNames:
-        """Take the names from the ready-made models: another queue's differ by their prefix alone."""
-        columns, rules = {}, {}
-        for noun, table in Job.metadata.tables.items():
-            if not layout.has_table(noun):
-                continue
-            columns[layout.name(noun)] = frozenset(column.name for column in table.columns) | ddl.RETIRED
-            names = [*(rule.name for rule in table.constraints), *(index.name for index in table.indexes)]
-            rules[layout.name(noun)] = frozenset(layout.name(str(name)) for name in names)
-        retired = frozenset(layout.name(noun) for noun in ddl.RETIRED)
-        return cls(
-            layout,
-            columns,
-            {table: names | retired for table, names in rules.items()},
-            layout.name("job_status"),
-            retired,
-        )
 
     def has_table(self, name: str) -> bool:
         """Return whether a table of that name, in the queue's schema, is the queue's."""
-        return name in self.columns or name in self._retired
+        return self._table(name) is not None or self._noun(name) in ddl.RETIRED
+
+    def has_enum(self, name: object) -> bool:
+        """Return whether a type of that name, in the queue's schema, is the queue's."""
+        return name == self.layout.name("job_status")
 
     def unit(self, table: str) -> Unit:
         """Return the unit that creates a table."""
-        return "pipeline" if table.removeprefix(self.layout.prefix) in PIPELINE_TABLES else "queue"
+        return "pipeline" if self._noun(table) in PIPELINE_TABLES else "queue"
 
     def has_column(self, table: str, name: str) -> bool:
         """Return whether a column of one of the job tables is the library's."""
-        return name in self.columns.get(table, ())
+        ours = self._table(table)
+        return ours is not None and (name in ours.columns or name in ddl.RETIRED)
 
     def has_rule(self, table: str, name: object) -> bool:
         """Return whether a constraint or index on one of the job tables is the library's; ours all have names."""
-        return name is not None and str(name) in self.rules.get(table, ())
+        ours = self._table(table)
+        if ours is None or name is None:
+            return False
+        rules: list[Any] = [*ours.constraints, *ours.indexes]
+        return self._noun(str(name)) in ddl.RETIRED.union(str(rule.name) for rule in rules)
+
+    def _table(self, name: str) -> Table | None:
+        noun = self._noun(name)
+        return Job.metadata.tables.get(noun) if self.layout.has_table(noun) else None
+
+    def _noun(self, name: str) -> str:
+        """Return a name without the prefix; an empty text for one that does not have it."""
+        return name.removeprefix(self.layout.prefix) if name.startswith(self.layout.prefix) else ""

@@ -11,8 +11,6 @@ built ahead, without holding writers up (`migrations.ahead`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -30,7 +28,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations import ahead
-from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
+from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
 from sa_jobqueue.models.base import stamp, verbatim
 
 _STAMP: Final = re.compile(r"sa_jobqueue version=(\d+)")
@@ -130,7 +128,7 @@ def migrate(
     other transactions held the tables all the time.
     """
     layout.check_translation(connection.get_execution_options())
-    with _in_transaction(connection):
+    with in_transaction(connection):
         _migrate(connection, layout, unit, from_version=from_version, to_version=to_version, patience=patience)
 
 
@@ -221,7 +219,7 @@ def prepare(
 
 def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:
     layout.check_translation(connection.get_execution_options())
-    with _in_transaction(connection):
+    with in_transaction(connection):
         _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
         found = {unit: known_version(connection, layout, unit) for unit in STAMPED}
         for unit, version in found.items() if up else reversed(found.items()):
@@ -229,23 +227,6 @@ def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, 
             if is_wanted and version != to_version and (version < to_version) is up:
                 _migrate(connection, layout, unit, from_version=version, to_version=to_version, patience=patience)
         return found["queue"]
-
-
-@contextmanager
-def _in_transaction(connection: Connection) -> Iterator[None]:
-    """Run a block in the connection's transaction, or in a new one where the driver commits each statement."""
-    require_postgresql(connection.dialect.name)
-    driver = connection.connection.dbapi_connection
-    if driver is None or not driver.autocommit:
-        yield
-        return
-    connection.exec_driver_sql("BEGIN")
-    try:
-        yield
-    except BaseException:
-        connection.exec_driver_sql("ROLLBACK")
-        raise
-    connection.exec_driver_sql("COMMIT")
 
 
 def _lock(connection: Connection, layout: Layout) -> None:

@@ -134,28 +134,23 @@ def commit_write(
     key = {"write_id": write_id, "sequence": sequence}
     staged = key | {"task_ids": list(tasks)}
     session.execute(bulk.guard())
-    if not any(tasks.values()):
-        session.execute(bulk.clear_stage(model), key)
+    arrived = sum(tasks.values())
+    if not arrived or session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
         entry = _entry(session, write_id, sequence, model)
+        if entry is None and arrived:  # deleted between two statements
+            raise StagedRowsLostError(write_id, 0, 0)
+        if entry and on_repeat == "check" and (entry[0].staged, entry[1]) != (arrived, fingerprint):
+            raise RepeatedWriteError(write_id, sequence, entry[0].staged, arrived, is_stream=is_stream)
+        session.execute(bulk.clear_stage(model), key)
         if entry is None:
             return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
-        if on_repeat == "check":
-            raise RepeatedWriteError(write_id, sequence, entry[0].staged, 0, is_stream=is_stream)
-        return replace(entry[0], repeated=True)
-    if session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
-        entry = _entry(session, write_id, sequence, model)
-        if entry is None:  # deleted between two statements
-            raise StagedRowsLostError(write_id, 0, 0)
-        if on_repeat == "check" and (entry[0].staged, entry[1]) != (sum(tasks.values()), fingerprint):
-            raise RepeatedWriteError(write_id, sequence, entry[0].staged, sum(tasks.values()), is_stream=is_stream)
-        session.execute(bulk.clear_stage(model), key)
         return replace(entry[0], repeated=True)
     parameters = staged | asdict(defaults)
     while True:
         counted = session.execute(bulk.count_staged(model), staged).all()
         rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
-        if rows != sum(tasks.values()):
-            raise StagedRowsLostError(write_id, sum(tasks.values()), rows)
+        if rows != arrived:
+            raise StagedRowsLostError(write_id, arrived, rows)
         modes = {"keyed": bool(keyed), "skip": on_duplicate == "skip"}
         try:
             with session.begin_nested() if on_taken_id == "reject" else nullcontext():
@@ -168,9 +163,8 @@ def commit_write(
     if rejected:
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
-    session.execute(
-        bulk.account(model), numbers | {"fingerprint": fingerprint, "of_write": write_id, "of_sequence": sequence}
-    )
+    of_key = {"of_write_id": write_id, "of_sequence": sequence}
+    session.execute(bulk.account(model), numbers | {"fingerprint": fingerprint} | of_key)
     session.execute(bulk.clear_stage(model), key)
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})

@@ -139,6 +139,6 @@ def prune_writes(
     chosen = sorted((row.write_id, row.sequence) for row in session.execute(writes.expired(model), {"age": older_than}))
     if chosen and not dry_run:
         given = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}
-        session.execute(writes.forget_rejects(model), given)
-        session.execute(writes.forget(model), given)
+        for rejected_rows in (True, False):
+            session.execute(writes.forget(model, rejected_rows=rejected_rows), given)
     return BulkResult(chosen, len(chosen))

@@ -14,40 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import array, id_array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, OnFailure
 
-STAGED = (
-    "write_id",
-    "sequence",
-    "task_id",
-    "row",
-    "id",
-    "queue",
-    "fairness_key",
-    "type_name",
-    "priority",
-    "input",
-    "input_version",
-    "scheduled_at",
-    "delay",
-    "max_attempts",
-    "timeout",
-    "deduplication_key",
-    "blockers",
-    "on_failure",
-    "trace_context",
-    "rate_cost",
-    "expires_at",
-    "ordering_key",
-    "skip_while_retrying",
-    "rejected_field",
-    "rejected_reason",
-    "record",
-)
+STAGED = tuple(column.name for column in table(Job.Stage).c if column.name != "staged_at")
 """The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
+_KEY = ("write_id", "sequence", "task_id", "row")
 
 _DECLARED = {"queue": sa.Text(), "priority": sa.SmallInteger(), "max_attempts": sa.Integer(), "input_version": sa.Integer()}
 """Columns without which a row has the recorded values of its type, those of the others included."""
@@ -85,18 +59,10 @@ def take_write(model: type[JobMixin[Any]]) -> sa.Insert:
     """
     write = table(model.Write)
     zero: sa.ColumnElement[int] = sa.literal_column("0")
+    given = {name: sa.bindparam(name, type_=write.c[name].type) for name in ("write_id", "sequence", "written_by")}
     return (
         upsert(write)
-        .values(
-            write_id=sa.bindparam("write_id", type_=sa.Text),
-            sequence=sa.bindparam("sequence", type_=sa.BigInteger),
-            staged=zero,
-            enqueued=zero,
-            duplicates=zero,
-            rejected=zero,
-            fingerprint=zero,
-            written_by=sa.bindparam("written_by", type_=sa.Text),
-        )
+        .values(given | dict.fromkeys((*COUNTED, "fingerprint"), zero))
         .on_conflict_do_nothing(index_elements=[write.c.write_id, write.c.sequence])
         .returning(write.c.sequence)
     )
@@ -104,19 +70,13 @@ def take_write(model: type[JobMixin[Any]]) -> sa.Insert:
 
 @once_a_model
 def account(model: type[JobMixin[Any]]) -> sa.Update:
-    """Record the result of a write. Parameters: `of_write`, `of_sequence`, the numbers and `fingerprint` by their names.
+    """Record the result of a write. Parameters: `of_write_id`, `of_sequence`, the numbers and `fingerprint` by their names.
 
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
-    return (
-        sa.update(write)
-        .where(
-            write.c.write_id == sa.bindparam("of_write", type_=sa.Text),
-            write.c.sequence == sa.bindparam("of_sequence", type_=sa.BigInteger),
-        )
-        .values({name: sa.bindparam(name, type_=sa.BigInteger) for name in (*COUNTED, "fingerprint")})
-    )
+    numbers = {name: sa.bindparam(name, type_=sa.BigInteger) for name in (*COUNTED, "fingerprint")}
+    return sa.update(write).where(*_is_write(write, "of_")).values(numbers)
 
 
 @once_a_model
@@ -127,10 +87,7 @@ def find_write(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Locks: none. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
-    return sa.select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(
-        write.c.write_id == sa.bindparam("write_id", type_=sa.Text),
-        write.c.sequence == sa.bindparam("sequence", type_=sa.BigInteger),
-    )
+    return sa.select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(*_is_write(write))
 
 
 @once_a_model
@@ -259,18 +216,9 @@ def reject_staged(model: type[JobMixin[Any]]) -> sa.Insert:
     Index: `ix_job_bulk_staging_write`.
     """
     stage, reject = table(model.Stage), table(model.Reject)
-    names = ["write_id", "sequence", "task_id", "row", "field", "reason", "record"]
+    chosen = sa.select(*(stage.c[name] for name in (*_KEY, "rejected_field", "rejected_reason", "record")))
     return sa.insert(reject).from_select(
-        names,
-        sa.select(
-            stage.c.write_id,
-            stage.c.sequence,
-            stage.c.task_id,
-            stage.c.row,
-            stage.c.rejected_field,
-            stage.c.rejected_reason,
-            stage.c.record,
-        ).where(*_of_write(stage), stage.c.rejected_reason.is_not(None)),
+        [*_KEY, "field", "reason", "record"], chosen.where(*_of_write(stage), stage.c.rejected_reason.is_not(None))
     )
 
 
@@ -289,7 +237,7 @@ def reject_taken_ids(model: type[JobMixin[Any]]) -> sa.Update:
         .where(*_of_write(each, "of_"), each.c.rejected_reason.is_(None))
         .subquery("found")
     )
-    names = [name for name in STAGED[STAGED.index("id") : STAGED.index("rejected_field")] if name != "input"]
+    names = [name for name in STAGED if name not in {*_KEY, "input", "rejected_field", "rejected_reason", "record"}]
     pairs = chain.from_iterable((sa.literal_column(f"'{name}'"), stage.c[name]) for name in names)
     # Nulls are left out of the row, but not of its input.
     record = sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object(*pairs)).op("||")(
@@ -327,13 +275,8 @@ def clear_tasks(model: type[JobMixin[Any]]) -> sa.Delete:
     Parameters: `write_id`, `sequence`, `first_task_id`, `last_task_id`. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
-    return sa.delete(stage).where(
-        stage.c.write_id == sa.bindparam("write_id", type_=sa.Text),
-        stage.c.sequence == sa.bindparam("sequence", type_=sa.BigInteger),
-        stage.c.task_id.between(
-            sa.bindparam("first_task_id", type_=sa.BigInteger), sa.bindparam("last_task_id", type_=sa.BigInteger)
-        ),
-    )
+    first, last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("first_task_id", "last_task_id"))
+    return sa.delete(stage).where(*_is_write(stage), stage.c.task_id.between(first, last))
 
 
 @once_a_model
@@ -344,11 +287,14 @@ def clear_left_over(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 def _of_write(stage: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
-    # An UPDATE sets each column that a parameter is named as.
+    return [*_is_write(stage, prefix), stage.c.task_id == sa.any_(array(f"{prefix}task_ids", sa.BigInteger()))]
+
+
+def _is_write(of: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
+    # With a prefix in an UPDATE, which sets each column that a parameter is named as.
     return [
-        stage.c.write_id == sa.bindparam(f"{prefix}write_id", type_=sa.Text),
-        stage.c.sequence == sa.bindparam(f"{prefix}sequence", type_=sa.BigInteger),
-        stage.c.task_id == sa.any_(array(f"{prefix}task_ids", sa.BigInteger())),
+        of.c.write_id == sa.bindparam(f"{prefix}write_id", type_=sa.Text),
+        of.c.sequence == sa.bindparam(f"{prefix}sequence", type_=sa.BigInteger),
     ]
 
 

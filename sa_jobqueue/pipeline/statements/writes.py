@@ -108,18 +108,9 @@ def expired(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]]) -> sa.Delete:
-    """Delete writes. Parameters: `write_ids`, `sequences`, in parallel. Index: `pk_job_bulk_write`."""
-    return _forget(table(model.Write))
-
-
-@once_a_model
-def forget_rejects(model: type[JobMixin[Any]]) -> sa.Delete:
-    """Delete the rejected rows of writes. Parameters: as `forget`. Index: `pk_job_bulk_reject`."""
-    return _forget(table(model.Reject))
-
-
-def _forget(of: Any) -> sa.Delete:
+def forget(model: type[JobMixin[Any]], *, rejected_rows: bool) -> sa.Delete:
+    """Delete writes, or their rejected rows. Parameters: `write_ids`, `sequences`, in parallel. Index: the primary key."""
+    of = table(model.Reject if rejected_rows else model.Write)
     given = (
         sa.func.unnest(array("write_ids", sa.Text()), array("sequences", sa.BigInteger()))
         .table_valued(sa.column("write_id", sa.Text), sa.column("sequence", sa.BigInteger))
