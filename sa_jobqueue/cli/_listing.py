@@ -46,12 +46,17 @@ def print_page(
     by default the noun's plural. `read_id`: reads `after`, by default as the id of a job.
     """
     filters |= {name: database.job_ids(ids) for name, ids in filters.items() if name.endswith("_ids")}
+    try:
+        position = None if after is None else (read_id or database.job_id)(after)
+    except click.BadParameter as error:
+        error.param_hint = "'--after'"
+        raise
     with database.session() as session:
         page = collected(
             lambda **more: list_page(
                 session, where=where(**filters), newest_first=not oldest_first, model=database.model, **more
             ),
-            after=None if after is None else (read_id or database.job_id)(after),
+            after=position,
             limit=limit,
         )
     if as_json:

@@ -27,7 +27,7 @@ from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -322,6 +322,23 @@ def _bad(given: str, why: str) -> click.BadParameter:
 _SHORT_ID: Final = re.compile(r"([0-9a-f]{8,32})(?:(?:…|\.\.\.?)([0-9a-f]*))?")
 
 
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Report a value that the library refuses as wrong usage of the option that has it."""
+    try:
+        yield
+    except (InvalidOptionError, InvalidJobError) as error:
+        name = error.option if isinstance(error, InvalidOptionError) else error.field
+        # Settings that belong together are one object of the library, and options with its name before theirs.
+        names = {name, name.replace("retention.", "retain_"), f"retry_{name}"}
+        for option in click.get_current_context().command.params:
+            if isinstance(option, click.Option) and option.name in names:
+                raise click.UsageError(f"{option.opts[-1]}: {error.reason}") from error
+        raise click.UsageError(str(error)) from error
+    except UnknownJobTypeError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable[..., None]:
     """Add `--url` and `--app` to a command, and pass it the resulting `Database`."""
 
@@ -329,16 +346,8 @@ def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable
     @app_option
     @functools.wraps(command)
     def call(url: str | None, app: str | None, *args: P.args, **kwargs: P.kwargs) -> None:
-        database = Database(parse_url(url), load_model(app))
-        try:
-            command(database, *args, **kwargs)
-        except InvalidOptionError as error:
-            # Settings that belong together are one object of the library, and options with its name before theirs.
-            names = {error.option, error.option.replace("retention.", "retain_"), f"retry_{error.option}"}
-            for option in click.get_current_context().command.params:
-                if isinstance(option, click.Option) and option.name in names:
-                    raise click.UsageError(f"{option.opts[-1]}: {error.reason}") from error
-            raise
+        with usage_errors():
+            command(Database(parse_url(url), load_model(app)), *args, **kwargs)
 
     return call
 
@@ -357,8 +366,8 @@ def application_session(path: str, url: str | None) -> Iterator[tuple[JobQueue[A
         yield jobs, session
 
 
-def parse_url(url: str | None) -> URL:
-    """Parse a database URL; plain `postgresql://` uses psycopg.
+def parse_url(url: str | None, option: str = "the database URL") -> URL:
+    """Parse a database URL; plain `postgresql://` uses psycopg. `option`: what an error calls it.
 
     Raises: click.UsageError, which never quotes the URL, as it may contain a password.
     """
@@ -367,7 +376,7 @@ def parse_url(url: str | None) -> URL:
             f"no database URL: set {URL_VARIABLE} or {FALLBACK_VARIABLE}, or pass --url, such as postgresql://user@localhost/shop"
         )
     try:
-        return read_url(url, option="the database URL")
+        return read_url(url, option=option)
     except InvalidOptionError as error:
         raise click.UsageError(f"{error.option} {error.reason}") from None
 
@@ -394,7 +403,7 @@ def load_object(path: str) -> Any:
     """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
-        raise click.UsageError(f"{path!r} must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
+        raise _bad(path, "must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
     found = load_module(module_name)
     for attribute in attributes.split("."):
         try:

@@ -34,7 +34,7 @@ def doctor(*, url: str | None, app: str | None, as_json: bool, role: str, listen
 
     Changes nothing. Run it where the worker runs, with the worker's URL. Exit status: 0 without errors, 1 with errors.
     """
-    address, direct = parse_url(url), parse_url(listen_url) if listen_url else None
+    address, direct = parse_url(url), parse_url(listen_url, "--listen-url") if listen_url else None
     checks, model = application(app, role)
     checks += examine(address, model, role=role, listen_url=direct)
     failed = any(check.status is Status.ERROR for check in checks)

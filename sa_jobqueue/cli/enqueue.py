@@ -18,9 +18,9 @@ from sa_jobqueue.cli._options import (
     number_option,
     parse_url,
     url_option,
+    usage_errors,
 )
 from sa_jobqueue.cli._output import print_result
-from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import get_job
 from sa_jobqueue.operations.writer import write_one
@@ -55,7 +55,7 @@ def enqueue(
     """
     given = {name: value for name, value in options.items() if value is not None}
     found = load_object(app) if app is not None else Job
-    try:
+    with usage_errors():
         if isinstance(found, JobQueue):
             handler = found[type_name]
             decoded = handler.job_type.input.decode(f"payload of {type_name!r}", payload)
@@ -63,9 +63,7 @@ def enqueue(
         elif isinstance(found, type) and issubclass(found, JobMixin):
             job = found(type_name, payload, delay=delay, at=at, **given)
         else:
-            raise click.UsageError(f"{app!r} is neither a JobQueue nor a Job model")
-    except (InvalidJobError, InvalidPayloadError, UnknownJobTypeError) as error:
-        raise click.UsageError(str(error)) from None
+            raise click.UsageError(f"--app: {app!r} is neither a JobQueue nor a Job model")
     with Database(parse_url(url), type(job)).session() as session:
         job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue

@@ -10,7 +10,6 @@ import click
 
 from sa_jobqueue.cli._options import Database, by_option, duration_option, json_argument, reading
 from sa_jobqueue.cli._output import counted, print_json, print_result, print_table
-from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.operations import list_awaited_events, send_event
 from sa_jobqueue.operations.pages import every_item
 
@@ -49,10 +48,7 @@ def send(database: Database, /, *, name: str, payload: Any, keep: timedelta, by:
       sa-jobqueue events send approved:7 '{"by": "ann"}'
     """
     with database.session() as session:
-        try:
-            is_first = send_event(session, name, payload, keep=keep, by=by, model=database.model)
-        except (InvalidOptionError, InvalidPayloadError) as error:
-            raise click.UsageError(str(error)) from None
+        is_first = send_event(session, name, payload, keep=keep, by=by, model=database.model)
         session.commit()
     text = f"event {name} sent" if is_first else f"event {name} was sent before and counts; nothing was changed"
     print_result({"event": name, "is_first": is_first}, text, as_json=as_json)

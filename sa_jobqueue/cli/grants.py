@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option
+from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option, usage_errors
 from sa_jobqueue.cli._output import echo, echo_script
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements, role_names
 
 
@@ -25,10 +24,8 @@ def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None
     Apply the SQL again after each migration.
     """
     layout = load_model(app).__jobqueue__
-    try:
+    with usage_errors():
         statements = grant_statements(layout, roles=roles)
-    except InvalidOptionError as error:
-        raise click.UsageError(str(error)) from error
     if not apply:
         echo_script(statements)
         return

@@ -17,7 +17,7 @@ from sa_jobqueue.layout import STAMPED, Unit
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
 
-_VERSION = click.IntRange(0)
+_VERSION = click.IntRange(0, LATEST)
 _to = click.option(
     "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
 )

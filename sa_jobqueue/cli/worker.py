@@ -35,6 +35,7 @@ from sa_jobqueue.cli._options import (
     parse_url,
     port_option,
     urls_option,
+    usage_errors,
 )
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
@@ -73,6 +74,10 @@ def queue_limits(given: Any) -> dict[str, int | None]:
         if not name or (equals and not limit.isdecimal()):
             raise click.BadParameter(f"{part!r} is neither NAME nor NAME=NUMBER")
         limits[name] = int(limit) if equals else None
+    try:
+        WorkerOptions(queues=limits)
+    except InvalidOptionError as error:
+        raise click.BadParameter(f"{error.reason.partition(';')[0]}; B=2 limits queue B") from None
     return limits
 
 
@@ -195,10 +200,8 @@ def worker(
     Example:
       sa-jobqueue worker shop.jobs:jobs --queues default,reports=2 --concurrency 20
     """
-    try:
+    with usage_errors():
         options = WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
-    except InvalidOptionError as error:
-        raise click.UsageError(str(error)) from error
     for flag, is_given in (("--reload", reload), ("--until-idle", until_idle)):
         if is_given and processes > 1:
             raise click.UsageError(f"{flag} is for one process: leave out --processes")
@@ -230,15 +233,13 @@ def worker(
         ]
         supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
         context.exit(asyncio.run(_supervise(supervisor, control_fd)))
-    try:
+    with usage_errors():
         found, sessions = _engine_of(source, engine)
         made: Worker | WorkerGroup
         if len(urls) > 1:
             made = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
         else:
             made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
-    except InvalidOptionError as error:
-        raise click.UsageError(str(error)) from error
     if capture_logs is not None:
         capture(capture_logs)
     if opentelemetry:

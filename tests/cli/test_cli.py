@@ -431,6 +431,36 @@ def test_a_misplaced_url_is_shown_without_its_password(run: Run, command: list[s
     assert password not in stderr
 
 
+JOBS = "sa_jobqueue.cli.demo.app:jobs"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["worker", JOBS, "--queues", "a b"], "--queues"),
+        (["worker", JOBS, "--concurrency", 0], "--concurrency"),
+        (["worker", JOBS, "--listen-url", "x"], "--listen-url"),
+        (["worker", JOBS, "--max-memory", 1], "--max-memory"),
+        (["worker", JOBS, "--name", "a b"], "--name"),
+        (["worker", JOBS, "--engine", "x"], "--engine"),
+        (["enqueue", "test", "--queue", ".x"], "--queue"),
+        (["enqueue", "test", "--priority", 10], "--priority"),
+        (["enqueue", "test", "--ordering-key", ""], "--ordering-key"),
+        (["grants", "--roles", "A B"], "--roles"),
+        (["doctor", "--listen-url", "x"], "--listen-url"),
+        (["migrate", "upgrade", "--to", 99], "--to"),
+        (["audit", "list", "--after", "x"], "--after"),
+        (["queues", "set", "mail", "--rate-limit", 5], "--rate-period"),
+        (["jobs", "list", "--app", "x"], "--app"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else " ".join(map(str, one)),
+)
+def test_a_refused_value_is_wrong_usage_of_its_option(run: Run, command: list[object], option: str) -> None:
+    error = run(*command, status=2).stderr.partition("Error: ")[2]
+    assert option in error
+    assert "{" not in error
+
+
 @pytest.mark.parametrize(
     ("app", "reason"),
     [

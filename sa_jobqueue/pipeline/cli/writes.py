@@ -58,7 +58,7 @@ def list_(
 @click.argument("write_id", metavar="ID")
 @click.option(
     "--sequence",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 2**63 - 1),
     metavar="N",
     default=0,
     show_default=True,
