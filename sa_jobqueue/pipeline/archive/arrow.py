@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 from sqlalchemy import Connection
 
 from sa_jobqueue.db.copy import blocks
+from sa_jobqueue.pipeline.arrow import TYPES, csv_reader
 from sa_jobqueue.pipeline.history import SCHEMA_VERSION, Column, Dataset, Kind
 from sa_jobqueue.pipeline.statements.archived import NULL, SEPARATOR
 
-TYPES: Final = {
-    Kind.TEXT: pa.string(),
-    Kind.JSON: pa.string(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
 _ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of CSV per row group of a file: small row groups compress badly and are slow to read."""
 VERSION_KEY: Final = "sa_jobqueue.schema_version"
@@ -78,21 +69,5 @@ def copied(connection: Connection, query: bytes, parameters: Mapping[str, Any], 
     They have `completed_on`, as text, and the columns of the dataset's files. The connection is busy until the last block
     was taken.
     """
-    fields = [pa.field("completed_on", pa.string()), *arrow_schema(dataset)]
-    convert, parse = _conversion(fields), csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
-    for block in blocks(connection, query, parameters, size_bytes=_ROW_GROUP_BYTES):
-        read = csv.ReadOptions(column_names=[field.name for field in fields], block_size=len(block) + 1)
-        yield csv.read_csv(pa.py_buffer(block), read, parse, convert)
-
-
-def _conversion(fields: Sequence[Any]) -> csv.ConvertOptions:
-    return csv.ConvertOptions(
-        column_types={field.name: field.type for field in fields},
-        # As COPY writes them: null is an empty field, the empty text a quoted one.
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        null_values=[""],
-        true_values=["t"],
-        false_values=["f"],
-        timestamp_parsers=[csv.ISO8601],
-    )
+    read = csv_reader([pa.field("completed_on", pa.string()), *arrow_schema(dataset)], use_threads=True)
+    yield from map(read, blocks(connection, query, parameters, size_bytes=_ROW_GROUP_BYTES))

@@ -15,14 +15,16 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
 from sa_jobqueue.db.copy import blocks, copy_text
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.pipeline.arrow import csv_reader
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.pipeline.spark.decoding import CsvDecoder, check_names, check_types, spark_schema
+from sa_jobqueue.pipeline.spark.decoding import check_names, check_types, spark_schema
 from sa_jobqueue.pipeline.spark.offsets import Offset, read_standing
 from sa_jobqueue.pipeline.spark.options import Options
 from sa_jobqueue.pipeline.statements import history
@@ -138,13 +140,15 @@ class Reader(DataSourceReader):
 
 def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one partition as they arrive, one block at a time."""
-    decoder = CsvDecoder(shape.schema)
+    schema = to_arrow_schema(shape.schema, timezone="UTC")
+    decode = csv_reader(schema)
     with sanitised(options), connect(options, read_only=True) as connection:
         if part.end is not None:
             read_standing(connection).check(part.end, must_be_there=True)
         statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters, redact=options["redact"])
         for block in blocks(connection, *copy_text(statement)):
-            yield from decoder.decode(block)
+            for batch in decode(block).to_batches():  # with the nullability that Spark expects
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | None) -> list[Any]:

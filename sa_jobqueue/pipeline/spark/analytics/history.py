@@ -15,18 +15,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset, Kind
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.analytics._expressions import aware
-
-_TYPES: Final = {
-    Kind.TEXT: "string",
-    Kind.JSON: "string",
-    Kind.INT: "int",
-    Kind.LONG: "bigint",
-    Kind.DOUBLE: "double",
-    Kind.BOOLEAN: "boolean",
-    Kind.TIMESTAMP: "timestamp",
-}
+from sa_jobqueue.pipeline.spark.decoding import SPARK
 
 _DAY: Final = "completed_date"
 """The archive's partition column, as `sa_jobqueue.pipeline.archive` writes it."""
@@ -197,7 +188,7 @@ def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date |
 
 
 def _schema(dataset: Dataset, names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}` {_TYPES[dataset.column(name).kind]}" for name in names)
+    return ", ".join(f"`{name}` {SPARK[dataset.column(name).kind].simpleString()}" for name in names)
 
 
 def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
@@ -208,7 +199,7 @@ def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
     wanted: list[Column] = []
     for name in USED[dataset.name]:
         column = sf.col(name) if name in existing else sf.lit(None)
-        wanted.append(column.cast(_TYPES[dataset.column(name).kind]).alias(name))
+        wanted.append(column.cast(SPARK[dataset.column(name).kind]).alias(name))
     return frame.select(*wanted)
 
 
