@@ -76,7 +76,7 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
             dead = {"job": [str(job_id) for job_id in seen["job_ids"]], "resolved": "any"}
             yield Permission.REDRIVE_DEAD_LETTERS, "Redrive", dead
         case Code.RETRY_LATER:
-            yield Permission.TRIGGER_JOBS, "Run now", {"id": seen["job_ids"]}
+            yield Permission.TRIGGER_JOBS, "Run now", {"id": [str(job_id) for job_id in seen["job_ids"]]}
         case Code.LONG_RUNNING | Code.AWAITING_EVENT:
             yield Permission.CANCEL_JOBS, "Cancel", {"id": str(seen["job_id"])}
         case Code.SCHEDULE_MISSED:

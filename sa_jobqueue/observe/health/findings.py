@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, timedelta
 from typing import Any, Final
 
@@ -251,9 +251,7 @@ def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
             f"{_times(one.failures, 'failure')} in {span(one.failing_for)}."
         )
         advice = "Correct the row, or the constraint or trigger that rejects it. The write is retried; other rows continue."
-        seen: dict[str, Any] = {"subject": one.subject, "statement": one.statement.value, "error": one.error}
-        seen |= {"sqlstate": one.sqlstate, "failures": one.failures, "failing_for": one.failing_for}
-        yield _found(Code.QUARANTINED, WARNING, summary, advice, worker_id=one.worker_id, **seen)
+        yield _found(Code.QUARANTINED, WARNING, summary, advice, **_of(one))
     if (more := len(of.quarantined) - _NAMED) > 0:
         summary = f"{_times(more, 'more row')} cannot be written."
         yield _found(
@@ -337,9 +335,7 @@ def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
             waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
             summary = f"{waits}, the longest for {span(one.waited_for)}, for a lock of {one.description}."
             advice = f"End it, if it should not hold the lock: {one.end}."
-            yield _found(
-                Code.LOCKED, bad, summary, advice, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
-            )
+            yield _found(Code.LOCKED, bad, summary, advice, **_of(one))
 
 
 _WAITS: Final = 10
@@ -380,9 +376,7 @@ def _retry_later(of: Health, at: Thresholds) -> Iterator[Finding]:
             summary = f"{many}; they are due again in {when}."
             of_them = f"--status pending --queue {shlex.quote(one.queue)} --type {shlex.quote(one.type_name)}"
             advice = f"If the cause is gone: sa-jobqueue jobs retry ID..., with the ids of sa-jobqueue jobs list {of_them}."
-            seen: dict[str, Any] = {"queue": one.queue, "type_name": one.type_name, "count": one.count}
-            seen |= {"next_in": one.next_in, "job_ids": [str(job_id) for job_id in one.job_ids]}
-            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **seen)
+            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **_of(one))
 
 
 def _expired(of: Health, _: Thresholds) -> Iterator[Finding]:
@@ -408,8 +402,7 @@ def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in long[:_NAMED]:
         summary = f"{one.type_name} {one.job_id} of queue {one.queue!r} has been running for {span(one.running_for)}."
         advice = f"Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel {one.job_id}."
-        seen = {"job_id": one.job_id, "worker_id": one.worker_id, "running_for": one.running_for, "queue": one.queue}
-        yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **seen)
+        yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **_of(one))
 
 
 def _awaited(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -438,10 +431,8 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
             of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
             what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
             summary = f"{what}{why} ({group.reason}); {ages}."
-            seen: dict[str, Any] = {"type_name": group.type_name, "reason": group.reason, "fingerprint": group.fingerprint}
-            seen |= {"error": group.error, "count": group.count, "last_hour": group.last_hour, "job_id": group.job_id}
             # A sum of groups: only the largest has the severity of all.
-            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, advice, **seen)
+            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, advice, **_of(group))
         if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
             what = "other dead letter" if listed else "dead letter"
             summary = (
@@ -488,11 +479,7 @@ def _horizon(of: Health, at: Thresholds) -> Iterator[Finding]:
                 f"{described(holder)} has held back the xmin horizon {lasting}{holder.age:,} transactions: "
                 "vacuum cannot remove rows that died since."
             )
-            seen: dict[str, Any] = {"kind": holder.kind, "pid": holder.pid, "name": holder.name, "user": holder.user}
-            seen |= {"state": holder.state, "query": holder.query, "age": holder.age, "held_for": holder.held_for}
-            if holder.kind is HolderKind.HANDLER:
-                seen |= {"job_id": holder.job_id, "type_name": holder.type_name, "worker_id": holder.worker_id}
-            yield _found(Code.HORIZON, bad, summary, remedy(holder), **seen)
+            yield _found(Code.HORIZON, bad, summary, remedy(holder), **_of(holder))
 
 
 def described(holder: Holder) -> str:
@@ -668,6 +655,11 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
 
 def _found(code: Code, severity: Severity, summary: str, advice: str, **evidence: Any) -> Finding:
     return Finding(code=code, severity=severity, summary=summary, advice=advice, evidence=evidence)
+
+
+def _of(figures: Any) -> dict[str, Any]:
+    """Return figures by name, as evidence."""
+    return {one.name: getattr(figures, one.name) for one in fields(figures)}
 
 
 def _grade(value: Any, warning: Any, critical: Any) -> Severity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -224,18 +224,7 @@ def measured(
         tables=[_table(row, server) for row in rows("tables", storage.tables(model))],
         indexes=[_index(row) for row in indexes],
         horizon=Horizon(holders=parts.read("horizon", lambda session: _holders(session, model), [])),
-        server=Server(
-            version=server["server_version"],
-            is_replica=server["is_replica"],
-            replayed_for=server["replayed_for"],
-            connections=server["connections"],
-            max_connections=server["max_connections"],
-            frozen_age=server["frozen_age"],
-            autovacuum=server["autovacuum"],
-            sees_all=server["sees_all"],
-            notifying=server["notifying"],
-            read_only_by=server["read_only_by"],
-        ),
+        server=_filled(Server, server, version=server["server_version"]),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
         awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
@@ -257,18 +246,8 @@ def _retrying(session: Session, model: type[JobMixin[Any]], at: Thresholds, queu
     if sum(queue.later for queue in queues) < at.retry_minimum:
         return []
     given = {"after": at.claim_age_critical, "scan": _RETRIES, "limit": _GROUPS}
-    return [
-        Retrying(
-            queue=row.queue,
-            type_name=row.type_name,
-            count=row.n,
-            error_type=row.error_type,
-            next_in=row.next_in,
-            last_in=row.last_in,
-            job_ids=row.job_ids,
-        )
-        for row in session.execute(statements.retrying(model), given)
-    ]
+    found = session.execute(statements.retrying(model), given).mappings()
+    return [_filled(Retrying, row, count=row["n"]) for row in found]
 
 
 def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
@@ -277,12 +256,12 @@ def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: t
 
 def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
     return [
-        LockHolder(
+        _filled(
+            LockHolder,
+            row,
             pid=row["pid"] or None,
             description=holder_of(row),
             locked_for=row["locked_for"] or row["waited_for"],
-            waiters=row["waiters"],
-            waited_for=row["waited_for"],
             end=end_of(row),
         )
         for row in session.execute(storage.lock_holders(model)).mappings()
@@ -338,15 +317,8 @@ def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule
 
 def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Quarantined]:
     for row in session.execute(quarantine.page(model), {"subjects": None, "limit": _QUARANTINED}).mappings():
-        yield Quarantined(
-            subject=row["subject"],
-            statement=RefusedWrite(row["statement"]),
-            sqlstate=row["sqlstate"],
-            error=row["error"],
-            failures=row["failures"],
-            failing_for=max(now - row["first_failed_at"], timedelta(0)),
-            worker_id=row["worker_id"],
-        )
+        failing_for = max(now - row["first_failed_at"], timedelta(0))
+        yield _filled(Quarantined, row, statement=RefusedWrite(row["statement"]), failing_for=failing_for)
 
 
 def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) -> BulkWrites:
@@ -367,15 +339,12 @@ def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) ->
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
     rows = session.execute(statements.depths(model), {"limit": COUNTED}).mappings()
     return [
-        QueueDepth(
-            queue=row["queue"],
-            fairness_key=row["fairness_key"],
-            due=row["due"],
-            later=row["later"],
+        _filled(
+            QueueDepth,
+            row,
             oldest_due_at=row["oldest_at"],
             claim_age=_since(row["oldest_at"], now) or timedelta(0),
             next_due_at=row["next_at"],
-            is_capped=row["is_capped"],
         )
         for row in rows
     ]
@@ -447,17 +416,7 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
             failing = (kind, error, keys.pop() if len(keys) == 1 else "") if 2 * n > len(latest) else None
     return Rates(
         window=window,
-        queues=[
-            QueueRates(
-                queue=row["queue"],
-                arrived=row["arrived"],
-                completed=row["completed"],
-                died=row["dead"],
-                cancelled=row["cancelled"],
-                expired=row["expired"],
-            )
-            for row in rows
-        ],
+        queues=[_filled(QueueRates, row, died=row["dead"]) for row in rows],
         failing=failing,
         unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
         is_partial=examined >= MAX_EXAMINED,
@@ -465,23 +424,15 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
 
 
 def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Running:
-    rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).all()
-    longest: dict[str, Any] = {}
+    rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().all()
+    longest: dict[str, RowMapping] = {}
     for row in rows:
-        longest.setdefault(row.queue, row)
+        longest.setdefault(row["queue"], row)
     return Running(
-        running=sum(row.running for row in rows),
-        groups=[RunningGroup(row.queue, row.fairness_key, row.type_name, row.running) for row in rows],
-        orphaned=sum(row.orphaned for row in rows),
-        overdue=sum(row.overdue for row in rows),
+        groups=[_filled(RunningGroup, row) for row in rows],
+        **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")},
         longest=[
-            Longest(
-                queue=row.queue,
-                job_id=row.job_id,
-                type_name=row.type_name,
-                worker_id=row.leased_by,
-                running_for=_since(row.started_at, now) or timedelta(0),
-            )
+            _filled(Longest, row, worker_id=row["leased_by"], running_for=_since(row["started_at"], now) or timedelta(0))
             for row in longest.values()
         ],
     )
@@ -493,16 +444,12 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
     if dead_letters["unresolved"]:
         found = session.execute(statements.dead_groups(model), {"scan": COUNTED, "limit": _DEAD_GROUPS}).mappings()
         groups = [
-            DeadGroup(
-                type_name=row["type_name"],
-                reason=row["reason"],
-                fingerprint=row["fingerprint"],
+            _filled(
+                DeadGroup,
+                row,
                 error=redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]}),
                 count=row["n"],
-                last_hour=row["last_hour"],
                 oldest_for=_since(row["oldest_at"], now) or timedelta(0),
-                job_id=row["job_id"],
-                fairness_key=row["fairness_key"],
             )
             for row in found
         ]
@@ -510,13 +457,10 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
     dead = session.execute(statements.dead_jobs(model), {"chain_ids": behind["chain_ids"]}).all() if behind["chains"] else ()
     cancelled = session.execute(statements.behind_cancelled(model), {"limit": COUNTED}).one()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
-    return Failures(
-        unresolved=dead_letters["unresolved"],
+    return _filled(
+        Failures,
+        dead_letters,
         is_capped=dead_letters["unresolved"] >= COUNTED,
-        last_hour=dead_letters["last_hour"],
-        last_day=dead_letters["last_day"],
-        last_week=dead_letters["last_week"],
-        last_month=dead_letters["last_month"],
         oldest_for=_since(dead_letters["oldest_at"], now),
         groups=groups,
         waiting=behind["waiting"],
@@ -534,17 +478,14 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
 
 def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> TableHealth:
     options = _options(row["options"])
-    return TableHealth(
-        name=row["name"],
-        live=row["live"],
-        dead=row["dead"],
+    return _filled(
+        TableHealth,
+        row,
         vacuum_at=vacuum_threshold(
             live=row["live"],
             threshold=float(options.get("autovacuum_vacuum_threshold", server["vacuum_threshold"])),
             scale_factor=float(options.get("autovacuum_vacuum_scale_factor", server["vacuum_scale_factor"])),
         ),
-        bytes=row["bytes"],
-        index_bytes=row["index_bytes"],
         wasted_bytes=wasted_in_heap(
             row["heap_bytes"],
             rows=row["live"],
@@ -552,12 +493,7 @@ def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> TableHealth:
             fillfactor=int(options.get("fillfactor", 100)),
         ),
         is_vacuumed=server["autovacuum"] and options.get("autovacuum_enabled", "true") not in {"false", "off"},
-        vacuuming=row["vacuuming"],
         last_vacuum=max((at for at in (row["last_vacuum"], row["last_autovacuum"]) if at), default=None),
-        last_autoanalyze=row["last_autoanalyze"],
-        inserted=row["inserted"],
-        updated=row["updated"],
-        deleted=row["deleted"],
     )
 
 
@@ -566,14 +502,7 @@ def _index(row: Mapping[Any, Any]) -> IndexHealth:
     if row["kind"] == "btree" and row["tuples"] >= 0:
         fillfactor = int(_options(row["options"]).get("fillfactor", 90))
         wasted = wasted_in_index(row["bytes"], rows=row["tuples"], key_bytes=row["key_bytes"], fillfactor=fillfactor)
-    return IndexHealth(
-        name=row["name"],
-        table=row["table_name"],
-        bytes=row["bytes"],
-        wasted_bytes=wasted,
-        is_valid=row["is_valid"],
-        scans=row["scans"] or 0,
-    )
+    return _filled(IndexHealth, row, table=row["table_name"], wasted_bytes=wasted, scans=row["scans"] or 0)
 
 
 def _options(given: Sequence[str] | None) -> dict[str, str]:
@@ -591,20 +520,14 @@ def _holders(session: Session, model: type[JobMixin[Any]]) -> list[Holder]:
         job_id = named.get(row["pid"]) if row["kind"] == HolderKind.SESSION else None
         job = held.get(str(job_id))
         holders.append(
-            Holder(
+            _filled(
+                Holder,
+                row,
                 kind=HolderKind.HANDLER if job_id is not None else HolderKind(row["kind"]),
-                xmin=row["xmin"],
-                age=row["age"],
                 held_for=None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
-                pid=row["pid"],
-                name=row["name"],
-                user=row["user"],
-                state=row["state"],
                 query=shortened(row["query"]),
                 job_id=job_id,
-                type_name=job.type_name if job else None,
-                attempt=job.attempt if job else None,
-                worker_id=job.leased_by if job else None,
+                **({} if job is None else {"type_name": job.type_name, "attempt": job.attempt, "worker_id": job.leased_by}),
             )
         )
     return holders
@@ -621,6 +544,12 @@ def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
         return UUID(written)
     except ValueError:
         return None
+
+
+def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **others: Any) -> T:
+    """Return figures with the columns of a row that have the names of their fields, and `others`."""
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in row.items() if name in names} | others)
 
 
 def _since(instant: datetime | None, now: datetime) -> timedelta | None:
