@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from typing import (
     Any,
     ClassVar,
     Concatenate,
+    Final,
     Generic,
     Literal,
     Never,
@@ -46,6 +48,10 @@ B = TypeVar("B")
 C = TypeVar("C")
 Untyped: TypeAlias = JobMixin[Any] | ChainMixin[Any] | JobId | WaitFor[Never]
 """A blocker whose output is unknown to a type checker: it is checked at run time only."""
+
+
+OPTIONS: Final = frozenset(inspect.signature(JobMixin.__init__).parameters) | {"payload"}
+"""Arguments of `Handler.job` that are neither fields of a payload nor columns of the application's."""
 
 
 class Fields:
@@ -165,68 +171,32 @@ class Handler(Generic[InT, OutT, JobT]):
         skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> JobT: ...
-    def job(
-        self,
-        payload: Any = None,
-        *,
-        delay: timedelta | None = None,
-        at: datetime | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        timeout: timedelta | None = None,
-        id: Any = None,
-        deduplication_key: str | None = None,
-        blockers: Iterable[Any] = (),
-        fairness_key: str | int | None = None,
-        rate_cost: int | None = None,
-        **columns: Any,
-    ) -> JobT:
+    def job(self, payload: Any = None, **options: Any) -> JobT:
         """Return a job of this type, its payload checked; add it to a session to enqueue it.
 
         A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`. Options that are not given are
         the handler's.
         `payload`: of the type of the handler's first parameter.
-        `delay`, `at`, `queue`, `priority`, `max_attempts`, `timeout`, `id`, `deduplication_key`, `blockers`,
-        `fairness_key`, `rate_cost`, `columns`: as in `JobMixin.__init__`.
+        `options`: those of `JobMixin.__init__`, from `queue` on: `delay`, `priority`, `blockers` and others.
         Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError if the number or the types of
-        `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field.
+        `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field. The types of
+        chains that are given by id are checked when the job is written.
         """
         kind = self.job_type
-        if columns and kind.fields and columns.keys() & kind.fields:
+        if options and kind.fields and options.keys() & kind.fields:
             if payload is not None:
                 raise InvalidJobError("payload", "is given twice: pass the fields by name, or a mapping of them")
-            payload = {name: columns.pop(name) for name in kind.fields if name in columns}
-        for name in columns:
-            if not hasattr(self._model, name):
-                fields = f"; the fields of the payload are {', '.join(kind.fields)}"
-                raise InvalidJobError(
-                    name,
-                    f"is neither an option nor a column of {self._model.__name__}"
-                    + (
-                        fields
-                        if kind.fields
-                        else f"; the payload is the first argument: {kind.func.__name__}.job({{{name!r}: ...}}), or an "
-                        f"object of its type. Fields by name are for @jobs.keyword_handler"
-                    ),
+            payload = {name: options.pop(name) for name in kind.fields if name in options}
+        for name in options:
+            if name not in OPTIONS and not hasattr(self._model, name):
+                fields = (
+                    f"the fields of the payload are {', '.join(kind.fields)}"
+                    if kind.fields
+                    else f"the payload is the first argument: {kind.func.__name__}.job({{{name!r}: ...}}), or an object of "
+                    "its type. Fields by name are for @jobs.keyword_handler"
                 )
-        return self._model(
-            type_name=kind.name,
-            input=payload,
-            queue=queue,
-            fairness_key=fairness_key,
-            priority=priority,
-            delay=delay,
-            at=at,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            id=id,
-            deduplication_key=deduplication_key,
-            blockers=blockers,
-            rate_cost=rate_cost,
-            _handler=self,
-            **columns,
-        )
+                raise InvalidJobError(name, f"is neither an option nor a column of {self._model.__name__}; {fields}")
+        return self._model(type_name=kind.type_name, input=payload, _handler=self, **options)
 
     def encode(
         self, payload: Any, input_version: int | None, fairness_key: str | int | None

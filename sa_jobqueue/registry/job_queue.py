@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
@@ -22,7 +21,7 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.codecs import Codecs
 from sa_jobqueue.registry.dependencies import Provider, Providers
-from sa_jobqueue.registry.handlers import BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
+from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, check_duration, taking
@@ -31,8 +30,6 @@ from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.types import JobStatus
 
-_OPTIONS: Final = frozenset(inspect.signature(Handler.job).parameters)
-"""What `Handler.job` takes by name."""
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 ChooseT = TypeVar("ChooseT", bound=Choose)
@@ -158,7 +155,7 @@ class JobQueue(Generic[JobT]):
                 "registry": self.registry,
             }
             kind = describe(func, options, by_fields=by_fields, **own)
-            for name in [name for name in kind.fields if name in _OPTIONS or hasattr(self.model, name)]:
+            for name in [name for name in kind.fields if name in OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
                     f"{self.model.__name__}: rename it, or take one payload that has it"
