@@ -130,14 +130,7 @@ def list_chains(
     statement = listings.chains(
         model,
         *listings.chains_like(
-            model,
-            statuses=where.statuses,
-            types=where.types,
-            queues=where.queues,
-            fairness_keys=where.fairness_keys,
-            top_level=where.top_level,
-            created_after=where.created_after,
-            created_before=where.created_before,
+            model, **{name: getattr(where, name) for name in where.__slots__ if name not in {"ids", "job_ids"}}
         ),
         narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids, unfinished=unfinished),
         columns=columns,

@@ -18,7 +18,7 @@ from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
-from sa_jobqueue.registry.schedules import MisfirePolicy
+from sa_jobqueue.registry.schedules import SETTINGS, MisfirePolicy
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED, JobStatus
 
@@ -159,7 +159,7 @@ def _left_out(
     session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: type[JobMixin[Any]]
 ) -> str:
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
-    schedule = declared({name: getattr(one, name) for name in ("name", *schedules.SETTINGS)})
+    schedule = declared({name: getattr(one, name) for name in ("name", *SETTINGS)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
     since = min(since, one.missed_from or since)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now

@@ -135,17 +135,7 @@ def list_jobs(
         unfinished = few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
     statement = listings.jobs(
         model,
-        *listings.jobs_like(
-            model,
-            statuses=where.statuses,
-            types=where.types,
-            queues=where.queues,
-            fairness_keys=where.fairness_keys,
-            chain_ids=where.chain_ids,
-            chain_types=where.chain_types,
-            created_after=where.created_after,
-            created_before=where.created_before,
-        ),
+        *listings.jobs_like(model, **{name: getattr(where, name) for name in where.__slots__ if name != "ids"}),
         *own,
         narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else (), unfinished=unfinished),
         columns=columns,

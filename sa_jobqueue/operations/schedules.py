@@ -35,32 +35,22 @@ from sa_jobqueue.operations.pages import (
 )
 from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
-from sa_jobqueue.registry.schedules import MAX_CATCH_UP, MisfirePolicy, Schedule, ScheduleRun
+from sa_jobqueue.registry.schedules import (
+    MAX_CATCH_UP,
+    OF_JOBS,
+    SETTINGS,
+    MisfirePolicy,
+    Schedule,
+    ScheduleColumns,
+    ScheduleRun,
+)
 from sa_jobqueue.statements import controls, corrections, schedules
-from sa_jobqueue.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleStatus:
+class ScheduleStatus(ScheduleColumns):
     """Definition and state of a schedule. The fields from `name` to `overlap` are those of `Schedule`."""
 
-    name: str
-    cron: str
-    time_zone: str
-    type_name: str
-    queue: str | None
-    fairness_key: str
-    priority: int | None
-    max_attempts: int | None
-    timeout: timedelta | None
-    rate_cost: int | None
-    input: Json
-    input_version: int | None
-    fire_time_field: str | None
-    misfire_policy: str
-    catch_up: int
-    grace: timedelta
-    overlap: bool
     source: str
     """Where it is defined: `code`, or the `table`."""
     paused_at: datetime | None
@@ -179,11 +169,11 @@ def upsert_schedule(
     if found is not None and found["source"] == "code":
         raise InvalidOptionError("name", f"{schedule.name!r} is declared in code: change it there, or delete it first")
     if dry_run:
-        return found is None or any(found[column] != getattr(schedule, column) for column in schedules.SETTINGS)
+        return found is None or any(found[column] != getattr(schedule, column) for column in SETTINGS)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
         _notify_schedulers(session, model)
-    settings = {column: getattr(schedule, column) for column in schedules.SETTINGS}
+    settings = {column: getattr(schedule, column) for column in SETTINGS}
     done = [schedule.name] if is_written else []
     record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
     return is_written
@@ -356,7 +346,7 @@ def _now(session: Session) -> datetime:
 
 
 def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: type[JobMixin[Any]]) -> bool | None:
-    given = {column: getattr(schedule, column) for column in schedules.SETTINGS}
+    given = {column: getattr(schedule, column) for column in SETTINGS}
     given |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
     given["next_fire_at"] = schedule.times.after(now)
     row = session.execute(schedules.put(model), given).first()
@@ -508,7 +498,7 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
 
 def declared(row: Mapping[Any, Any]) -> Schedule:
     """Return the schedule defined by a row. Raises: InvalidOptionError if it is invalid."""
-    return Schedule(name=row["name"], **{column: row[column] for column in schedules.SETTINGS})
+    return Schedule(name=row["name"], **{column: row[column] for column in SETTINGS})
 
 
 def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], **more: Any) -> JobMixin[Any]:
@@ -517,12 +507,7 @@ def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], 
         type_name=schedule.type_name,
         input=schedule.input_at(fire_time),
         input_version=schedule.input_version,
-        queue=schedule.queue,
-        fairness_key=schedule.fairness_key,
-        priority=schedule.priority,
-        max_attempts=schedule.max_attempts,
-        timeout=schedule.timeout,
-        rate_cost=schedule.rate_cost,
+        **{name: getattr(schedule, name) for name in OF_JOBS},
         _handler=None,  # the row has all that its declaration said, as the one who stored it meant it
         **more,
     )

@@ -25,7 +25,7 @@ from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, Fiel
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, check_duration, taking
-from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
+from sa_jobqueue.registry.schedules import OF_JOBS, MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.types import JobStatus
@@ -295,8 +295,7 @@ class JobQueue(Generic[JobT]):
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
-        unknown = options.keys() - {"queue", "fairness_key", "priority", "max_attempts", "timeout", "rate_cost"}
-        if unknown:
+        if unknown := options.keys() - set(OF_JOBS):
             raise InvalidOptionError(min(unknown), "is not an option of a schedule's jobs")
         if name in self._schedules:
             raise InvalidOptionError("name", f"a schedule {name!r} is already declared; choose another name")
@@ -317,12 +316,7 @@ class JobQueue(Generic[JobT]):
             cron=cron,
             time_zone=time_zone,
             type_name=kind.name,
-            queue=job.queue,
-            fairness_key=job.fairness_key,
-            priority=job.priority,
-            max_attempts=job.max_attempts,
-            timeout=job.timeout,
-            rate_cost=job.rate_cost,
+            **{one: getattr(job, one) for one in OF_JOBS},
             input=document
             if fire_time_field is None
             else {key: value for key, value in document.items() if key != fire_time_field},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -13,6 +13,8 @@ from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.types import Json
 
 MAX_CATCH_UP: Final = 10_000
+OF_JOBS: Final = ("queue", "fairness_key", "priority", "max_attempts", "timeout", "rate_cost")
+"""Settings of a schedule that are options of its jobs."""
 _MAX_GRACE: Final = timedelta(days=3650)
 
 
@@ -28,20 +30,13 @@ class MisfirePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
-
-    `name`: 1 to 100 characters, unique in the job tables. `cron`, `time_zone`: as in `Cron`. `type_name`, `queue`,
-    `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those of its jobs.
-    None means the values recorded for their type.
-    `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
-    `misfire_policy`, `catch_up`, `grace`, `overlap`: as in `JobQueue.schedule`.
-    """
+class ScheduleColumns:
+    """The columns that define a schedule: `Schedule` has their meanings."""
 
     name: str
     cron: str
-    type_name: str
     time_zone: str = "UTC"
+    type_name: str
     queue: str | None = None
     fairness_key: str = ""
     priority: int | None = None
@@ -55,6 +50,23 @@ class Schedule:
     catch_up: int = 100
     grace: timedelta = timedelta(minutes=1)
     overlap: bool = True
+
+
+SETTINGS: Final = tuple(one.name for one in fields(ScheduleColumns) if one.name != "name")
+"""The columns that define a schedule beside its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(ScheduleColumns):
+    """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
+
+    `name`: 1 to 100 characters, unique in the job tables. `cron`, `time_zone`: as in `Cron`. `type_name`, `queue`,
+    `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those of its jobs.
+    None means the values recorded for their type.
+    `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
+    `misfire_policy`, `catch_up`, `grace`, `overlap`: as in `JobQueue.schedule`.
+    """
+
     times: Cron = field(init=False, repr=False, compare=False)
     """When it fires."""
 

@@ -8,27 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.schedules import SETTINGS
 from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model, table
 
-SETTINGS: Final = (
-    "type_name",
-    "queue",
-    "fairness_key",
-    "priority",
-    "max_attempts",
-    "timeout",
-    "rate_cost",
-    "input",
-    "input_version",
-    "fire_time_field",
-    "cron",
-    "time_zone",
-    "misfire_policy",
-    "catch_up",
-    "grace",
-    "overlap",
-)
-"""The columns that define a schedule."""
 STATE: Final = (
     *("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "missed_from", "missed_until"),
     "error",

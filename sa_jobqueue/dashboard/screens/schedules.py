@@ -28,8 +28,8 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.explaining_schedules import last_runs
 from sa_jobqueue.operations.schedules import time_in
+from sa_jobqueue.registry.schedules import SETTINGS as COLUMNS
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
-from sa_jobqueue.statements.schedules import SETTINGS as COLUMNS
 
 _LISTED: Final = 100
 _TIMES: Final = 5
