@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import count
@@ -27,8 +27,8 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import console, fields_of, print_json, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds, get_thresholds
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, get_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
@@ -110,16 +110,9 @@ def threshold(given: Any) -> tuple[str, Any]:
 @click.option("--times", type=int, hidden=True)
 @with_database
 def health(
-    database: Database,
-    /,
-    *,
-    as_json: bool,
-    watch: bool,
-    interval: timedelta,
-    given: tuple[tuple[str, Any], ...],
-    times: int | None,
-    **options: timedelta,
-) -> None:
+    database: Database, /, *, as_json: bool, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
+    times: int | None, **options: timedelta,
+) -> None:  # fmt: skip
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
 
     Figures that take longer than --timeout are left out and named: a warning.
@@ -127,40 +120,29 @@ def health(
     """
     if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
         raise click.UsageError("--window and --timeout must be greater than 0")
-    engine = database.engine()
-    thresholds = _overridden(database, dict(given)) if given else None
+    engine, thresholds = database.engine(), None
+    if given:
+        with database.session() as session:
+            thresholds = overridden(get_thresholds(session, model=database.model), dict(given))
 
     def read() -> Health:
         return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)
 
-    last = read()
-    if not watch:
-        print_json(document(last)) if as_json else console().print(rendered(last))
-    elif as_json:
-        for report in _watched(last, read, interval, times):
-            print_json(document(report), indent=None)
-            last = report
-    else:
-        with Live(rendered(last), console=console(), auto_refresh=False) as live:
-            for report in _watched(last, read, interval, times):
-                live.update(rendered(report), refresh=True)
-                last = report
+    live = Live(console=console(), auto_refresh=False) if watch and not as_json else None
+    with live or nullcontext():
+        for last in _watched(read, interval, times if watch else 1):
+            if live is not None:
+                live.update(rendered(last), refresh=True)
+            elif as_json:
+                print_json(document(last), indent=None if watch else 2)
+            else:
+                console().print(rendered(last))
     raise click.exceptions.Exit(last.severity)
 
 
-def _overridden(database: Database, given: dict[str, Any]) -> Thresholds:
-    """Return the stored thresholds with those of the command line."""
-    with database.session() as session:
-        stored = get_thresholds(session, model=database.model)
-    try:
-        return overridden(stored, given)
-    except InvalidOptionError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _watched(first: Health, read: Any, interval: timedelta, times: int | None) -> Iterator[Health]:
+def _watched(read: Callable[[], Health], interval: timedelta, times: int | None) -> Iterator[Health]:
     """Yield reports until Ctrl-C; the last one determines the exit status."""
-    yield first
+    yield read()
     try:
         for _ in count() if times is None else range(times - 1):
             time.sleep(interval.total_seconds())
@@ -173,15 +155,15 @@ def document(report: Health) -> dict[str, Any]:
     """Return a report as a JSON document: its figures, and those that follow from them."""
     document = asdict(report)
     document["findings"] = [_finding(finding) for finding in report.findings]
-    document["rates"] |= {
-        "arrived": report.rates.arrived,
-        "completed": report.rates.completed,
-        "retry_rate": report.rates.retry_rate,
+    derived = {
+        "rates": ("arrived", "completed", "retry_rate"),
+        "workers": ("slots", "saturation"),
+        "failures": ("by_age",),
+        "horizon": ("age", "held_for"),
     }
-    document["workers"] |= {"live": len(report.workers.live), "slots": report.workers.slots}
-    document["workers"] |= {"saturation": report.workers.saturation}
-    document["failures"] |= {"by_age": report.failures.by_age}
-    document["horizon"] |= {"age": report.horizon.age, "held_for": report.horizon.held_for}
+    for part, names in derived.items():
+        document[part] |= {name: getattr(getattr(report, part), name) for name in names}
+    document["workers"]["live"] = len(report.workers.live)
     return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | document
 
 

@@ -16,30 +16,23 @@ from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.observe.maintenance import OnProgress, Reindexed, Setting, Vacuumed
+from sa_jobqueue.observe.maintenance import OnProgress, Reindexed, Vacuumed
 
 _lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10))
 
 
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--settings", is_flag=True, help="Do not vacuum; show current and recommended storage parameters.")
 @_lock_timeout
 @reading
-def vacuum(
-    database: Database, /, *, tables: tuple[str, ...], settings: bool, lock_timeout: timedelta, as_json: bool
-) -> None:
+def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: timedelta, as_json: bool) -> None:
     """Vacuum the job tables, by default all, and report dead rows that could not be removed and why.
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
-    engine = database.engine()
-    if settings:
-        _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
-        return
     with ProgressLines("maintenance") as lines:
         options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines)}
-        done = maintenance.vacuum(engine, tables=tables, model=database.model, **options)
+        done = maintenance.vacuum(database.engine(), tables=tables, model=database.model, **options)
     _print(done, [], as_json=as_json)
 
 
@@ -109,14 +102,3 @@ def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_j
 
 def _cells(one: Vacuumed | Reindexed, *first: Any) -> list[Any]:
     return [*first, byte_size(one.bytes_before), byte_size(one.bytes_after), f"{one.seconds:.1f}", one.skipped]
-
-
-def _print_settings(settings: Sequence[Setting], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"settings": [asdict(one) for one in settings]})
-        return
-    rows = [(one.table, one.name, one.current, one.recommended) for one in settings]
-    print_table("storage settings", ["table", "setting", "current", "recommended"], rows)
-    for one in settings:
-        if one.current != one.recommended:
-            console().print(f"{one.sql};", markup=False, soft_wrap=True)

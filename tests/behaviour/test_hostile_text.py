@@ -90,7 +90,7 @@ COMMANDS = {
     "dead-letters prune": ["--older-than", "1d", "--dry-run"],
     "archive": ["runs"],
     "optimize": ["--dry-run"],
-    "vacuum": ["--settings"],
+    "vacuum": [],
     "reindex": ["{gone}"],
     "prune": ["--older-than", "1d", "--dry-run"],
     "enqueue": ["{type}", "[]", "--queue", "{queue}"],
