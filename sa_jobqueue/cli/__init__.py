@@ -145,5 +145,5 @@ def main() -> None:
     Set SA_JOBQUEUE_URL to the URL of the database and, if you use your own Job model, SA_JOBQUEUE_APP to your JobQueue, such
     as shop.jobs:jobs. A DURATION is a number with a unit: 500ms, 30s, 15m, 12h, 7d. A TIME is in ISO 8601, UTC by default.
     An ID may be shortened, as narrow tables show it: 0199c3f2..8d21e6. Exit status: 0 success, 1 an error or a failed check,
-    2 wrong usage; `health` has its own.
+    2 wrong usage; `health` and `worker` have others, in their help.
     """

@@ -196,6 +196,8 @@ def worker(
     SIGTERM or Ctrl-C drains: running jobs may finish within the shutdown timeout; the rest are released without counting the
     attempt. A second signal releases them immediately. With --processes, the parent restarts processes that die.
 
+    Exit status: 0 drained, 1 an error, 2 wrong usage, 70 a component was stuck, 75 memory exceeded --max-memory.
+
     \b
     Example:
       sa-jobqueue worker shop.jobs:jobs --queues default,reports=2 --concurrency 20
