@@ -54,7 +54,7 @@ def test_a_worker_over_its_memory_limit_drains_and_exits_to_be_replaced(
     assert "more than its limit of 64 MiB; it drains and stops" in (tmp_path / "0.log").read_text()
     assert workers(engine) == {}
     for size, words in {
-        "63M": "max_memory: must be a whole number from",
+        "63M": "--max-memory: must be a whole number from",
         "much": "'much' is not a size such as 800M or 1.5G",
     }.items():
         refused = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--max-memory", size])
