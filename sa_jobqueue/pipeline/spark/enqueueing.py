@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -17,13 +17,13 @@ from pyspark.sql.types import StringType, StructType
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.progress import ProgressLines
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark import writing
 from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object
 from sa_jobqueue.pipeline.spark.documents import Ours, document, named
-from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, plain, read_options
+from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, checked, plain, read_options, refuse
 from sa_jobqueue.pipeline.spark.progress import counted_tasks
 from sa_jobqueue.pipeline.spark.sampling import check_payload
 from sa_jobqueue.pipeline.spark.validation import check_on_failure
@@ -135,7 +135,7 @@ def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str
     arguments = {plain(name) for name in given}
     for name in options:
         if plain(name) in arguments:
-            _refuse(name, "is an argument, and given as that: leave it out of options")
+            refuse(name, "is an argument, and given as that: leave it out of options")
     return given | dict(options)
 
 
@@ -161,7 +161,7 @@ def _check_sample(kind: JobType, df: DataFrame, payload: Ours | Sequence[str] | 
 
 def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:
     if progress not in {None, "lines"}:
-        _refuse("progress", f'must be "lines" or None, got {progress!r}')
+        refuse("progress", f'must be "lines" or None, got {progress!r}')
     options = _options(given)
     # Spark would run the same checks, but replace their errors with its own.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
@@ -215,31 +215,19 @@ def _options(given: Mapping[str, str]) -> Options:
 
 def _constant(name: str, value: Any) -> Any:
     if name == "scheduled_at":
-        _check_due(at=value)
+        checked(due_at, at=value, delay=None)
     elif name == "expires_at":
-        _check(check_deadline, value)
+        checked(check_deadline, value)
     elif name == "skip_while_retrying":
-        _check(check_flag, name, value)
+        checked(check_flag, name, value)
     elif isinstance(value, timedelta):
-        _check_due(delay=value)
+        checked(due_at, at=None, delay=value)
         return value.total_seconds()
     elif name == "on_failure":
-        _check(check_on_failure, value)
+        checked(check_on_failure, value)
     else:
-        _refuse(name, f"must be a timedelta or a column, got {value!r}")
+        refuse(name, f"must be a timedelta or a column, got {value!r}")
     return value
-
-
-def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) -> None:
-    _check(due_at, at=at, delay=delay)
-
-
-def _check(check: Callable[..., object], *value: Any, **named: Any) -> None:
-    """Run a check of a job's field. Raises: InvalidOptionError, because here the value is an option."""
-    try:
-        check(*value, **named)
-    except InvalidJobError as error:
-        _refuse(error.field, error.reason)
 
 
 def _app_of(handler: Handler[Any, Any, Any]) -> str:
@@ -250,7 +238,3 @@ def _app_of(handler: Handler[Any, Any, Any]) -> str:
             return f"{module}:{name}"
     where = "set app='module:attribute'"
     raise InvalidOptionError("app", f"the executors must import the JobQueue that has {handler.name!r}: {where}")
-
-
-def _refuse(option: str, reason: str) -> NoReturn:
-    raise InvalidOptionError(option, reason)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from sa_jobqueue.db.urls import read_url
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.pipeline.history import DATASETS
 from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
@@ -98,18 +98,18 @@ NO_TRACEPARENT: Final = "is not a W3C traceparent, such as 00-<32 hex digits>-<1
 
 def text(name: str, given: str) -> str:
     """Read a non-empty text."""
-    return given.strip() or _refuse(name, "must not be empty")
+    return given.strip() or refuse(name, "must not be empty")
 
 
 def texts(name: str, given: str) -> tuple[str, ...]:
     """Read a comma-separated list."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) or _refuse(name, "must not be empty")
+    return tuple(part.strip() for part in given.split(",") if part.strip()) or refuse(name, "must not be empty")
 
 
 def flag(name: str, given: str) -> bool:
     """Read true or false."""
     known = {"true": True, "false": False}
-    return known[given.lower()] if given.lower() in known else _refuse(name, f"must be true or false, got {given!r}")
+    return known[given.lower()] if given.lower() in known else refuse(name, f"must be true or false, got {given!r}")
 
 
 def whole(name: str, given: str, *, low: int, high: int) -> int:
@@ -117,8 +117,8 @@ def whole(name: str, given: str, *, low: int, high: int) -> int:
     try:
         read = int(given)
     except ValueError:
-        _refuse(name, f"must be a whole number, got {given!r}")
-    return read if low <= read <= high else _refuse(name, f"must be from {low:,} to {high:,}, got {read:,}")
+        refuse(name, f"must be a whole number, got {given!r}")
+    return read if low <= read <= high else refuse(name, f"must be from {low:,} to {high:,}, got {read:,}")
 
 
 def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) -> timedelta:
@@ -126,9 +126,9 @@ def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) ->
     try:
         read = timedelta(seconds=float(given))
     except (ValueError, OverflowError):
-        _refuse(name, f"must be a number of seconds, got {given!r}")
+        refuse(name, f"must be a number of seconds, got {given!r}")
     in_bounds = timedelta(0) < read <= longest
-    return read if in_bounds else _refuse(name, f"must be above 0 and at most {longest.total_seconds():,.0f} s, got {given}")
+    return read if in_bounds else refuse(name, f"must be above 0 and at most {longest.total_seconds():,.0f} s, got {given}")
 
 
 def instant(name: str, given: str) -> datetime:
@@ -136,19 +136,19 @@ def instant(name: str, given: str) -> datetime:
     try:
         read = datetime.fromisoformat(given.strip())
     except ValueError:
-        _refuse(name, f"must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00, got {given!r}")
+        refuse(name, f"must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00, got {given!r}")
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
     """Read one of several keywords, ignoring case."""
     found = {word.lower(): word for word in known}.get(given.strip().lower())
-    return found or _refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
+    return found or refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
 
 
 def traceparent(name: str, given: str) -> str:
     """Read a W3C traceparent."""
-    return given if re.match(TRACEPARENT, given) else _refuse(name, f"{NO_TRACEPARENT}, got {given!r}")
+    return given if re.match(TRACEPARENT, given) else refuse(name, f"{NO_TRACEPARENT}, got {given!r}")
 
 
 def _url(name: str, given: str) -> Secret:
@@ -169,14 +169,14 @@ def _starting(name: str, given: str) -> str | int:
         return _xid(name, given)
     known, word = ("earliest", "latest"), given.strip().lower()
     meant = _meant(given, known)
-    return word if word in known else _refuse(name, f"must be earliest, latest or a transaction id, got {given!r}{meant}")
+    return word if word in known else refuse(name, f"must be earliest, latest or a transaction id, got {given!r}{meant}")
 
 
 def _identifier(name: str, given: str) -> str:
     try:
         Layout(given) if name == "schema" else Layout(prefix=given)
     except InvalidOptionError as error:
-        _refuse(name, error.reason)
+        refuse(name, error.reason)
     return given
 
 
@@ -288,7 +288,7 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
         if key not in of_use:
             _refuse_name(name, use, of_use, known)
         if of_use[key].name in named:
-            _refuse(of_use[key].name, "is given twice, in two spellings")
+            refuse(of_use[key].name, "is given twice, in two spellings")
         named[of_use[key].name] = value
     if "path" in given and use in WRITING:
         raise UnknownOptionError("path", f"save() and start() take none for a queue, got {given['path']!r}")
@@ -296,14 +296,14 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
     for name, value in named.items():
         values[name] = of_use[plain(name)].read(name, value)
     if "app" in named and named.keys() & {"schema", "prefix"}:
-        _refuse("app", "already identifies the queue; leave out schema and prefix")
+        refuse("app", "already identifies the queue; leave out schema and prefix")
     return Options(use, values, frozenset(named))
 
 
 def refuse_table(given: Mapping[str, str]) -> None:
     """Refuse to write without options, as INSERT INTO does: it would write to the database that the environment names."""
     if not {plain(name) for name in given} - IGNORED:
-        _refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
+        refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
 
 
 def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
@@ -336,9 +336,9 @@ def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dic
     if path and "dataset" in of_use:
         if path not in DATASETS:
             meant = _meant(path, tuple(DATASETS))
-            _refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}{meant}")
+            refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}{meant}")
         if "dataset" in found and found["dataset"] != path:
-            _refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
+            refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
         found["dataset"] = path
     return found
 
@@ -362,5 +362,14 @@ def _meant(given: str, known: tuple[str, ...]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _refuse(name: str, reason: str) -> NoReturn:
-    raise InvalidOptionError(name, reason)
+def refuse(option: str, reason: str) -> NoReturn:
+    """Raise InvalidOptionError."""
+    raise InvalidOptionError(option, reason)
+
+
+def checked(check: Callable[..., object], *value: Any, **named: Any) -> None:
+    """Run a check of a job's field, whose value is that of an option. Raises: InvalidOptionError."""
+    try:
+        check(*value, **named)
+    except InvalidJobError as error:
+        refuse(error.field, error.reason)

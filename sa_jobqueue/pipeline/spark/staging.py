@@ -129,7 +129,7 @@ class Stager:
         if checked.faults:
             good = [row for row in good if row not in checked.faults]
             table = table.take(pa.array(good, pa.int64()))
-        if not self._copies(table):
+        if self._refusal(table) is not None:
             late = check_inputs(table.column("input").combine_chunks())
             checked.faults |= {good[row]: fault for row, fault in late.items()}
             self._refuse(batch, checked)
@@ -144,28 +144,25 @@ class Stager:
         if not rows:
             return
         part = table.take(pa.array(rows, pa.int64()))
-        try:
-            self._send(part)
-        except psycopg.Error as error:
-            if not _is_of_a_row(error):
-                raise
-            if len(rows) == 1:
-                yield rows[0], _fault_of(error)
-                return
-        else:
+        error = self._refusal(part)
+        if error is None:
+            return
+        if len(rows) == 1:
+            yield rows[0], _fault_of(error)
             return
         middle = len(rows) // 2
         yield from self._copy_parts(table, rows[:middle])
         yield from self._copy_parts(table, rows[middle:])
 
-    def _copies(self, table: pa.Table) -> bool:
+    def _refusal(self, table: pa.Table) -> psycopg.Error | None:
+        """Copy rows; return the error if PostgreSQL refuses one of them. Raises: errors that no row has caused."""
         try:
             self._send(table)
         except psycopg.Error as error:
             if not _is_of_a_row(error):
                 raise
-            return False
-        return True
+            return error
+        return None
 
     def _send(self, table: pa.Table) -> None:
         if not table.num_rows:

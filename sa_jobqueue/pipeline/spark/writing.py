@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from socket import gethostname
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -27,13 +27,24 @@ from pyspark.sql.types import StructType
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.pipeline.spark.errors import ReadError
-from sa_jobqueue.pipeline.spark.options import WRITING, Option, Options, Use, one_of, text, traceparent, whole
+from sa_jobqueue.pipeline.spark.options import (
+    WRITING,
+    Option,
+    Options,
+    Use,
+    checked,
+    one_of,
+    refuse,
+    text,
+    traceparent,
+    whole,
+)
 from sa_jobqueue.pipeline.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
 from sa_jobqueue.pipeline.spark.validation import Rules
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -48,28 +59,19 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
-def _name(name: str, given: str) -> str:
-    try:
-        check_name(name, given)
-    except InvalidJobError as error:
-        raise InvalidOptionError(name, error.reason) from None
+def _text_of(name: str, given: str, *, check: Callable[[str, str], object]) -> str:
+    checked(check, name, given)
     return given
 
 
-def _key(name: str, given: str) -> str:
-    try:
-        check_text(name, given)
-    except InvalidJobError as error:
-        raise InvalidOptionError(name, error.reason) from None
-    return given
-
+_job_name: Final = partial(_text_of, check=check_name)
 
 OPTIONS: Final = (
     Option(
         "writeId",
         frozenset({Use.WRITE}),
         "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
-        _key,
+        partial(_text_of, check=check_text),
     ),
     Option(
         "onRepeat",
@@ -92,8 +94,10 @@ OPTIONS: Final = (
         partial(one_of, known=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
-    Option("type", WRITING, "The job type of rows that have none.", _name),
-    Option("queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _name),
+    Option("type", WRITING, "The job type of rows that have none.", _job_name),
+    Option(
+        "queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _job_name
+    ),
     Option(
         "priority",
         WRITING,
@@ -310,9 +314,9 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     option `type`.
     """
     if overwrite and options.use is Use.STREAM_WRITE:
-        raise InvalidOptionError("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')
+        refuse("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')
     if overwrite:
-        raise InvalidOptionError("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
+        refuse("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
     check_columns(schema, has_type=options["type"] is not None)
     with write_errors(options), connect(options) as connection:
         queue = find_queue(connection, options)
@@ -329,11 +333,7 @@ def _check_own_columns(queue: Queue) -> None:
     ours = {column.name for column in Queue(queue.layout).model.__table__.columns}
     for column in table.columns:
         if column.name not in ours and not column.nullable and column.server_default is None and column.computed is None:
-            _refuse("app", f"the column {column.name!r} of its model must have a value: give it a server_default")
-
-
-def _refuse(option: str, reason: str) -> NoReturn:
-    raise InvalidOptionError(option, reason)
+            refuse("app", f"the column {column.name!r} of its model must have a value: give it a server_default")
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
