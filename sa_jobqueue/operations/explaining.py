@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -200,7 +201,9 @@ class Explainer:
 
     def explain(self, job: Any, above: frozenset[Any] = frozenset()) -> Explanation:
         """Return the explanation of a job. `above`: the jobs that wait for it, up to the one that was asked for."""
-        cause, sentence, evidence, blockers = self._answer(job, above)
+        evidence: dict[str, Any] = {}
+        blockers: list[Explanation] = []
+        cause, sentence = self._answer(job, evidence, blockers, above)
         if (made := schedule_of(self.session, job, self.model)) is not None:
             evidence |= {"schedule": made[0], "fired_for": made[1]}
             sentence += f" It was created by the schedule {made[0]!r}."
@@ -213,30 +216,33 @@ class Explainer:
             cause=cause,
             sentence=sentence,
             evidence=evidence,
-            blockers=blockers,
+            blockers=tuple(blockers),
         )
 
-    def _answer(self, job: Any, above: frozenset[Any]) -> tuple[Cause, str, dict[str, Any], tuple[Explanation, ...]]:
+    def _answer(
+        self, job: Any, evidence: dict[str, Any], blockers: list[Explanation], above: frozenset[Any]
+    ) -> tuple[Cause, str]:
+        """Return the cause and the sentence; fill in the evidence, and the explanations of what a blocked job waits for."""
         if job.status in ENDED:
-            return (*self._ended(job), ())
+            return self._ended(job, evidence)
         given = {"subjects": [str(job.id)], "limit": 1}
         if (refused := self.session.execute(quarantine.page(self.model), given).mappings().first()) is not None:
-            return (*self._quarantined(job, refused), ())
+            return self._quarantined(refused, evidence)
         if job.status is JobStatus.RUNNING:
-            return (*self._running(job), ())
+            return self._running(job, evidence)
         if job.status is JobStatus.BLOCKED:
-            return self._blocked(job, above)
-        return (*self._pending(job), ())
+            return self._blocked(job, evidence, blockers, above)
+        return self._pending(job, evidence)
 
-    def _ended(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
-        evidence: dict[str, Any] = {"completed_at": job.completed_at, "attempts": job.attempt}
+    def _ended(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str]:
+        evidence |= {"completed_at": job.completed_at, "attempts": job.attempt}
         if job.status is JobStatus.COMPLETED:
             by = f"by worker {job.completed_by}" if job.completed_by else "without a worker"
-            return Cause.COMPLETED, f"It completed {self._ago(job.completed_at)} ago, {by}.", evidence
+            return Cause.COMPLETED, f"It completed {self._ago(job.completed_at)} ago, {by}."
         if job.status is JobStatus.CANCELLED:
             why = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
             sentence = f"It was cancelled {self._ago(job.completed_at)} ago and will not run{why}."
-            return Cause.CANCELLED, sentence, evidence
+            return Cause.CANCELLED, sentence
         where = DeadLetterFilter(job_ids=[job.id], resolved=None)
         dead_letters = list_dead_letters(self.session, where=where, limit=1, model=self.model).items
         reason = dead_letters[0].reason if dead_letters else "no dead letter found"
@@ -245,22 +251,22 @@ class Explainer:
         what = f"It died {self._ago(job.completed_at)} ago ({reason}) after {_times(job.attempt, 'attempt')}"
         error = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
-        return Cause.DEAD, f"{what}{error}. It will not run again automatically; {todo}.", evidence
+        return Cause.DEAD, f"{what}{error}. It will not run again automatically; {todo}."
 
-    def _quarantined(self, job: Any, refused: RowMapping) -> tuple[Cause, str, dict[str, Any]]:
+    def _quarantined(self, refused: RowMapping, evidence: dict[str, Any]) -> tuple[Cause, str]:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
-        evidence = {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
+        evidence |= {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
         what = _REFUSED[RefusedWrite(refused["statement"])]
         since = self._ago(refused["first_failed_at"])
         sentence = (
             f"{what}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
             f"{refused['error']}. Correct the row, or the constraint or trigger that rejects it; the write is retried."
         )
-        return Cause.QUARANTINED, sentence, evidence
+        return Cause.QUARANTINED, sentence
 
-    def _running(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
+    def _running(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str]:
         worker = self.workers.get(job.leased_by)
-        evidence: dict[str, Any] = {
+        evidence |= {
             "worker": job.leased_by,
             "started_at": job.started_at,
             "attempt": job.attempt,
@@ -274,7 +280,7 @@ class Explainer:
             who = "a worker that serves the queue will rescue it within seconds"
             if not self.live:
                 who = "no worker is alive to rescue it: start one (sa-jobqueue worker)"
-            return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
+            return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}."
         for step in list_steps(self.session, job.id, limit=1, model=self.model):
             evidence |= {"last_step": step.name}
             number += f", last recorded step {step.name!r}"
@@ -282,28 +288,29 @@ class Explainer:
         if job.leased_until and job.leased_until < self.now:
             until = f"; its timeout passed {self._ago(job.leased_until)} ago, and its handler has not stopped"
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
-        return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}.", evidence
+        return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}."
 
-    def _blocked(self, job: Any, above: frozenset[Any]) -> tuple[Cause, str, dict[str, Any], tuple[Explanation, ...]]:
+    def _blocked(
+        self, job: Any, evidence: dict[str, Any], blockers: list[Explanation], above: frozenset[Any]
+    ) -> tuple[Cause, str]:
         waits = self.session.execute(explaining.waited_for(self.model), {"job_id": job.id, "limit": _WIDE}).all()
-        evidence: dict[str, Any] = {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
+        evidence |= {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
         if all(wait.outcome is JobStatus.COMPLETED for wait in waits):
             sentence = "All its blockers have ended; a worker is about to unblock it."
             if not self.live:
                 sentence = (
                     "All its blockers have ended, and no worker is alive to unblock it: start one (sa-jobqueue worker)."
                 )
-            return Cause.UNBLOCKING, sentence, evidence, ()
+            return Cause.UNBLOCKING, sentence
         below = above | {job.id}
-        found: list[Explanation] = []
         if len(above) < _DEEP:
             for wait in waits:
                 if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
                     last = get_job(self.session, wait.last_job_id, model=self.model)
-                    found.append(self.explain(last, below))
-        found.sort(key=lambda one: _STUCK_FIRST.index(one.cause))
+                    blockers.append(self.explain(last, below))
+        blockers.sort(key=lambda one: _STUCK_FIRST.index(one.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
-        root = found[0].roots[0] if found else None
+        root = blockers[0].roots[0] if blockers else None
         if root is not None and root.cause is Cause.BLOCKED:
             # The end of the search, not of the chains.
             sentence += (
@@ -314,19 +321,15 @@ class Explainer:
             sentence += f"; the root cause is {root.type_name} {root.job_id}. {root.sentence}"
         else:
             sentence += "."
-        return Cause.BLOCKED, sentence, evidence, tuple(found)
+        return Cause.BLOCKED, sentence
 
-    def _pending(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
-        evidence: dict[str, Any] = {
-            "scheduled_at": job.scheduled_at,
-            "attempt": job.attempt,
-            "max_attempts": job.max_attempts,
-        }
+    def _pending(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str]:
+        evidence |= {name: getattr(job, name) for name in ("scheduled_at", "attempt", "max_attempts")}
         if job.scheduled_at > self.now:
             due = f"in {span(job.scheduled_at - self.now)}"
             attempts = list_attempts(self.session, job.id, limit=1, newest_first=True, model=self.model).items
             if not attempts:
-                return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
+                return Cause.SCHEDULED, f"It is scheduled for later: due {due}."
             last = attempts[0]
             if last.outcome == AttemptOutcome.SNOOZED and (step := self._suspended(job, evidence)) is not None:
                 return step
@@ -334,10 +337,10 @@ class Explainer:
             evidence |= {"outcome": last.outcome, "error": error, "worker": last.worker_id}
             error_text = f" with {_error(job.type_name, last.error)}" if last.error else ""
             what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{error_text}"
-            return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}.", evidence
+            return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}."
         return self._due(job, evidence)
 
-    def _suspended(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+    def _suspended(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str] | None:
         """Return the explanation of a job that sleeps or waits for an event, else None."""
         for step in list_steps(self.session, job.id, limit=1, model=self.model):
             where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
@@ -349,10 +352,10 @@ class Explainer:
                 sentence = f"It has waited for event {step.event!r} for {self._ago(step.started_at)} {where}; {todo}."
                 if evidence["similar_event"]:
                     sentence += f" Meanwhile event {evidence['similar_event']!r} was sent: compare the names."
-                return Cause.WAITING_FOR_EVENT, sentence, evidence
+                return Cause.WAITING_FOR_EVENT, sentence
             if step.completed_at > self.now and step.kind == StepKind.SLEEP:
                 evidence |= {"step": step.name}
-                return Cause.SLEEPING, f"It sleeps {where}; it is due {due}.", evidence
+                return Cause.SLEEPING, f"It sleeps {where}; it is due {due}."
         return None
 
     def _similar_event(self, event: str, since: datetime) -> str | None:
@@ -364,52 +367,49 @@ class Explainer:
             iter(get_close_matches(event, [name for name in names if _NUMBER.findall(name) == digits], 1, 0.7)), None
         )
 
-    def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
+    def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str]:
         since = f"It has been due for {self._ago(job.scheduled_at)}"
         serving = [worker for worker in self.live if job.queue in worker.queues]
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
         settings = self._settings(job)
-        paused = self._paused(settings, since, evidence)
-        if paused is not None:
+        if (paused := self._paused(settings, since, evidence)) is not None:
             return paused
         if not self.live:
-            return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
+            start = "start one (sa-jobqueue worker)"
+            if self.session.execute(storage.server()).one().read_only_by is not None:
+                start = "the database is read-only, so that none can work: default_transaction_read_only"
+            return Cause.NO_WORKER, f"{since}, and no worker is alive: {start}."
         if not serving:
             alive = _times(len(self.live), "live worker")
             elsewhere = self._elsewhere(job, settings, evidence)
-            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}{elsewhere}.", evidence
+            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}{elsewhere}."
         if not able:
             workers = f"{_times(len(serving), 'worker')} of {job.queue!r}"
             unknown = f"{since}, and none of {workers} has a handler for {job.type_name!r}"
-            return Cause.TYPE_UNKNOWN, f"{unknown}{self._elsewhere(job, settings, evidence)}.", evidence
+            return Cause.TYPE_UNKNOWN, f"{unknown}{self._elsewhere(job, settings, evidence)}."
         if not ready:
             who = ", ".join(worker.id for worker in able[:_NAMED]) + (" and others" if len(able) > _NAMED else "")
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
-            return Cause.DRAINING, f"{since}, and every worker that could run it is draining ({who}): {todo}.", evidence
-        held = self._held_back(job, settings, since, evidence)
-        if held is not None:
+            return Cause.DRAINING, f"{since}, and every worker that could run it is draining ({who}): {todo}."
+        if (held := self._held_back(job, settings, since, evidence)) is not None:
             return held
         is_late = self.now > job.scheduled_at + _CLAIMED_WITHIN
-        if is_late and (locked := self._locked(job)) is not None:
-            evidence |= locked[1]
-            return Cause.LOCKED, f"{since}, but {locked[0]}.", evidence
+        if is_late and (locked := self._locked(job, evidence)):
+            return Cause.LOCKED, f"{since}, but {locked}."
         if is_late and all(worker.failure for worker in ready):
             evidence |= {"worker": ready[0].id, "failure": ready[0].failure}
             failing = f"{since}, but every worker that could run it keeps failing ({ready[0].id}: {ready[0].failure})"
-            return Cause.WORKER_FAILING, f"{failing}. Correct the cause; they try again every few seconds.", evidence
+            return Cause.WORKER_FAILING, f"{failing}. Correct the cause; they try again every few seconds."
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.used for worker in ready)
-        if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
-            evidence |= taken[1]
-            return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
+        if taken := self._type_slots_in_use(job, ready, evidence):
+            return Cause.BUSY, f"{since}, but {taken}."
         before = self._ahead(job)
         evidence |= {"ahead": before, "slots": slots, "running": running}
         asked = running >= slots or self.now > job.scheduled_at + _SOON
-        if asked and (decided := _delayed_by_selector(job, ready, ahead=before, is_full=running >= slots)) is not None:
-            cause, sentence, which = decided
-            evidence |= which
-            return cause, f"{since}, {sentence}.", evidence
+        if asked and (decided := _delayed_by_selector(job, ready, evidence, ahead=before, is_full=running >= slots)):
+            return decided[0], f"{since}, {decided[1]}."
         if before == 0 and running < slots:
             then = "it starts within 5 s"
             if is_late:
@@ -417,29 +417,32 @@ class Explainer:
                     "it should have started by now. If the workers' poll interval is longer than that, its notification was "
                     f"lost; otherwise the worker does not claim: see the log and /readyz of {ready[0].id}"
                 )
-            return Cause.READY, f"{since}, it is next and a worker has a free slot: {then}.", evidence
+            return Cause.READY, f"{since}, it is next and a worker has a free slot: {then}."
         noun = QueueKey(job.queue, job.fairness_key).named
         if before == 0:
             stuck = sum(worker.stuck_threads for worker in ready)
             evidence |= {"stuck_threads": stuck}
             threads = f", {stuck} of them by threads of ended attempts that have not returned" if stuck else ""
             in_use = f"all {_times(slots, 'slot')} of {_times(len(ready), 'worker')} are in use{threads}"
-            return Cause.BUSY, f"{since} and is next, but {in_use}{self._used_by(ready, evidence)}.", evidence
+            return Cause.BUSY, f"{since} and is next, but {in_use}{self._used_by(ready, evidence)}."
         return (
             Cause.QUEUED,
             f"{since}, behind {_many(before)} of {noun}{self._expected(job, before, evidence)}.",
-            evidence,
         )
 
     def _used_by(self, workers: Sequence[WorkerStatus], evidence: dict[str, Any]) -> str:
         """Return the job type that has most of the slots of workers, and its longest running job."""
-        given = {"worker_ids": [worker.id for worker in workers]}
-        row = self.session.execute(explaining.most_running(self.model), given).first()
-        if row is None:
-            return ""
-        evidence |= {"held_by": [row.job_id], "mostly": row.type_name}
-        ran = f"the longest for {self._ago(row.started_at)} (job {row.job_id})"
-        return f"; {row.n:,} of them by {row.type_name}, {ran}"
+        given = {"queue": None, "fairness_key": None, "type_name": None}
+        ids = {worker.id for worker in workers}
+        rows = [row for row in self.session.execute(explaining.holders(self.model), given) if row.worker_id in ids]
+        running = Counter[str]()
+        for row in rows:
+            running[row.type_name] += row.n
+        for type_name, n in running.most_common(1):
+            first = next(row for row in rows if row.type_name == type_name)
+            evidence |= {"held_by": [first.job_id], "mostly": type_name}
+            return f"; {n:,} of them by {type_name}, the longest for {self._ago(first.started_at)} (job {first.job_id})"
+        return ""
 
     def _ahead(self, job: Any) -> int:
         """Count the due jobs of its fairness key that are before it."""
@@ -462,7 +465,7 @@ class Explainer:
         evidence |= {"served_in": queue, "move": move}
         return f"; its type is {is_served} in queue {queue!r}, to move the waiting jobs there: {move}"
 
-    def _locked(self, job: Any) -> tuple[str, dict[str, Any]] | None:
+    def _locked(self, job: Any, evidence: dict[str, Any]) -> str:
         """Describe the session that has locked the job's row, or that the workers' statements wait for, if there is one."""
         row = self.session.execute(explaining.locked_by(self.model), {"job_id": job.id}).mappings().first()
         what = "has locked its row"
@@ -471,9 +474,9 @@ class Explainer:
             row = next((one for one in held if one["waited_for"] > _CLAIMED_WITHIN), None)
             what = "holds a lock that workers wait for"
         if row is None:
-            return None
-        evidence = {"locked_by": row["pid"] or None, "locked_for": row["locked_for"], "query": shortened(row["query"])}
-        return f"{holder_of(row)} {what}; to end it: {end_of(row)}", evidence
+            return ""
+        evidence |= {"locked_by": row["pid"] or None, "locked_for": row["locked_for"], "query": shortened(row["query"])}
+        return f"{holder_of(row)} {what}; to end it: {end_of(row)}"
 
     def _settings(self, job: Any) -> _Settings:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""
@@ -484,7 +487,7 @@ class Explainer:
             ("type", QueueKey(job.type_name), list_job_types(self.session, names=[job.type_name], model=self.model).items),
         )
 
-    def _paused(self, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+    def _paused(self, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str] | None:
         """Return the explanation if its queue or type is paused, else None."""
         for what, key, found in settings:
             cause = Cause.TYPE_PAUSED if what == "type" else Cause.QUEUE_PAUSED
@@ -494,19 +497,16 @@ class Explainer:
                 who = f" by {by}" if by else ""
                 todo = f"sa-jobqueue {what}s resume {key.arguments}"
                 paused = f"its {_what(what, key)} was paused {self._ago(since_when)} ago{who}"
-                return cause, f"{since}, but {paused}: {todo}.", evidence
+                return cause, f"{since}, but {paused}: {todo}."
         return None
 
-    def _held_back(
-        self, job: Any, settings: _Settings, since: str, evidence: dict[str, Any]
-    ) -> tuple[Cause, str, dict[str, Any]] | None:
+    def _held_back(self, job: Any, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str] | None:
         """Return the explanation if its deadline, its ordering key or a limit across workers delays it, else None."""
         if job.expires_at is not None and job.expires_at <= self.now:
             evidence |= {"expires_at": job.expires_at}
             return (
                 Cause.EXPIRED,
                 f"{since}, but it did not start in time: it expired {self._ago(job.expires_at)} ago, and workers cancel it.",
-                evidence,
             )
         if job.ordering_key is not None:
             key = {"ordering_key": job.ordering_key}
@@ -519,7 +519,7 @@ class Explainer:
                     one = self.explain(get_job(self.session, first.id, model=self.model))
                     if one.cause is not Cause.WAITING_FOR_ORDERING_KEY:
                         sentence = f"{sentence.removesuffix('.')}. Of that job: {one.sentence}"
-                return Cause.WAITING_FOR_ORDERING_KEY, sentence, evidence
+                return Cause.WAITING_FOR_ORDERING_KEY, sentence
         most = [found[0].global_concurrency if found else None for _, _, found in settings]
         if len(settings) > 2 and most[1] is None and settings[0][2]:
             most[1] = cast("QueueStatus", settings[0][2][0]).concurrency_per_key
@@ -533,21 +533,19 @@ class Explainer:
                 if limit is not None and count >= limit:
                     evidence |= {"global_concurrency": limit, "running": count, "limit_of": (what, *of)}
                     todo = f"sa-jobqueue {what}s set {of.arguments} --global-concurrency"
-                    words, who = _longest_running(self.session, self.model, self.now, what, of)
-                    evidence |= who
-                    holder = self.workers.get(who.get("longest_on", ""))
+                    words = self._longest_running(what, of, evidence)
+                    holder = self.workers.get(evidence.get("longest_on", ""))
                     if holder is not None and holder.silent_for > self.ttl:
                         words += f", which has had no heartbeat for {span(holder.silent_for)}"
                     runs = f"its {_what(what, of)} runs {_times(count, 'job')}, its limit is {limit}{words}"
-                    return Cause.LIMITED, f"{since}, but {runs}: {todo}.", evidence
-        if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
-            evidence |= rate[1]
+                    return Cause.LIMITED, f"{since}, but {runs}: {todo}."
+        if rate := self._delayed_by_rate(job, evidence):
             if before := self._ahead(job):
-                turn = rate[1]["next_start"] + timedelta(seconds=before * rate[1]["weight"] / rate[1]["per_second"])
+                turn = evidence["next_start"] + timedelta(seconds=before * evidence["weight"] / evidence["per_second"])
                 evidence |= {"ahead": before, "expected_wait": turn}
                 at_least = "at least " if before >= COUNTED else ""
                 since = f"{since}, {_many(before)} are before it and its turn comes in {at_least}{span(turn)}"
-            return Cause.RATE_LIMITED, f"{since}, but {rate[0]}.", evidence
+            return Cause.RATE_LIMITED, f"{since}, but {rate}."
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
@@ -568,6 +566,56 @@ class Explainer:
         evidence |= {"per_second": rate, "expected_wait": wait}
         at_least = "at least " if before >= COUNTED else ""
         return f"; at {rate:,.1f} jobs per second it starts in {at_least}{span(wait)}"
+
+    def _longest_running(self, what: str, of: QueueKey, evidence: dict[str, Any]) -> str:
+        """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
+
+        The description is empty if none is running.
+        """
+        queue, type_name = (of.queue, None) if what == "queue" else (None, of.queue)
+        # For a queue: the jobs of all of its keys.
+        given = {"queue": queue, "fairness_key": of.fairness_key or None, "type_name": type_name}
+        rows = self.session.execute(explaining.holders(self.model), given).all()
+        evidence["held_by"] = [row.job_id for row in rows]
+        if not rows:
+            return ""
+        first = rows[0]
+        evidence["longest_on"] = first.worker_id
+        return f"; the longest running is job {first.job_id}, for {self._ago(first.started_at)}, on {first.worker_id}"
+
+    def _type_slots_in_use(self, job: Any, ready: Sequence[WorkerStatus], evidence: dict[str, Any]) -> str:
+        """Return the explanation if all slots of a job's type are in use in the workers that could run it."""
+        slots = {worker.id: worker.type_slots.get(job.type_name) for worker in ready}
+        if None in slots.values():
+            return ""
+        given = {"queue": None, "fairness_key": None, "type_name": job.type_name}
+        rows = self.session.execute(explaining.holders(self.model), given).all()
+        running = {row.worker_id: row.n for row in rows}
+        if any(running.get(worker_id, 0) < (most or 0) for worker_id, most in slots.items()):
+            return ""
+        words = self._longest_running("type", QueueKey(job.type_name), evidence)
+        total = sum(most or 0 for most in slots.values())
+        evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
+        where = "1 worker" if len(ready) == 1 else f"{len(ready):,} workers"
+        return f"all {total:,} slots of type {job.type_name!r} in {where} are in use{words}"
+
+    def _delayed_by_rate(self, job: Any, evidence: dict[str, Any]) -> str:
+        """Describe the rate limit of the queue, fairness key or type that delays a job, if there is one."""
+        weight = max(job.rate_cost or 1, 1)
+        asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
+        for row in self.session.execute(explaining.rates(self.model), asked):
+            rate = Rate.of(row)
+            if rate is None or rate.fitting([weight]):
+                continue
+            wait = rate.wait(weight)
+            evidence |= {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
+            evidence |= {"limit_of": (row.what, row.name, row.fairness_key)}
+            what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
+            if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
+                what += f" of {rate.limit:,} in any {span(rate.period)}"
+            todo = f"sa-jobqueue {row.what}s set {QueueKey(row.name, row.fairness_key).arguments} --rate-limit"
+            return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}"
+        return ""
 
     def _ago(self, instant: datetime) -> str:
         return span(self.now - instant)
@@ -613,69 +661,13 @@ def _error(type_name: str, error: Any) -> str:
     return f"{kind}: {message}"[:200] if message else str(kind)
 
 
-def _longest_running(
-    session: Session, model: type[JobMixin[Any]], now: datetime, what: str, of: QueueKey
-) -> tuple[str, dict[str, Any]]:
-    """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
-
-    The description is empty if none is running.
-    """
-    queue, type_name = (of.queue, None) if what == "queue" else (None, of.queue)
-    # For a queue: the jobs of all of its keys.
-    given = {"queue": queue, "fairness_key": of.fairness_key or None, "type_name": type_name}
-    rows = session.execute(explaining.holders(model), given).all()
-    if not rows:
-        return "", {"held_by": []}
-    first = rows[0]
-    words = f"; the longest running is job {first.job_id}, for {span(now - first.started_at)}, on {first.worker_id}"
-    return words, {"held_by": [row.job_id for row in rows], "longest_on": first.worker_id}
-
-
-def _type_slots_in_use(
-    session: Session, job: Any, model: type[JobMixin[Any]], now: datetime, ready: Sequence[WorkerStatus]
-) -> tuple[str, dict[str, Any]] | None:
-    """Return the explanation if all slots of a job's type are in use in the workers that could run it, else None."""
-    slots = {worker.id: worker.type_slots.get(job.type_name) for worker in ready}
-    if None in slots.values():
-        return None
-    given = {"queue": None, "fairness_key": None, "type_name": job.type_name}
-    rows = session.execute(explaining.holders(model), given).all()
-    running = {row.worker_id: row.n for row in rows}
-    if any(running.get(worker_id, 0) < (most or 0) for worker_id, most in slots.items()):
-        return None
-    words, evidence = _longest_running(session, model, now, "type", QueueKey(job.type_name))
-    total = sum(most or 0 for most in slots.values())
-    evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
-    where = "1 worker" if len(ready) == 1 else f"{len(ready):,} workers"
-    return f"all {total:,} slots of type {job.type_name!r} in {where} are in use{words}", evidence
-
-
-def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
-    """Describe the rate limit of the queue, fairness key or type that delays a job; None if there is no such limit."""
-    weight = max(job.rate_cost or 1, 1)
-    asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
-    for row in session.execute(explaining.rates(model), asked):
-        rate = Rate.of(row)
-        if rate is None or rate.fitting([weight]):
-            continue
-        wait = rate.wait(weight)
-        evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
-        evidence |= {"limit_of": (row.what, row.name, row.fairness_key)}
-        what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
-        if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
-            what += f" of {rate.limit:,} in any {span(rate.period)}"
-        todo = f"sa-jobqueue {row.what}s set {QueueKey(row.name, row.fairness_key).arguments} --rate-limit"
-        return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}", evidence
-    return None
-
-
 def _limit(row: Any) -> str:
     return _what(row.what, QueueKey(row.name, row.fairness_key))
 
 
 def _delayed_by_selector(
-    job: Any, ready: Sequence[WorkerStatus], *, ahead: int, is_full: bool
-) -> tuple[Cause, str, dict[str, Any]] | None:
+    job: Any, ready: Sequence[WorkerStatus], evidence: dict[str, Any], *, ahead: int, is_full: bool
+) -> tuple[Cause, str] | None:
     """Return the explanation if a selector did not select a due job, or has yet to decide, else None.
 
     `ready`: the workers that could run it. `ahead`: how many due jobs of its queue are before it in the default order.
@@ -688,10 +680,10 @@ def _delayed_by_selector(
     worker_id, one = max(selectors.items(), key=lambda item: int(item[1]["window"]))
     which = f"the selector {one['function']} of queue {queue!r} (worker {worker_id})"
     longest = None if one["max_wait"] is None else timedelta(seconds=one["max_wait"])
-    evidence = {"selector": one["function"], "chosen_by": sorted(selectors), "window": one["window"], "max_wait": longest}
+    evidence |= {"selector": one["function"], "chosen_by": sorted(selectors), "window": one["window"], "max_wait": longest}
     if is_full:
-        return Cause.BUSY, f"all slots are in use, and {which} decides which job is next", evidence
+        return Cause.BUSY, f"all slots are in use, and {which} decides which job is next"
     bound = "it has no max_wait, so a job that it never selects never starts"
     if longest is not None:
         bound = f"the job starts without it once it has been a candidate for the max_wait of {span(longest)}"
-    return Cause.NOT_SELECTED, f"and workers have free slots, but {which} did not select it; {bound}", evidence
+    return Cause.NOT_SELECTED, f"and workers have free slots, but {which} did not select it; {bound}"

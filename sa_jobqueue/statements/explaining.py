@@ -52,9 +52,8 @@ def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
-    Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the
-    longest first.
-    Locks: none. Index: `ix_job_running`, every running job.
+    Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, type_name, n, job_id, started_at)` for
+    each worker and type, the longest first. Locks: none. Index: `ix_job_running`, every running job.
     """
     job = table(model)
     queue, fairness_key = sa.bindparam("queue", type_=sa.Text), sa.bindparam("fairness_key", type_=sa.Text)
@@ -62,6 +61,7 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(
             job.c.leased_by.label("worker_id"),
+            job.c.type_name,
             sa.func.count().label("n"),
             Grouping(sa.func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id"),
             sa.func.min(job.c.started_at).label("started_at"),
@@ -72,26 +72,8 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             fairness_key.is_(None) | (job.c.fairness_key == fairness_key),
             type_name.is_(None) | (job.c.type_name == type_name),
         )
-        .group_by(job.c.leased_by)
+        .group_by(job.c.leased_by, job.c.type_name)
         .order_by(sa.func.min(job.c.started_at))
-    )
-
-
-@once_a_model
-def most_running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return the job type of most of the running jobs of some workers, and its job that has run longest.
-
-    Parameters: `worker_ids`. Shape: `(type_name, n, job_id, started_at)`, at most one row. Locks: none.
-    Index: `ix_job_running`, every running job.
-    """
-    job = table(model)
-    first = Grouping(sa.func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id")
-    return (
-        sa.select(job.c.type_name, sa.func.count().label("n"), first, sa.func.min(job.c.started_at).label("started_at"))
-        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.any_(array("worker_ids", sa.Text())))
-        .group_by(job.c.type_name)
-        .order_by(sa.func.count().desc(), job.c.type_name)
-        .limit(sa.literal_column("1"))
     )
 
 

@@ -154,7 +154,7 @@ def _schedule(world: World, name: str, cron: str, policy: str = "one") -> None:
     world.sql("SELECT pg_notify(:channel, '')", channel=Job.__jobqueue__.channel("rules"))  # as operations on schedules do
 
 
-@incident(says=r"Worker weak:\S+ keeps failing: claimer: .*permission denied for table job; 2 jobs wait", threshold=60)
+@incident(says=r"Worker weak:\S+ keeps failing: \w+: .*permission denied for table job", threshold=60)
 def worker_without_a_privilege(world: World) -> Staged:
     """The role of a worker lacks a privilege."""
     world.sql("DO $$ BEGIN CREATE ROLE weak; EXCEPTION WHEN duplicate_object THEN END $$")
@@ -166,7 +166,7 @@ def worker_without_a_privilege(world: World) -> Staged:
     return Staged("weak", lambda seen: world.sql("GRANT UPDATE ON job TO weak"), DUE)
 
 
-@incident(says=r"At least 30 jobs of send_text failed: ConnectionError; they are due again in 29 min", threshold=0)
+@incident(says=r"At least 30 jobs of send_text failed: ConnectionError; they are due again in \d+ min", threshold=0)
 def long_backoff(world: World) -> Staged:
     """After an outage, jobs are due again in a long time."""
     soon = func.now() + timedelta(minutes=30)
