@@ -52,8 +52,8 @@ def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
-    Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, type_name, n, job_id, started_at)` for
-    each worker and type, the longest first. Locks: none. Index: `ix_job_running`, every running job.
+    Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, type_name, n, job_id, started_at)`
+    for each worker and type, the longest first. Locks: none. Index: `ix_job_running`, every running job.
     """
     job = table(model)
     queue, fairness_key = sa.bindparam("queue", type_=sa.Text), sa.bindparam("fairness_key", type_=sa.Text)

@@ -26,7 +26,7 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.settings import QueueSettings, TypeSettings
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 
 pytestmark = both_servers
@@ -329,6 +329,19 @@ def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session,
     workers.add("well:1")
     assert explain_job(session, late).cause is Cause.READY
     assert explain_job(session, young).cause is Cause.QUEUED
+
+
+@own_database
+def test_without_a_worker_explain_asks_whether_the_database_is_read_only(engine: Engine, jobs: Jobs) -> None:
+    job = jobs.add(due_in=-26)
+    with engine.begin() as connection:
+        database = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+        connection.exec_driver_sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    engine.dispose()
+    with Session(engine) as session:
+        found = explain_job(session, job)
+    assert found.cause is Cause.NO_WORKER
+    assert found.sentence.endswith("the database is read-only, so that none can work: default_transaction_read_only.")
 
 
 def test_explain_names_the_reason_of_a_cancelled_job(session: Session, jobs: Jobs) -> None:

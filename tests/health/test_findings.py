@@ -21,6 +21,7 @@ from sa_jobqueue.observe.health.findings import FOUND_ELSEWHERE, judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import Cause, dismiss_dead_letters, upsert_queue
 from sa_jobqueue.settings import QueueSettings
+from sa_jobqueue.types import DeadReason
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
@@ -300,6 +301,14 @@ def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs
         dismiss_dead_letters(session, by="ann")
     (retries,) = [one for one in health(engine).findings if one.code is Code.RETRIES]
     assert "most of them of sync and fairness key 'acme': ValueError" in retries.summary
+
+
+def test_jobs_that_may_have_killed_their_workers_are_said_to(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    jobs.add(JobStatus.DEAD, reason=DeadReason.LOST, error={"type": "Lost"})
+    (found,) = health(engine).findings
+    assert found.summary.startswith("1 dead letter of test: Lost (lost)")
+    assert found.advice.startswith("Their workers died in each attempt, perhaps because of them (out of memory?). See")
 
 
 ELSEWHERE = {

@@ -24,7 +24,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.types import RefusedWrite
+from sa_jobqueue.types import DeadReason, RefusedWrite
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
@@ -431,8 +431,12 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
             of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
             what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
             summary = f"{what}{why} ({group.reason}); {ages}."
+            died = group.reason == DeadReason.LOST
+            todo = (
+                f"Their workers died in each attempt, perhaps because of them (out of memory?). {advice}" if died else advice
+            )
             # A sum of groups: only the largest has the severity of all.
-            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, advice, **_of(group))
+            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, todo, **_of(group))
         if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
             what = "other dead letter" if listed else "dead letter"
             summary = (
