@@ -15,7 +15,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import once_a_model
+from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.types import JobStatus
 
 Group = tuple[dict[str, str], list[Any]]
@@ -52,7 +52,7 @@ def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
     return {
         attribute.key: attribute.columns[0]
         for attribute in inspect(kind).column_attrs
-        if attribute.columns[0] in kind.__table__.c.values()
+        if attribute.columns[0] in table(kind).c.values()
         and attribute.columns[0].computed is None
         # A job whose transaction was rolled back has that of the row it never became.
         and attribute.key not in {"scheduled_at", "changed_xid"}
@@ -275,7 +275,7 @@ def arrays(
     dumps = getattr(dialect, "_json_serializer", None) or json.dumps
     values: dict[str, Sequence[Any]] = {}
     for (name, key), column in zip(names.items(), _values(names, group), strict=True):
-        column_type = kind.__table__.c[name].type
+        column_type = table(kind).c[name].type
         given: Sequence[Any] = column
         if name == "input":
             given = [input_text(job) for job in group]

@@ -26,6 +26,7 @@ from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs
+from sa_jobqueue.statements._parts import table
 from sa_jobqueue.tracing import announce_bulk
 
 CHUNK: Final = 64 * 1024
@@ -120,7 +121,7 @@ def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str,
     """Return values, by column, in COPY's text format."""
     given: list[Any] = []
     for name, value in values.items():
-        kind = model.__table__.c[name].type.dialect_impl(connection.dialect)
+        kind = table(model).c[name].type.dialect_impl(connection.dialect)
         processor = kind.bind_processor(connection.dialect)
         given.append(processor(value) if processor else value)
     driver = connection.connection.driver_connection

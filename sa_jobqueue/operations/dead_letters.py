@@ -133,9 +133,10 @@ def redrive_dead_letters(
     check_after(model, after)
     conditions = _conditions(model, where)
     found = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
-    ids, following = _cut(found, limit)
+    page = page_of(found, limit=limit, position=lambda job_id: job_id)
+    ids = page.items
     if dry_run or not ids:
-        return BulkResult(ids, len(ids), following)
+        return BulkResult(ids, len(ids), page.next)
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
     # One that another transaction has just redriven is skipped.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
@@ -150,7 +151,7 @@ def redrive_dead_letters(
     if by:
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
         record(session, "redrive_dead_letters", by=by, ids=dead, matched=len(ids), model=model, where=where)
-    return BulkResult(dead, len(ids), following)
+    return BulkResult(dead, len(ids), page.next)
 
 
 def dismiss_dead_letters(
@@ -173,16 +174,11 @@ def dismiss_dead_letters(
     check_after(model, after)
     conditions = _conditions(model, where)
     unresolved = dead_letters.unresolved(model, *conditions, after=after, limit=limit + 1, lock=not dry_run)
-    ids, following = _cut(session.scalars(unresolved).all(), limit)
-    if not dry_run and ids:
-        session.execute(dead_letters.dismiss(model, ids, by=by))
-        record(session, "dismiss_dead_letters", by=by, ids=ids, model=model, where=where)
-    return BulkResult(ids, len(ids), following)
-
-
-def _cut(ids: Sequence[Any], limit: int) -> tuple[list[Any], Any]:
-    """Return at most `limit` ids, and the last of them if there are more."""
-    return list(ids[:limit]), ids[limit - 1] if len(ids) > limit else None
+    page = page_of(session.scalars(unresolved).all(), limit=limit, position=lambda letter_id: letter_id)
+    if not dry_run and page.items:
+        session.execute(dead_letters.dismiss(model, page.items, by=by))
+        record(session, "dismiss_dead_letters", by=by, ids=page.items, model=model, where=where)
+    return BulkResult(page.items, len(page.items), page.next)
 
 
 def _conditions(model: type[JobMixin[Any]], where: DeadLetterFilter) -> list[ColumnElement[bool]]:
