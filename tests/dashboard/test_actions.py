@@ -41,7 +41,9 @@ def test_an_action_previews_its_row_count_before_changing_anything(client: Clien
     assert "<strong>2</strong> cancelled" in page
     assert "1 had already ended" in page
     assert {jobs.status(pending), jobs.status(running)} == {JobStatus.CANCELLED}
-    assert "<strong>0</strong> rows would change" in client.post("cancel-jobs", what).text
+    again = client.post("cancel-jobs", what).text
+    assert "<strong>0</strong> rows would change" in again
+    assert "will not run again" not in again
 
 
 def test_cancelling_by_filter_excludes_jobs_enqueued_after_the_preview(

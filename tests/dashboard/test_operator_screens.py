@@ -62,6 +62,9 @@ def test_the_chain_graph_opens_from_any_job_and_marks_stuck_chains(client: Clien
         outline = page[page.index('id="outline"') :]
         assert outline.index("last") < outline.index("middle") < outline.index("dies")
     assert "3 of them are dead, or wait for one that is" in client.page(f"/queue/chain?id={ids['last']}")
+    shown = client.page(f"/queue/job?id={ids['middle']}")
+    assert shown.count("Root cause:") == 2  # the one that died, and the one that no worker runs
+    assert shown.count("It died ") == 1
     alone = jobs.add()
     assert "It waits for no chain" in client.page(f"/queue/chain?id={alone}")
     assert client.get("/queue/chain").status_code == 400

@@ -28,6 +28,10 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
+_OF_WORKERS: Final = {
+    *(Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.BUSY),
+    *(Cause.WORKER_SILENT, Cause.WORKER_FAILING),
+}
 ATTEMPTS: Final = 20
 """Number of attempts on one page; the others are linked."""
 STEPS: Final = 100
@@ -124,10 +128,10 @@ def _payloads(context: Context, job: Any) -> Iterator[tuple[str, str, bool]]:
 
 
 def _explained(context: Context, explanation: Explanation) -> Iterator[tuple[Explanation, str, str | None, str | None]]:
-    """Yield the explanation, then root causes: each with its sentence, and the link and its text to what ends the cause."""
+    """Yield the root causes, or the explanation without any: each with its sentence, and the link that ends the cause."""
     roots = [one for one in explanation.roots if one.job_id != explanation.job_id]
     hidden = not all(context.access.may_see(one.type_name) for one in (explanation, *roots))
-    for one in (*roots, explanation):
+    for one in roots or [explanation]:  # a blocked job's own sentence repeats that of its root cause
         # Sentences quote errors, also those of the jobs that it waits for.
         quotes = hidden and one.cause in {Cause.DEAD, Cause.RETRYING, Cause.QUARANTINED, Cause.BLOCKED}
         sentence = "The explanation quotes an error that you may not see." if quotes else one.sentence
@@ -144,7 +148,7 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
             return context.url("dead-letters", job=one.job_id, resolved="any"), "Open its dead letter"
         case Cause.WAITING_FOR_ORDERING_KEY:
             return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
-        case Cause.NO_WORKER | Cause.QUEUE_UNSERVED | Cause.TYPE_UNKNOWN | Cause.DRAINING | Cause.BUSY | Cause.WORKER_SILENT:
+        case cause if cause in _OF_WORKERS:
             return context.url("workers"), "See the workers"
         case Cause.LOCKED:
             return context.url("storage"), "See the sessions"

@@ -265,7 +265,7 @@ def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus
         )
     if not context.params.flag("matching") and (missing := len(selected(context)) - len(jobs)):
         details.append(f"{missing} of the selected jobs no longer exist")
-    return Preview(count=len(able), sentence=what, details=details, is_capped=following is not None)
+    return Preview(count=len(able), sentence=what if able else "", details=details, is_capped=following is not None)
 
 
 def _preview_cancel(context: Context, session: Session) -> Preview:
