@@ -367,7 +367,7 @@ def application_session(path: str, url: str | None) -> Iterator[tuple[JobQueue[A
 
 
 def parse_url(url: str | None, option: str = "the database URL") -> URL:
-    """Parse a database URL; plain `postgresql://` uses psycopg. `option`: what an error calls it.
+    """Parse a database URL; plain `postgresql://` uses psycopg. `option`: its name in errors.
 
     Raises: click.UsageError, which never quotes the URL, as it may contain a password.
     """
