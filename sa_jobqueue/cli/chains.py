@@ -58,9 +58,8 @@ _COLUMNS: Final[Columns] = {
     "ended": "completed_at",
     "error": lambda chain: first_line(chain.error, chain.last_type_name),
 }
-_JOBS: Final[Columns] = {
+JOB_COLUMNS: Final[Columns] = {
     "id": "id",
-    "index": "chain_index",
     "type": "type_name",
     "status": "status",
     "attempt": lambda job: f"{job.attempt}/{job.max_attempts}",
@@ -129,7 +128,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
         print_json(document)
         return
     print_record(f"chain {chain.id}", row_of(chain))
-    print_rows(_some("job", jobs), _JOBS, jobs.items)
+    print_rows(_some("job", jobs), {**JOB_COLUMNS, "index": "chain_index"}, jobs.items)
     if blockers:
         print_blockers(blockers)
     if blocked.items:

@@ -34,7 +34,7 @@ from sa_jobqueue.cli._output import (
     row_of,
     shown,
 )
-from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
+from sa_jobqueue.cli.chains import JOB_COLUMNS, blocker_row, blockers_of, print_blockers
 from sa_jobqueue.cli.priorities import priority
 from sa_jobqueue.display.redaction import redacted
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
@@ -57,15 +57,7 @@ from sa_jobqueue.types import ENDED, JobStatus
 
 _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
 _PAYLOADS: Final = ("input", "output", "last_error")
-_COLUMNS: Final[Columns] = {
-    "id": "id",
-    "type": "type_name",
-    "status": "status",
-    "attempt": lambda job: f"{job.attempt}/{job.max_attempts}",
-    "due or ended": lambda job: job.completed_at or job.scheduled_at,
-    "queue": "queue",
-    "last error": lambda job: first_line(job.last_error, job.type_name),
-}
+_COLUMNS: Final[Columns] = {**JOB_COLUMNS, "queue": "queue"}
 _STEPS: Final[Columns] = {
     "step": lambda one: f"{one.name} {one.key}".rstrip(),
     "kind": lambda one: one.kind if one.event is None else f"{one.kind} for {one.event}",
