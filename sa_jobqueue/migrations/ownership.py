@@ -14,7 +14,7 @@ from sa_jobqueue.models import Job
 
 @dataclass(frozen=True, slots=True)
 class QueueNames:
-    """The names of one set of job tables and of what is in them: those of the ready-made models, with the prefix."""
+    """The names of one set of job tables and of their parts: those of the ready-made models, with the prefix."""
 
     layout: Layout
 

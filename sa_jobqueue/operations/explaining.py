@@ -222,7 +222,7 @@ class Explainer:
     def _answer(
         self, job: Any, evidence: dict[str, Any], blockers: list[Explanation], above: frozenset[Any]
     ) -> tuple[Cause, str]:
-        """Return the cause and the sentence; fill in the evidence, and the explanations of what a blocked job waits for."""
+        """Return the cause and the sentence; fill in the evidence, and the explanations of a job's blockers."""
         if job.status in ENDED:
             return self._ended(job, evidence)
         given = {"subjects": [str(job.id)], "limit": 1}
