@@ -193,12 +193,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def print_result(document: Any, text: str, *, as_json: bool) -> None:
+def print_result(document: Any, *lines: str, as_json: bool) -> None:
     """Print the result of a command: a JSON document, or lines for people."""
     if as_json:
         print_json(document)
     else:
-        for line in text.split("\n"):
+        for line in lines:
             echo(line)
 
 

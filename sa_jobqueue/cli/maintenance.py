@@ -65,7 +65,7 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
     indexes = [index.name for index in seen.indexes if maintenance.worth_rebuilding(index)]
     if dry_run:
         rows = [f"vacuum {name}" for name in tables] + [f"reindex {name}" for name in indexes]
-        print_result({"vacuum": tables, "reindex": indexes}, "\n".join(rows) or "nothing to do", as_json=as_json)
+        print_result({"vacuum": tables, "reindex": indexes}, *(rows or ["nothing to do"]), as_json=as_json)
         return
     with ProgressLines("maintenance") as lines:
         options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines), "model": database.model}

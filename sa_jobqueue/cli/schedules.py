@@ -118,7 +118,7 @@ def run(database: Database, /, *, name: str, dry_run: bool, by: str, as_json: bo
     if dry_run:
         print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued", as_json=as_json)
         return
-    print_result({"jobs": made}, "\n".join([f"{count} enqueued", *map(str, made)]), as_json=as_json)
+    print_result({"jobs": made}, f"{count} enqueued", *map(str, made), as_json=as_json)
 
 
 def _print_synced(synced: Any, *, dry_run: bool, as_json: bool) -> None:
