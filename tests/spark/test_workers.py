@@ -21,7 +21,7 @@ from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied,
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
 from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
-from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
+from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines
 from sa_jobqueue.pipeline.spark.slots import SlotCounts
 from sa_jobqueue.pipeline.spark.workers import WorkerSet, run_workers
 from sa_jobqueue.types import AttemptOutcome, DeadReason
@@ -286,7 +286,7 @@ def test_only_failed_attempts_count_as_failed() -> None:
     assert (counts.started, counts.completed, counts.failed, counts.lost) == (1, 1, 5, 1)
 
 
-def test_worker_progress_is_printed_as_lines_or_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_progress_is_printed_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
     report = WorkersReport(name="spark-1", rounds=1, completed=7, failed=2, lost=1)
     progress = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
     words = "spark-1: 3/4 workers run 5 jobs; 1 rounds: 7 completed, 2 failed, 1 lost"
@@ -307,10 +307,6 @@ def test_worker_progress_is_printed_as_lines_or_a_bar(capsys: pytest.CaptureFixt
         ", 0 due",
     ]
     assert [line.partition(" lost")[2] for line in printed] == ["", "", ", about 20 s left", ""]
-    bar = show_bar()
-    bar(progress)
-    bar(replace(progress, report=replace(report, ended=WorkersEnd.IDLE)))
-    assert "7 completed" in capsys.readouterr().err.replace("\n", "")
 
 
 def test_speculation_is_refused(spark: SparkSession, database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Progress and result of workers on executors, shown as lines or as a bar, and progress of the tasks of a write."""
+"""Progress and result of workers on executors, shown as lines, and progress of the tasks of a write."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from sa_jobqueue.display.printable import span
 
@@ -150,20 +147,3 @@ def counted_tasks(spark: Any) -> Iterator[Callable[[], tuple[int, int]]]:
 def is_connect(spark: Any) -> bool:
     """Return whether a session is a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def show_bar() -> Callable[[WorkersProgress], None]:
-    """Return a function that shows the number of slots with a worker as a bar on standard error, until the workers end."""
-    bar = Progress(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True))
-    task: TaskID | None = None
-
-    def show(progress: WorkersProgress) -> None:
-        nonlocal task
-        if task is None:
-            bar.start()
-            task = bar.add_task("", total=progress.slots)
-        bar.update(task, completed=progress.workers, description=describe(progress))
-        if progress.report.ended is not None:
-            bar.stop()
-
-    return show

@@ -38,7 +38,6 @@ from sa_jobqueue.pipeline.spark.progress import (
     WorkersReport,
     is_connect,
     print_lines,
-    show_bar,
 )
 from sa_jobqueue.pipeline.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.statements import health
@@ -54,7 +53,6 @@ _MARGIN: Final = timedelta(seconds=10)
 """Time for a drained worker to write its last results and end, and for Spark to notice."""
 _COUNTED: Final = 100_000
 """Limit of the count of a lane's due jobs, for the progress."""
-_PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
 """Seconds during which a cancellation is repeated until Spark responds."""
 
@@ -75,7 +73,7 @@ class WorkerSet:
     `idle_exit`: how long it waits for work before that, 100 ms to 1 day.
     `until_idle`: end after a batch that was idle; otherwise only on request.
     `name`: prefix of the workers' names.
-    `progress`: "lines" or "bar" on standard error, or a function called about every second, on a thread.
+    `progress`: "lines" on standard error, or a function called about every second, on a thread.
     Raises: MissingExtraError without pandas; InvalidOptionError, including if `spark.speculation` is on: Spark would kill
     one of two workers.
     """
@@ -95,7 +93,7 @@ class WorkerSet:
         shutdown_timeout: timedelta = timedelta(seconds=30),
         until_idle: bool = True,
         name: str = "spark",
-        progress: Literal["lines", "bar"] | Callable[[WorkersProgress], None] | None = None,
+        progress: Literal["lines"] | Callable[[WorkersProgress], None] | None = None,
         **worker_options: Any,
     ) -> None:
         if find_spec("pandas") is None:  # mapInArrow requires it, used or not
@@ -106,8 +104,8 @@ class WorkerSet:
             raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
         _between("max_runtime", max_runtime, timedelta(seconds=1))
         _between("idle_exit", idle_exit, timedelta(milliseconds=100))
-        if isinstance(progress, str) and progress not in _PRINTERS:
-            raise InvalidOptionError("progress", f"must be a function, or one of {', '.join(_PRINTERS)}, got {progress!r}")
+        if not (progress is None or progress == "lines" or callable(progress)):
+            raise InvalidOptionError("progress", f'must be "lines" or a function, got {progress!r}')
         if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
             raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
         self.name = f"{name}-{secrets.token_hex(3)}"
@@ -129,7 +127,7 @@ class WorkerSet:
         self._engine = own_engine(url_of(self._settings.database))
         self._slots = slots
         self._until_idle = until_idle
-        self._progress = _PRINTERS[progress]() if isinstance(progress, str) else progress
+        self._progress = print_lines() if progress == "lines" else progress
         self._tag = f"sa_jobqueue {self.name}"
         self._spark, self._is_own = _session_of_its_own(spark)
         self._lock = threading.Lock()
