@@ -84,7 +84,7 @@ def version(database: Database, /, *, as_json: bool) -> None:
         found = _versions(connection, database)
     lines = [f"{_table(database, unit)} is at version {version}; the latest is {LATEST}" for unit, version in found.items()]
     document = {"version": found["queue"], "pipeline": found.get("pipeline"), "latest": LATEST}
-    print_result(document, "\n".join(lines), as_json=as_json)
+    print_result(document, *lines, as_json=as_json)
 
 
 @migrate.command()
@@ -130,7 +130,7 @@ def _changing(database: Database, *, as_json: bool) -> Iterator[Connection]:
         same = f"already at version {change['to']}"
         lines.append(f"{_table(database, unit)} is {same if change['from'] == change['to'] else changed}")
     document = {**changes["queue"], "pipeline": changes.get("pipeline")}
-    print_result(document, "\n".join(lines), as_json=as_json)
+    print_result(document, *lines, as_json=as_json)
 
 
 def _versions(connection: Connection, database: Database) -> dict[Unit, int]:
