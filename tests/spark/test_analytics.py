@@ -497,7 +497,7 @@ def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Ro
     write_archive(rows, tmp_path)
     old = tmp_path / "jobs" / "completed_date=2026-01-01"
     old.mkdir()
-    (old / "part.parquet").write_bytes(b"it would be an error to read this")
+    (old / "part-00000.parquet").write_bytes(b"it would be an error to read this")
     recent = History.archive(plainly, str(tmp_path)).where(since=at(1000))
     assert {row.id for row in recent.jobs.collect()} == {
         row["id"] for row in rows.jobs if (row.get("completed_at") or row["created_at"]) >= at(1000)
