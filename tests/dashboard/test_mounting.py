@@ -171,7 +171,8 @@ def test_every_health_finding_links_to_an_existing_page(client: Client, engine: 
     from tests.dashboard.conftest import PREFIX
 
     context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
-    evidence = {"queue": "default", "queues": ["default"], "job_id": job_id, "chain_id": job_id, "name": "job"}
+    evidence: dict[str, Any] = {"queue": "default", "queues": ["default"], "type_name": "test", "name": "job"}
+    evidence |= {"job_id": job_id, "chain_id": job_id}
     finding = Finding(code=code, severity=Severity.OK, summary="", advice="", evidence=evidence)
     path, _, anchor = link(context, finding).removeprefix(PREFIX).partition("#")
     page = client.page(path)
