@@ -29,7 +29,7 @@ def scenario() -> Scenario:
 
 
 def _triggers() -> dict[str, str]:
-    routines = ddl.ALL[-1].routines(schema=None, prefix="", id_type="uuid")
+    routines = ddl.UNITS["queue"][-1].routines(schema=None, prefix="", id_type="uuid")
     found = ((re.match(r"CREATE TRIGGER (\w+) [^;]*? ON job ", routine), routine) for routine in routines)
     return {match[1]: routine for match, routine in found if match}
 
