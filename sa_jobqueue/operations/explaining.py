@@ -76,7 +76,7 @@ class Cause(StrEnum):
     NOT_SELECTED = "not_selected"
     """The selector of its queue has not selected it."""
     WORKER_FAILING = "worker_failing"
-    """The same component of every worker that could run it fails again and again."""
+    """The claimer of every worker that could run it fails again and again."""
     LOCKED = "locked"
     """Another session has locked its row, so that no worker can claim it."""
     READY = "ready"
@@ -398,7 +398,7 @@ class Explainer:
         is_late = self.now > job.scheduled_at + _CLAIMED_WITHIN
         if is_late and (locked := self._locked(job, evidence)):
             return Cause.LOCKED, f"{since}, but {locked}."
-        if is_late and all(worker.failure for worker in ready):
+        if is_late and all((worker.failure or "").startswith("claimer:") for worker in ready):
             evidence |= {"worker": ready[0].id, "failure": ready[0].failure}
             failing = f"{since}, but every worker that could run it keeps failing ({ready[0].id}: {ready[0].failure})"
             return Cause.WORKER_FAILING, f"{failing}. Correct the cause; they try again every few seconds."

@@ -215,8 +215,9 @@ class Assembly:
         return self._claimer.snapshot(rest)
 
     def _failure(self) -> str | None:
-        failing = (f"{part.name}: {error_line(part.failure)}" for part in list(self._tasks.values()) if part.failure)
-        return next(failing, None)
+        # The claimer's first: without it no job starts.
+        parts = sorted(self._tasks.values(), key=lambda part: part is not self._claimer)
+        return next((f"{part.name}: {error_line(part.failure)}" for part in parts if part.failure), None)
 
     def _answered(self, answer: Answer) -> None:
         with suppress(RuntimeError):  # the loop is closed

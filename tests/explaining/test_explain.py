@@ -331,6 +331,11 @@ def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session,
     assert explain_job(session, young).cause is Cause.QUEUED
 
 
+def test_a_failing_part_without_which_jobs_start_is_not_the_cause(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(failure="listener: OperationalError: no route to host")
+    assert explain_job(session, jobs.add(due_in=-26)).cause is Cause.READY
+
+
 @own_database
 def test_without_a_worker_explain_asks_whether_the_database_is_read_only(engine: Engine, jobs: Jobs) -> None:
     job = jobs.add(due_in=-26)

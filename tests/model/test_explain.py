@@ -17,10 +17,11 @@ from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import SWEEP
 from tests.fixtures.jobs import Jobs
 
-WORKERS = ("ready", "busy", "draining", "silent", "of another queue", "of another type")
+WORKERS = ("ready", "busy", "failing", "draining", "silent", "of another queue", "of another type")
 COLUMNS: dict[str, dict[str, Any]] = {
     "draining": {"state": "draining"},
     "silent": {"silent_for": 60},
+    "failing": {"failure": "claimer: InsufficientPrivilege: permission denied"},
     "of another queue": {"queues": ["mail"]},
     "of another type": {"job_types": ["another"]},
 }
@@ -52,6 +53,7 @@ class World:
         serving = live - {"of another queue"}
         able = serving - {"of another type"}
         ready = able - {"draining"}
+        free = ready & {"ready", "failing"}
         answers = (
             (self.later, Cause.RETRYING if self.failed_before else Cause.SCHEDULED),
             (self.queue_paused, Cause.QUEUE_PAUSED),
@@ -64,15 +66,24 @@ class World:
             (self.turn.startswith("after"), Cause.WAITING_FOR_ORDERING_KEY),
             (self.limit.endswith("full"), Cause.LIMITED),
             (self.rate == "used up", Cause.RATE_LIMITED),
-            (self.chosen, Cause.NOT_SELECTED if "ready" in ready else Cause.BUSY),
+            (ready == {"failing"}, Cause.WORKER_FAILING),
+            (self.chosen, Cause.NOT_SELECTED if free else Cause.BUSY),
             (self.ahead > 0, Cause.QUEUED),
-            ("ready" not in ready, Cause.BUSY),
+            (not free, Cause.BUSY),
         )
         return next((cause for holds, cause in answers if holds), Cause.READY)
 
 
 FLEETS = [{"ready"}, {"ready", "busy"}, {"busy"}, {"draining", "of another type"}, {"of another type", "silent"}]
-FLEETS += [{"of another queue", "silent"}, {"silent"}, set(), set(WORKERS), {"busy", "draining"}]
+FLEETS += [
+    {"failing"},
+    {"failing", "busy"},
+    {"of another queue", "silent"},
+    {"silent"},
+    set(),
+    set(WORKERS),
+    {"busy", "draining"},
+]
 RARELY = st.sampled_from([False] * 9 + [True])
 WORLDS = st.builds(
     World,
@@ -180,8 +191,8 @@ def test_explain_names_the_first_cause_in_any_combination_of_causes(engine: Engi
     for change in CHANGES:
         check(replace(PLAIN, **change))
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
-    of_others = {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED, Cause.LOCKED, Cause.SLEEPING, Cause.WAITING_FOR_EVENT}
-    assert seen == of_pending - of_others  # which have tests of their own
+    elsewhere = {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED, Cause.LOCKED, Cause.SLEEPING, Cause.WAITING_FOR_EVENT}
+    assert seen == of_pending - elsewhere
     together = given(world=WORLDS)(check)
     settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
         together

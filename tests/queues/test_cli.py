@@ -69,7 +69,7 @@ def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     unreadable = {"global-concurrency": "many", "rate-period": "nan", "retain-dead": "30", "concurrency-per-key": "1.5"}
     for option, given in unreadable.items():
         assert f"'--{option}'" in run("queues", "set", "mail", f"--{option}", given, status=2).stderr
-    run("queues", "pause", "no spaces", status=1)
+    run("queues", "pause", "no spaces", status=2)
 
 
 def test_job_types_are_configured_paused_and_resumed(run: Run) -> None:
@@ -111,7 +111,7 @@ def test_workers_concurrency_requests_and_resets_a_workers_concurrency(run: Run,
     assert "initial value" in run("workers", "concurrency", WORKER).stdout
     assert asked() is None
     run("workers", "concurrency", "nobody", "4", status=1)
-    run("workers", "concurrency", WORKER, "0", status=1)
+    run("workers", "concurrency", WORKER, "0", status=2)
 
 
 def test_each_change_is_recorded_with_its_actor_and_listed(run: Run, jobs: Jobs) -> None:
