@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
 import click
 from packaging.requirements import Requirement
@@ -27,7 +27,7 @@ from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.migrations.grants import rights_of, role_names
 from sa_jobqueue.migrations.runner import existing
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -116,7 +116,7 @@ _SERVER: Final[dict[str, tuple[str, str]]] = {
 """The values that each setting of the server may have, and what happens with others and is to be done about it."""
 
 
-def application(path: str | None, role: str) -> tuple[list[Check], type[JobMixin[Any]] | None]:
+def application(path: str | None, role: str) -> tuple[list[Check], JobClass | None]:
     """Import the application; return the check of it, and its Job model if that could be imported.
 
     Without a `path` nothing is checked, and the model is that of sa_jobqueue.
@@ -147,7 +147,7 @@ def application(path: str | None, role: str) -> tuple[list[Check], type[JobMixin
 
 def examine(
     url: URL,
-    model: type[JobMixin[Any]] | None,
+    model: JobClass | None,
     *,
     role: str = "worker",
     listen_url: URL | None = None,
@@ -266,7 +266,7 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     return _judged("clock", skew <= MAX_SKEW, found, advice, status=Status.WARNING, right=right)
 
 
-def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
+def schema(connection: Connection, model: JobClass, role: str) -> Check:
     """Check the version of the tables, and that nothing of them is missing or turned off."""
     name = model.__jobqueue__.qualified("job")
     try:
@@ -286,7 +286,7 @@ def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Che
     return _incomplete(connection, model) or _ok("schema", f"{name} is of version {version}")
 
 
-def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check | None:
+def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | None:
     """Return the check of tables that exist, but where the role or the model does not find them."""
     layout = model.__jobqueue__
     found = connection.execute(
@@ -317,7 +317,7 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
     return _error("schema", reason, advice)
 
 
-def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | None:
+def _incomplete(connection: Connection, model: JobClass) -> Check | None:
     """Return the check of tables that someone changed by hand: relations dropped, triggers turned off."""
     layout = model.__jobqueue__
     relations = [layout.qualified(noun) for noun in rights_of(existing(connection, layout), "observer")]
@@ -347,7 +347,7 @@ def _grant_advice(member: str, user: str) -> str:
     return f'as the owner of the tables: sa-jobqueue grants --apply, then GRANT {member} TO "{user}"'
 
 
-def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
+def privileges(connection: Connection, model: JobClass, role: str) -> Check:
     """Check that the user of the connection has the rights of a role of the grants."""
     layout = model.__jobqueue__
     user, superuser = connection.execute(
@@ -475,7 +475,7 @@ def _worker(connections: Connections) -> Check:
     return _judged("planner", not wrong, found, advice, right="a worker's sessions have its planner settings")
 
 
-def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
+def storage(engine: Engine, model: JobClass) -> Check:
     """Check the storage parameters and indexes that the migrations made, and that no table is without autovacuum."""
     layout = model.__jobqueue__
     with engine.connect() as connection:

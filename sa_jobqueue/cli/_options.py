@@ -28,7 +28,7 @@ from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import JobStatus
@@ -251,7 +251,7 @@ class Database:
     """The database and the job model that a command works on."""
 
     url: URL
-    model: type[JobMixin[Any]]
+    model: JobClass
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -433,7 +433,7 @@ def load_jobs(path: str) -> JobQueue[Any]:
     return found
 
 
-def load_model(path: str | None) -> type[JobMixin[Any]]:
+def load_model(path: str | None) -> JobClass:
     """Return the Job model of a `JobQueue`, or the class that `path` names; `Job` of sa_jobqueue for None."""
     if path is None:
         return Job

@@ -23,7 +23,7 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import counted, print_json, print_table
 from sa_jobqueue.display.progress import ProgressLines
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations import PruneCursor, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
 from sa_jobqueue.operations.pages import every_page
@@ -95,7 +95,7 @@ def prune(
     print_table(title, ["type", "status", "chains"], kinds)
 
 
-def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
+def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: JobClass) -> int:
     """Delete resolved dead letters, one page per transaction; return how many."""
     deleted = 0
     options: dict[str, Any] = {"scan": MAX_SCAN, "dry_run": dry_run, "model": model}

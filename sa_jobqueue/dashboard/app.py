@@ -44,7 +44,7 @@ from sa_jobqueue.errors import (
     ScheduleNotFoundError,
     SchemaError,
 )
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.registry.job_queue import JobQueue
 
 _log = logging.getLogger("sa_jobqueue.dashboard")
@@ -74,7 +74,7 @@ _TITLES: Final = {
 
 def dashboard(
     engine: Engine | AsyncEngine | Sequence[Source],
-    jobs: JobQueue[Any] | type[JobMixin[Any]] = Job,
+    jobs: JobQueue[Any] | JobClass = Job,
     *,
     operator: Engine | AsyncEngine | None = None,
     authorize: Authorize | None = None,

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from sa_jobqueue.display.durations import read_duration
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -125,11 +125,11 @@ class Params:
         """Return whether a name has the value 1."""
         return self.choice(name, ("", "1")) == "1"
 
-    def job_ids(self, name: str, model: type[JobMixin[Any]], *, at_most: int = MAX_VALUES) -> list[Any]:
+    def job_ids(self, name: str, model: JobClass, *, at_most: int = MAX_VALUES) -> list[Any]:
         """Return the values of a name as ids of a queue."""
         return [_job_id(name, value, model) for value in self.texts(name, at_most=at_most)]
 
-    def job_id(self, name: str, model: type[JobMixin[Any]]) -> Any:
+    def job_id(self, name: str, model: JobClass) -> Any:
         """Return the value of a name as an id of a queue, None if missing."""
         found = self.job_ids(name, model, at_most=1)
         return found[0] if found else None
@@ -201,7 +201,7 @@ def _check_document(name: str, document: Any, longest: int) -> None:
                 _check_document(name, one, longest)
 
 
-def _job_id(name: str, value: str, model: type[JobMixin[Any]]) -> Any:
+def _job_id(name: str, value: str, model: JobClass) -> Any:
     if model.__jobqueue__.id_type == "text":
         return value
     try:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard.sampler import Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
-from sa_jobqueue.models import AuditMixin, Job, JobMixin
+from sa_jobqueue.models import AuditMixin, Job, JobClass, JobMixin
 from sa_jobqueue.observe.health.overview import Overview, overviews
 from sa_jobqueue.observe.minutes import Figures, series
 from sa_jobqueue.observe.shares import Shares, shares
@@ -66,12 +66,12 @@ class Source:
 
     name: str
     engine: Engine | AsyncEngine
-    jobs: JobQueue[Any] | type[JobMixin[Any]] = Job
+    jobs: JobQueue[Any] | JobClass = Job
     operator: Engine | AsyncEngine | None = None
     timeout: timedelta = timedelta(seconds=5)
     heartbeat_timeout: timedelta = timedelta(seconds=15)
     """Heartbeat timeout of the workers."""
-    model: type[JobMixin[Any]] = field(init=False, repr=False)
+    model: JobClass = field(init=False, repr=False)
     """The `Job` class of `jobs`."""
     sampler: Sampler[Overview] = field(init=False, repr=False)
     """Health of the queue, shared by its viewers."""

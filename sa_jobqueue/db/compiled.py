@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 
 _DIALECT: Final[Dialect] = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 """Dialect of the connections that workers open."""
@@ -97,7 +97,7 @@ class Compiled:
             raise
 
 
-def compiled(build: Callable[..., ClauseElement], model: type[JobMixin[Any]], **options: Any) -> Compiled:
+def compiled(build: Callable[..., ClauseElement], model: JobClass, **options: Any) -> Compiled:
     """Return the statement that a function builds for a model, compiled for all workers of this process."""
     key = (build, model, *options.items())
     if key not in _compiled:

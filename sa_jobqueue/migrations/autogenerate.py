@@ -30,7 +30,7 @@ from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations.operation import MigrateJobQueueOp
 from sa_jobqueue.migrations.ownership import QueueNames
 from sa_jobqueue.migrations.runner import current_version, known_version, stamped_version
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.registry import JobQueue
 
@@ -254,7 +254,7 @@ def _warn_of_unknown(connection: Connection) -> None:
             )
 
 
-def _used_models() -> list[type[JobMixin[Any]]]:
+def _used_models() -> list[JobClass]:
     """Return the mapped `Job` classes that modules of the application have, or a `JobQueue` of.
 
     Alembic imports this library, and with it the ready-made `Job`, wherever it is installed.

@@ -8,7 +8,7 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.event import EventMixin
-from sa_jobqueue.models.job import JobMixin
+from sa_jobqueue.models.job import JobClass, JobMixin
 from sa_jobqueue.models.minute import MinuteMixin
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
@@ -33,6 +33,7 @@ __all__ = [
     "DeadLetterMixin",
     "EventMixin",
     "Job",
+    "JobClass",
     "JobMixin",
     "JobTypeMixin",
     "Layout",

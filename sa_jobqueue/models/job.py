@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, ClassVar, Final, Generic, NamedTuple, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -523,6 +523,10 @@ class JobMixin(Generic[IdT]):
         type_name = state.get("type_name") or self._known_type
         status = state.get("status") or ("(expired)" if "id" in state else None)
         return f"<{type(self).__name__} {state.get('id')} {type_name} {status}>"
+
+
+JobClass: TypeAlias = type[JobMixin[Any]]
+"""A class that is mapped to the table of a queue, such as `Job`."""
 
 
 @event.listens_for(JobMixin, "load", propagate=True)

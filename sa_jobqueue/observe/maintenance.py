@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, TextClause, func, select
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import STORAGE_KEY
 from sa_jobqueue.observe.health import Health, Holder, IndexHealth, TableHealth, health
 from sa_jobqueue.statements import maintenance, storage
@@ -99,7 +99,7 @@ def vacuum(
     analyze: bool = True,
     lock_timeout: timedelta = timedelta(seconds=10),
     on_progress: OnProgress | None = None,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> list[Vacuumed]:
     """VACUUM the job tables, one after the other; return dead rows before and after, and what keeps the rest.
 
@@ -131,7 +131,7 @@ def reindex(
     every: bool = False,
     lock_timeout: timedelta = timedelta(seconds=10),
     on_progress: OnProgress | None = None,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> list[Reindexed]:
     """Rebuild indexes concurrently, and drop the remains of interrupted rebuilds; return the result of each.
 
@@ -171,7 +171,7 @@ def worth_vacuuming(table: TableHealth) -> bool:
     return table.dead >= table.vacuum_at or (table.live > 0 and table.last_autoanalyze is None and table.last_vacuum is None)
 
 
-def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> list[Setting]:
+def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
     """Return the storage parameters of the job tables, with the values that the migrations set.
 
     `engine`: reads the catalog.
@@ -252,7 +252,7 @@ def _watched(engine: Engine, connection: Connection, name: str, on_progress: OnP
         thread.join()
 
 
-def _drop_leftovers(connection: Connection, model: type[JobMixin[Any]], seen: Health) -> None:
+def _drop_leftovers(connection: Connection, model: JobClass, seen: Health) -> None:
     for index in seen.indexes:
         if not index.is_valid and index.name.rstrip("0123456789").endswith(_LEFTOVERS):
             with suppress(DBAPIError):  # locked: the next run drops it, and health reports it until then

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.statements import minutes
 
@@ -91,7 +91,7 @@ def series(
     step: timedelta = timedelta(minutes=1),
     queue: str | None = None,
     type_name: str | None = None,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> list[Figures]:
     """Return the figures over time, the oldest first: of everything, or of a queue, a job type or both."""
     of = {"queue": queue, "type_name": type_name} if queue or type_name else {"queue": "", "type_name": ""}
@@ -99,7 +99,7 @@ def series(
     return [_figures(row, row.minutes) for row in rows]
 
 
-def totals(session: Session, *, since: datetime, by: str, model: type[JobMixin[Any]] = Job) -> dict[str, Figures]:
+def totals(session: Session, *, since: datetime, by: str, model: JobClass = Job) -> dict[str, Figures]:
     """Return the figures of each queue, or of each job type, for `by` `queue` or `type_name`."""
     rows = session.execute(minutes.series(model, by=by), {"since": since, "queue": None, "type_name": None})
     return {row[0]: _figures(row, 1) for row in rows}

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations import QueueStatus, list_queues
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.statements import health
@@ -57,7 +57,7 @@ class Shares:
     """Whether there are more jobs or keys than were read: counts are lower bounds then."""
 
 
-def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model: type[JobMixin[Any]] = Job) -> Shares:
+def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model: JobClass = Job) -> Shares:
     """Return the shares of queues, and of the fairness keys of each queue, in the jobs that were started.
 
     Jobs that take long are started less often, so a share of starts is not one of slots. Where nothing was started in the

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.models import AuditMixin, Job, JobMixin
+from sa_jobqueue.models import AuditMixin, Job, JobClass
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,
@@ -67,7 +67,7 @@ def list_audit(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[AuditMixin]:
     """Return one page of the audit, in chronological order.
 
@@ -80,7 +80,7 @@ def list_audit(
     return scanned_page(session, statement, columns=(), limit=limit, scan_limit=scan_limit)
 
 
-def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin[Any]] = Job) -> int:
+def prune_audit(session: Session, older_than: timedelta, *, model: JobClass = Job) -> int:
     """Delete audit records older than an age, at most 1,000 per call; return how many. Commit and repeat until it returns 0.
 
     Workers do this if `Retention.audit` is set.
@@ -105,7 +105,7 @@ def record(
     by: str | None,
     ids: Collection[Any],
     matched: int | None = None,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     **arguments: Any,
 ) -> None:
     """Write the audit record of an operation, and a log line after the commit.

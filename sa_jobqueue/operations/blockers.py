@@ -19,7 +19,7 @@ from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
@@ -86,9 +86,7 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     return decided
 
 
-def _decide(
-    connection: Connection, model: type[JobMixin[Any]], edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]
-) -> list[Edge]:
+def _decide(connection: Connection, model: JobClass, edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> list[Edge]:
     ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in new}, key=str)
     found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
     for edge in edges:
@@ -184,7 +182,7 @@ class Unblocked:
 
 def unblock(
     connection: Connection,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     chains: dict[JobId, JobId | None],
     *,
     excluded: Sequence[JobId] = (),
@@ -232,7 +230,7 @@ def unblock(
 
 def _unblock_batch(
     connection: Connection,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     outcomes: dict[JobId, JobStatus],
     afters: dict[JobId, JobId],
@@ -269,7 +267,7 @@ def _unblock_batch(
     return seen
 
 
-def unblock_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
+def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[JobId]) -> None:
     """Unblock all jobs whose rows are not locked; a worker does the rest, and in REPEATABLE READ all of it.
 
     For operations that end chains in a transaction of the application. Otherwise like `unblock`.
@@ -305,7 +303,7 @@ class BlockerCounts:
         return self.total - self.open
 
 
-def count_blockers(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> BlockerCounts:
+def count_blockers(session: Session, job_id: JobId, *, model: JobClass = Job) -> BlockerCounts:
     """Return the number of chains that a job waits or waited for, by their state. Reads a row for each chain.
 
     `job_id`: id of the job that waits.

@@ -18,7 +18,7 @@ from sa_jobqueue.errors import (
     NotAChainError,
 )
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
-from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobMixin
+from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
@@ -70,7 +70,7 @@ class ChainFilter:
         check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
-def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
+def get_chain(session: Session, chain_id: JobId, *, model: JobClass = Job) -> ChainMixin[Any]:
     """Return a chain, read from the database.
 
     Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation.
@@ -92,7 +92,7 @@ def list_chains(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[ChainMixin[Any]]: ...
 @overload
 def list_chains(
@@ -104,7 +104,7 @@ def list_chains(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[dict[str, Any]]: ...
 def list_chains(
     session: Session,
@@ -115,7 +115,7 @@ def list_chains(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[Any]:
     """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
@@ -163,7 +163,7 @@ def list_chain_jobs(
     after: int | None = None,
     limit: int = 50,
     newest_first: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[dict[str, Any]]: ...
 def list_chain_jobs(
     session: Session,
@@ -173,7 +173,7 @@ def list_chain_jobs(
     after: int | None = None,
     limit: int = 50,
     newest_first: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[Any]:
     """Return one page of a chain's jobs, in their order in the chain.
 
@@ -192,7 +192,7 @@ def list_chain_jobs(
 
 
 def list_blockers(
-    session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
+    session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: JobClass = Job
 ) -> Page[BlockerMixin[Any]]:
     """Return one page of a job's blockers in their order, including resolved ones; empty for an unknown job.
 
@@ -230,7 +230,7 @@ def list_blocked_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[dict[str, Any]]: ...
 def list_blocked_jobs(
     session: Session,
@@ -242,7 +242,7 @@ def list_blocked_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[Any]:
     """Return one page of the jobs that wait or waited for a chain, ordered by id; empty for an unknown chain.
 
@@ -266,7 +266,7 @@ def list_blocked_jobs(
         return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
 
 
-def _refuse(session: Session, chain_id: JobId, model: type[JobMixin[Any]]) -> NoReturn:
+def _refuse(session: Session, chain_id: JobId, model: JobClass) -> NoReturn:
     with translated():
         job = session.get(model, chain_id)
     if job is None:
@@ -286,7 +286,7 @@ def delete_chains(
     cascade: bool = False,
     by: str = "",
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Delete chains in any state, with all their jobs; return the deleted chains, sorted.
 
@@ -332,7 +332,7 @@ def delete_chains(
 
 
 def _try(
-    session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool, by: str
+    session: Session, model: JobClass, given: list[JobId], wanted: set[Any], *, cascade: bool, by: str
 ) -> tuple[list[Any], set[Any]]:
     """Lock chains and delete them, unless by now others are connected with them; return the deleted ones, and all."""
     roots, jobs = _jobs_of(session, model, wanted, for_update=True)
@@ -348,7 +348,7 @@ def _try(
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
-def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> list[JobId]:
+def check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
     """Return the ids without duplicates. Raises: InvalidJobError if they are not ids of this queue, or too many."""
     check_ids(model, chain_ids=chain_ids)
     given = list(dict.fromkeys(chain_ids))
@@ -359,21 +359,19 @@ def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> l
     return given
 
 
-def missing_chains(
-    session: Session, missing: Sequence[JobId], model: type[JobMixin[Any]]
-) -> ChainNotFoundError | NotAChainError:
+def missing_chains(session: Session, missing: Sequence[JobId], model: JobClass) -> ChainNotFoundError | NotAChainError:
     """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
     belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
     unknown = [chain_id for chain_id in missing if chain_id not in belongs]
     return ChainNotFoundError(unknown) if unknown else NotAChainError(belongs)
 
 
-def _connected(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> set[Any]:
+def _connected(session: Session, model: JobClass, chain_ids: Iterable[JobId]) -> set[Any]:
     return set(session.scalars(deletion.connected(model), {"ids": list(chain_ids)}))
 
 
 def _jobs_of(
-    session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId], *, for_update: bool = False
+    session: Session, model: JobClass, chain_ids: Iterable[JobId], *, for_update: bool = False
 ) -> tuple[list[Any], dict[Any, Any]]:
     """Return the ids of the chains that exist, sorted, and the chain of each of their jobs; with `for_update`, lock them."""
     of_roots, of_others = (
@@ -386,22 +384,20 @@ def _jobs_of(
     return roots, jobs
 
 
-def _refuse_missing(session: Session, model: type[JobMixin[Any]], given: Sequence[JobId], roots: Iterable[JobId]) -> None:
+def _refuse_missing(session: Session, model: JobClass, given: Sequence[JobId], roots: Iterable[JobId]) -> None:
     existing = set(roots)
     if missing := [chain_id for chain_id in given if chain_id not in existing]:
         raise missing_chains(session, missing, model)
 
 
-def _refuse_references(
-    session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId], job_ids: Iterable[JobId]
-) -> None:
+def _refuse_references(session: Session, model: JobClass, chain_ids: Iterable[JobId], job_ids: Iterable[JobId]) -> None:
     given = {"ids": list(chain_ids), "job_ids": list(job_ids), "limit": _MAX_REFERENCES}
     found = session.execute(deletion.references(model), given).all()
     if found:
         raise ChainReferencedError([(row.chain_id, row.job_id) for row in found])
 
 
-def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any], *, by: str) -> None:
+def delete_jobs(session: Session, model: JobClass, job_ids: list[Any], *, by: str) -> None:
     """Delete jobs with their blockers and attempts, and notify workers and callers that wait.
 
     Obliges: the jobs are locked, and no other job refers to them.
@@ -423,12 +419,7 @@ def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any]
 
 
 def cancel_chains(
-    session: Session,
-    chain_ids: Sequence[JobId],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, chain_ids: Sequence[JobId], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[Any]:
     """Cancel chains that have not ended, each by its current job; return those that were cancelled, sorted.
 

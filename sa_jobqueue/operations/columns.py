@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.types import JobStatus
 
@@ -22,7 +22,7 @@ Group = tuple[dict[str, str], list[Any]]
 """The columns that some jobs set, as attribute by column, and those jobs."""
 
 
-def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
+def group_by_columns(kind: JobClass, listed: Sequence[Any]) -> list[Group]:
     """Group jobs by the columns that they set; the database fills in the others. Sets defaults in Python."""
     attributes = written_columns(kind)
     groups: dict[frozenset[str], list[Any]] = {}
@@ -31,7 +31,7 @@ def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[G
     return [(_named(attributes, keys), group) for keys, group in groups.items()]
 
 
-def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
+def group_neighbours_by_columns(kind: JobClass, listed: Sequence[Any]) -> list[Group]:
     """Group consecutive jobs that set the same columns, without changing the order. Sets defaults in Python.
 
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
@@ -47,7 +47,7 @@ def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]
 
 
 @once_a_model
-def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
+def written_columns(kind: JobClass) -> dict[str, Any]:
     """Return the columns that enqueueing may write, by attribute: all but those that are computed."""
     return {
         attribute.key: attribute.columns[0]
@@ -118,7 +118,7 @@ def written_values(job: JobMixin[Any]) -> dict[str, Any]:
 
 
 @once_a_model
-def _columns(model: type[JobMixin[Any]]) -> dict[str, tuple[str, Any]]:
+def _columns(model: JobClass) -> dict[str, tuple[str, Any]]:
     """Return the name and the default of each column that an INSERT may write, by attribute; `_ABSENT` for no default."""
     return {
         key: (column.name, _DEFAULTS.get(column.name, _ABSENT) if key in vars(JobMixin) else _ABSENT)
@@ -135,7 +135,7 @@ def input_text(job: JobMixin[Any]) -> str:
     return document.text if document is not None and value is document.value else json.dumps(value)
 
 
-def uncarried(kind: type[JobMixin[Any]], names: Mapping[str, str], group: Sequence[Any]) -> dict[Any, str]:
+def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> dict[Any, str]:
     """Return the jobs of a group with a value that no array of a set-based statement can carry, each with its attribute.
 
     Such values are arrays, SQL expressions, and values that a column type wraps into an SQL expression or a TypeDecorator
@@ -151,7 +151,7 @@ def uncarried(kind: type[JobMixin[Any]], names: Mapping[str, str], group: Sequen
     return found
 
 
-def require_carried(kind: type[JobMixin[Any]], groups: Sequence[Group], listed: Sequence[Any], cure: str) -> None:
+def require_carried(kind: JobClass, groups: Sequence[Group], listed: Sequence[Any], cure: str) -> None:
     """Refuse jobs that are `uncarried`. `cure`: the function to use instead. Raises: InvalidJobError."""
     for names, group in groups:
         for job, key in uncarried(kind, names, group).items():
@@ -163,7 +163,7 @@ def require_carried(kind: type[JobMixin[Any]], groups: Sequence[Group], listed: 
 
 
 @once_a_model
-def _uncarried_columns(kind: type[JobMixin[Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _uncarried_columns(kind: JobClass) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
     own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
     never = tuple(key for key, column in own.items() if not _is_carried(column.type))
@@ -190,7 +190,7 @@ def of_postgresql(given: TypeEngine[Any]) -> TypeEngine[Any]:
     return given._variant_mapping.get("postgresql", given)
 
 
-def set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
+def set_defaults(kind: JobClass, listed: Sequence[Any]) -> None:
     """Set the defaults in Python of columns that jobs do not set."""
     defaults = defaults_of(kind)
     for job in listed if defaults else ():
@@ -199,7 +199,7 @@ def set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
                 setattr(job, key, _made(key, made, job))
 
 
-def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
+def _set_by(kind: JobClass, attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
     """Return the columns that each job sets, after setting defaults in Python."""
     set_defaults(kind, listed)
     # Jobs created by the same call have the same attributes in the same order.
@@ -224,7 +224,7 @@ Default: TypeAlias = Callable[[JobMixin[Any]], Any]
 
 
 @once_a_model
-def defaults_of(kind: type[JobMixin[Any]]) -> dict[str, Default]:
+def defaults_of(kind: JobClass) -> dict[str, Default]:
     """Return the functions that return the defaults of columns with a default in Python, by attribute."""
     defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
     mapper = inspect(kind)
@@ -265,9 +265,7 @@ def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
         raise InvalidJobError(key, reason) from error
 
 
-def arrays(
-    kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any], dialect: Dialect
-) -> dict[str, Sequence[Any]]:
+def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect: Dialect) -> dict[str, Sequence[Any]]:
     """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`.
 
     `dialect`: that of the connection, whose engine may have a `json_serializer`.

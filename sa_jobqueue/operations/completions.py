@@ -24,7 +24,7 @@ from sa_jobqueue.errors import (
     JobNotFoundError,
     LostAttemptError,
 )
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
@@ -40,9 +40,7 @@ _MODEL_OF_THE_HANDLER: Any = DEFAULT_MODEL
 """Not of the type of `Job`, which Pyright would join with the class that `handler` has."""
 
 
-def attach(
-    model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any], job_type: JobType | None = None
-) -> JobMixin[Any]:
+def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_type: JobType | None = None) -> JobMixin[Any]:
     """Make a continuation's job the next job of a chain, and return it.
 
     `before`: the job that it follows, as a `ClaimedJob` or a `Job`. `job_type`: the type of that job, if it is known.
@@ -74,7 +72,7 @@ def complete_attempt(
     result: str | JobMixin[Any],
     *,
     worker_id: str,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     session_name: str | None = None,
 ) -> JobId | None:
     """Complete one attempt in its handler's own transaction; return its chain if it ended and has waiters.
@@ -102,7 +100,7 @@ def complete_attempts(
     ends: Sequence[tuple[ClaimedJob, str | JobMixin[Any]]],
     *,
     worker_id: str,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     session_name: str | None = None,
 ) -> tuple[list[JobId], set[tuple[JobId, int]]]:
     """Complete the attempts of a batch in its handler's own transaction, like `complete_attempt`.
@@ -151,7 +149,7 @@ def complete_attempts(
 
 
 def ended_by_handler(
-    session: Session, job_ids: Sequence[JobId], *, model: type[JobMixin[Any]], session_name: str | None
+    session: Session, job_ids: Sequence[JobId], *, model: JobClass, session_name: str | None
 ) -> dict[JobId, JobStatus]:
     """Return the statuses of jobs that their handler changed in its own transaction; a deleted one counts as cancelled.
 
@@ -183,7 +181,7 @@ def _complete_locked(
     result: str | JobMixin[Any],
     *,
     worker_id: str,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     session_name: str | None,
 ) -> JobId | None:
     following = result if isinstance(result, JobMixin) else None
@@ -272,7 +270,7 @@ def complete_job(
     return job
 
 
-def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin[Any], has_waiters: bool) -> None:
+def _end_chain(connection: Connection, model: JobClass, job: JobMixin[Any], has_waiters: bool) -> None:
     if job.chain_index > 0:
         has_waiters = connection.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
     if has_waiters:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.copy import copy_in
 from sa_jobqueue.errors import InvalidJobError, require_postgresql
 from sa_jobqueue.ids import uuid7, uuid7_hexes
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.columns import defaults_of, is_expressed, written_columns, written_values
 from sa_jobqueue.operations.errors import translated
@@ -91,7 +91,7 @@ def copy_payloads(
     return count
 
 
-def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
+def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
     values: dict[str, Any] = {}
     given = written_values(job)
@@ -117,7 +117,7 @@ def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, 
     return values
 
 
-def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str, Any]) -> list[str]:
+def _texts(connection: Connection, model: JobClass, values: dict[str, Any]) -> list[str]:
     """Return values, by column, in COPY's text format."""
     given: list[Any] = []
     for name, value in values.items():

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
+from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
@@ -77,7 +77,7 @@ def list_dead_letters(
     after: JobId | None = None,
     limit: int = 50,
     newest_first: bool = True,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[DeadLetterMixin[Any]]:
     """Return one page of dead letters, ordered by id; otherwise like `list_jobs`.
 
@@ -91,7 +91,7 @@ def list_dead_letters(
 
 
 def group_dead_letters(
-    session: Session, *, where: DeadLetterFilter = DeadLetterFilter(), model: type[JobMixin[Any]] = Job
+    session: Session, *, where: DeadLetterFilter = DeadLetterFilter(), model: JobClass = Job
 ) -> list[DeadLetterGroup]:
     """Count dead letters by type, reason and error; return the groups, most frequent first.
 
@@ -112,7 +112,7 @@ def redrive_dead_letters(
     limit: int = CHUNK,
     dry_run: bool = False,
     from_step: str | None = None,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
 
@@ -162,7 +162,7 @@ def dismiss_dead_letters(
     after: JobId | None = None,
     limit: int = CHUNK,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Resolve dead letters as dismissed; return their ids. Their jobs stay dead, and resolved dead letters do not change.
 
@@ -181,6 +181,6 @@ def dismiss_dead_letters(
     return BulkResult(page.items, len(page.items), page.next)
 
 
-def _conditions(model: type[JobMixin[Any]], where: DeadLetterFilter) -> list[ColumnElement[bool]]:
+def _conditions(model: JobClass, where: DeadLetterFilter) -> list[ColumnElement[bool]]:
     check_ids(model, ids=where.ids, job_ids=where.job_ids)
     return dead_letters.matching(model, **asdict(where))

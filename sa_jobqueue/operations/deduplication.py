@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns, require_carried
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
@@ -171,7 +171,7 @@ def _found_or_made(session: Session, job: JobT, given: Deduplicate) -> tuple[Job
     raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
-def check_snapshot(session: Session, model: type[JobMixin[Any]], key: str | None, cause: Exception) -> None:
+def check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
     """Raise StaleSnapshotError if another read in this transaction could not see who has the key."""
     isolation_level = queue_connection(session, model).get_isolation_level()
     if isolation_level != "READ COMMITTED":
@@ -303,14 +303,14 @@ def _common_policy(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Dedup
     return given
 
 
-def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) -> None:
+def _lock(session: Session, model: JobClass, keys: Sequence[_Key]) -> None:
     if len(keys) > MOST_LOCKED:
         raise InvalidJobError("new", f"must have at most {MOST_LOCKED:,} keys with scope 'any', got {len(keys):,}; split it")
     names = [deduplication.lock_name(model, *key) for key in keys]
     queue_connection(session, model).execute(deduplication.lock_keys(), {"names": names})
 
 
-def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
+def _put(session: Session, model: JobClass, jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
     """Insert one job per key or find the existing one; return the outcome for each.
 
     A key that was in use when its job was to be inserted, and was free when its chain was looked up, is tried again.
@@ -351,7 +351,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
 
 
 def _put_once(
-    connection: Connection, model: type[JobMixin[Any]], left: dict[_Key, Any], given: Deduplicate
+    connection: Connection, model: JobClass, left: dict[_Key, Any], given: Deduplicate
 ) -> tuple[dict[_Key, _Result], set[str]]:
     """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import SCAN_LIMIT, Page, check_limit, check_position
@@ -39,7 +39,7 @@ class AwaitedEvent:
 
 
 def list_awaited_events(
-    session: Session, *, after: str | None = None, limit: int = 100, model: type[JobMixin[Any]] = Job
+    session: Session, *, after: str | None = None, limit: int = 100, model: JobClass = Job
 ) -> Page[AwaitedEvent]:
     """Return one page of the events that jobs wait for, by name.
 
@@ -73,7 +73,7 @@ def send_event(
     *,
     keep: timedelta = timedelta(days=30),
     by: str = "",
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> bool:
     """Send an event, when and only when the session's transaction commits; return whether it is the first of its name.
 

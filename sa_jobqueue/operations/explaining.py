@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.printable import shortened, span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import JobNotFoundError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
@@ -151,11 +151,7 @@ class Explanation:
 
 
 def explain_job(
-    session: Session,
-    job_id: JobId,
-    *,
-    heartbeat_timeout: timedelta = timedelta(seconds=15),
-    model: type[JobMixin[Any]] = Job,
+    session: Session, job_id: JobId, *, heartbeat_timeout: timedelta = timedelta(seconds=15), model: JobClass = Job
 ) -> Explanation:
     """Return why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
@@ -190,7 +186,7 @@ def end_of(row: Mapping[Any, Any]) -> str:
 class Explainer:
     """Explains jobs and their blockers, by the workers and the database's clock of the moment when it was made."""
 
-    def __init__(self, session: Session, model: type[JobMixin[Any]], ttl: timedelta) -> None:
+    def __init__(self, session: Session, model: JobClass, ttl: timedelta) -> None:
         workers = list_workers(session, model=model).items
         self.session = session
         self.model = model

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
 from sa_jobqueue.operations.workers import list_workers
@@ -55,11 +55,7 @@ class ScheduleExplanation:
 
 
 def explain_schedule(
-    session: Session,
-    name: str,
-    *,
-    heartbeat_timeout: timedelta = timedelta(seconds=15),
-    model: type[JobMixin[Any]] = Job,
+    session: Session, name: str, *, heartbeat_timeout: timedelta = timedelta(seconds=15), model: JobClass = Job
 ) -> ScheduleExplanation:
     """Return why the schedule `name` does not fire, or when it fires next: a cause, a sentence, and evidence.
 
@@ -116,7 +112,7 @@ class ScheduleRun:
 
 
 def last_runs(
-    session: Session, shown: Sequence[ScheduleStatus], *, until: datetime, count: int = 5, model: type[JobMixin[Any]] = Job
+    session: Session, shown: Sequence[ScheduleStatus], *, until: datetime, count: int = 5, model: JobClass = Job
 ) -> dict[str, list[ScheduleRun]]:
     """Return the last times of schedules before `until` with their jobs, by name, newest first; none of an invalid one.
 
@@ -143,7 +139,7 @@ def last_runs(
     }
 
 
-def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], model: type[JobMixin[Any]]) -> bool:
+def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], model: JobClass) -> bool:
     """Add its last job to the evidence; return whether that job's chain is open."""
     if one.last_job_id is None:
         return False
@@ -155,9 +151,7 @@ def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], m
     return job.chain_completed_at is None if job.status in ENDED else True
 
 
-def _left_out(
-    session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: type[JobMixin[Any]]
-) -> str:
+def _left_out(session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: JobClass) -> str:
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
     schedule = declared({name: getattr(one, name) for name in ("name", *SETTINGS)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 from uuid import UUID
 
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.checks import check_text
 
 
-def check_id(model: type[JobMixin[Any]], field: str, given: object) -> None:
+def check_id(model: JobClass, field: str, given: object) -> None:
     """Check that an id is one as this queue's are. Raises: InvalidJobError naming the field and what would be right."""
     if model.__jobqueue__.id_type == "text":
         check_text(field, given)
@@ -20,7 +19,7 @@ def check_id(model: type[JobMixin[Any]], field: str, given: object) -> None:
         raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {given!r}{fix}")
 
 
-def check_ids(model: type[JobMixin[Any]], **given: Iterable[object]) -> None:
+def check_ids(model: JobClass, **given: Iterable[object]) -> None:
     """Check lists of ids. Raises: InvalidJobError naming the list, with the place in it."""
     for name, ids in given.items():
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
@@ -29,7 +28,7 @@ def check_ids(model: type[JobMixin[Any]], **given: Iterable[object]) -> None:
             check_id(model, f"{name}[{index}]", one)
 
 
-def check_after(model: type[JobMixin[Any]], after: object) -> None:
+def check_after(model: JobClass, after: object) -> None:
     """Check where a page begins: None, or an id. Raises: InvalidJobError."""
     if after is not None:
         check_id(model, "after", after)

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
-from sa_jobqueue.models import AttemptMixin, Job, JobMixin
+from sa_jobqueue.models import AttemptMixin, Job, JobClass
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
@@ -101,7 +101,7 @@ def list_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[dict[str, Any]]: ...
 def list_jobs(
     session: Session,
@@ -113,7 +113,7 @@ def list_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[Any]:
     """Return one page of jobs, ordered by id.
 
@@ -148,7 +148,7 @@ def list_jobs(
         return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
 
 
-def _checked(matching: ColumnElement[bool], model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def _checked(matching: ColumnElement[bool], model: JobClass) -> ColumnElement[bool]:
     """Return a condition that reads the jobs' table alone: another one would be joined without a condition."""
     if not isinstance(matching, ColumnElement):
         raise InvalidOptionError(
@@ -159,7 +159,7 @@ def _checked(matching: ColumnElement[bool], model: type[JobMixin[Any]]) -> Colum
     return matching
 
 
-def _continuations(session: Session, chain_ids: Sequence[JobId], model: type[JobMixin[Any]]) -> int:
+def _continuations(session: Session, chain_ids: Sequence[JobId], model: JobClass) -> int:
     with translated():
         return int(session.scalars(listings.count_continuations(model, chain_ids)).one())
 
@@ -171,7 +171,7 @@ def list_attempts(
     after: int | None = None,
     limit: int = 50,
     newest_first: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[AttemptMixin[Any]]:
     """Return one page of the unsuccessful attempts of a job, ordered by number.
 
@@ -185,12 +185,7 @@ def list_attempts(
 
 
 def cancel_jobs(
-    session: Session,
-    ids: Sequence[JobId],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, ids: Sequence[JobId], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[Any]:
     """Cancel jobs that have not ended; return those that were cancelled, in the given order.
 
@@ -224,7 +219,7 @@ def reschedule_jobs(
     at: datetime | None = None,
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Change when pending or blocked jobs are due, all of them or none; return them in the given order.
 
@@ -238,12 +233,7 @@ def reschedule_jobs(
 
 
 def trigger_jobs(
-    session: Session,
-    ids: Sequence[JobId],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, ids: Sequence[JobId], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[Any]:
     """Make pending jobs due now, all of them or none: scheduled jobs early, and retries before the end of their backoff.
 
@@ -260,7 +250,7 @@ def _reschedule(
     *,
     by: str | None,
     dry_run: bool,
-    model: type[JobMixin[Any]],
+    model: JobClass,
 ) -> BulkResult[Any]:
     check_by(by)
     due = due_at(**({"delay": None, "at": None} | arguments))
@@ -275,9 +265,7 @@ def _reschedule(
     return BulkResult(given, len(given))
 
 
-def _lock(
-    session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], *, dry_run: bool = False
-) -> dict[Any, Row[Any]]:
+def _lock(session: Session, ids: Sequence[JobId], model: JobClass, *, dry_run: bool = False) -> dict[Any, Row[Any]]:
     """Lock jobs and their chains' roots, or with `dry_run` only read them; return the rows of both, by id."""
     check_ids(model, ids=ids)
     session.flush()
@@ -289,7 +277,7 @@ def _lock(
     return locked
 
 
-def _cancel(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], running: Sequence[JobId]) -> None:
+def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, running: Sequence[JobId]) -> None:
     """Cancel jobs that are locked. `running`: those of them whose attempts end with it."""
     with translated():
         for some in _batches(running):
@@ -300,7 +288,7 @@ def _cancel(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], 
     _expire(session, ids, model)
 
 
-def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], **values: Any) -> None:
+def _change(session: Session, ids: Sequence[JobId], model: JobClass, **values: Any) -> None:
     if not ids:
         return
     with translated():
@@ -316,7 +304,7 @@ def _batches(ids: Sequence[JobId]) -> Iterator[list[JobId]]:
     return (list(ids[first : first + BATCH]) for first in range(0, len(ids), BATCH))
 
 
-def _expire(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> None:
+def _expire(session: Session, ids: Sequence[JobId], model: JobClass) -> None:
     """Expire jobs that have been changed: the session's copies are out of date."""
     for job_id in ids if session.identity_map.keys() else ():
         known = session.identity_map.get(session.identity_key(model, job_id))
@@ -335,7 +323,7 @@ def set_priority(
     scan_limit: int = SCAN_LIMIT,
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Set the priority of waiting jobs that match a filter, one page per call; return those that had another priority.
 
@@ -381,7 +369,7 @@ def set_priority(
     return BulkResult(done, len(ids), page.next)
 
 
-def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
+def get_progress(session: Session, job_id: JobId, *, model: JobClass = Job) -> Progress | None:
     """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
     None if the job is not running, or its attempt has not reported any yet.

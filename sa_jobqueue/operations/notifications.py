@@ -12,7 +12,7 @@ from sqlalchemy import Connection, TwoPhaseTransaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from sa_jobqueue.errors import require_postgresql
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.policies.fairness import ANY_QUEUE, SEPARATOR, QueueKey
 from sa_jobqueue.statements import notifications
 
@@ -25,14 +25,14 @@ class _Look(NamedTuple):
     """Jobs that a transaction has made due: its INSERT notified if a worker was idle at the time."""
 
     connection: Connection
-    model: type[JobMixin[Any]]
+    model: JobClass
     queue_key: str
     at: float
 
 
 # By transaction, not by session: a session that was closed without a commit is often reused.
 _pending: WeakKeyDictionary[SessionTransaction, dict[tuple[str, str], _Look]] = WeakKeyDictionary()
-_looked: WeakKeyDictionary[Connection, dict[tuple[type[JobMixin[Any]], str], float]] = WeakKeyDictionary()
+_looked: WeakKeyDictionary[Connection, dict[tuple[JobClass, str], float]] = WeakKeyDictionary()
 """The same of connections without a session. An entry that a rollback leaves makes the next commit look once too often."""
 
 
@@ -52,13 +52,13 @@ def _queue_and_key(job: JobMixin[Any]) -> tuple[str | None, str]:
     return state.get("queue"), state["fairness_key"]
 
 
-def notify_workers(session: Session, connection: Connection, model: type[JobMixin[Any]], queue_key: str) -> None:
+def notify_workers(session: Session, connection: Connection, model: JobClass, queue_key: str) -> None:
     """Notify the idle workers of a queue when this transaction commits."""
     if is_to_notify(session, connection, model, queue_key):
         connection.execute(notifications.notify_due(model), {"queue": queue_key})
 
 
-def is_to_notify(session: Session, connection: Connection, model: type[JobMixin[Any]], queue_key: str) -> bool:
+def is_to_notify(session: Session, connection: Connection, model: JobClass, queue_key: str) -> bool:
     """Return whether this is the transaction's first for the queue. Raises: UnsupportedServerError without PostgreSQL."""
     require_postgresql(connection.dialect.name)
     transaction = cast("SessionTransaction", session.get_transaction())  # there is one, since it writes a row
@@ -99,7 +99,7 @@ def silence_twophase(session: Session, transaction: SessionTransaction, connecti
         connection.execute(notifications.SILENCE)
 
 
-def is_to_notify_on(connection: Connection, model: type[JobMixin[Any]], queue_key: str) -> bool:
+def is_to_notify_on(connection: Connection, model: JobClass, queue_key: str) -> bool:
     """Return whether an INSERT on a connection without a session is to notify; its commit looks again."""
     # Each INSERT, because no event reports a rollback to a savepoint; PostgreSQL delivers equal notifications once.
     if isinstance(connection.get_transaction(), TwoPhaseTransaction):

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.splitting import is_of_a_row, sqlstate
 from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.chains import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import deletion, retention
@@ -67,7 +67,7 @@ def prune(
     by: str = "retention",
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Pruned:
     """Delete whole chains whose retention period has ended, among the next `scan` jobs; return the result and next cursor.
 
@@ -141,7 +141,7 @@ def prune_dead_letters(
     scan: int = SCAN,
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> PrunedDeadLetters:
     """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
 
@@ -164,7 +164,7 @@ def prune_dead_letters(
 
 
 def _prune_page(
-    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
+    session: Session, model: JobClass, given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
 ) -> PrunedDeadLetters:
     given |= {"scan": scan} | ({} if after is None else {"after": after})
     try:
@@ -210,19 +210,13 @@ def _check_scan(scan: int) -> None:
         raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
 
 
-def _rules_of_queues(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:
+def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
     rows = session.execute(retention.of_queues(model))
     return {name: Retention(**dict(zip(OUTCOMES, ages, strict=True))) for name, *ages in rows}
 
 
 def _read_page(
-    session: Session,
-    model: type[JobMixin[Any]],
-    given: dict[str, Any],
-    cursor: PruneCursor,
-    *,
-    scan: int,
-    shortest: timedelta,
+    session: Session, model: JobClass, given: dict[str, Any], cursor: PruneCursor, *, scan: int, shortest: timedelta
 ) -> Any:
     first = cursor.after is None
     where = {} if first else {"after": cursor.after}
@@ -231,7 +225,7 @@ def _read_page(
     ).one()
 
 
-def _fill(session: Session, model: type[JobMixin[Any]], ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:
+def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:
     """Return as many chains as one call may delete, with their lengths, and those that are left."""
     if not ids:
         return {}, []
@@ -248,7 +242,7 @@ def _fill(session: Session, model: type[JobMixin[Any]], ids: list[Any]) -> tuple
 
 
 def _remove(
-    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
+    session: Session, model: JobClass, given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
 ) -> _Found:
     """Delete what of some chains may go. A row of the application's that refers to one must not keep the others."""
     if not taken:
@@ -281,7 +275,7 @@ def _remove(
 
 
 def _delete(
-    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
+    session: Session, model: JobClass, given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
 ) -> _Found:
     asked = given | {"ids": list(taken)}
     kinds: dict[Any, tuple[str, JobStatus]] = {}
@@ -312,7 +306,7 @@ def _delete(
     return _Found({chain_id: kinds[chain_id] for chain_id in to_delete}, len(job_ids), list(freed), len(kinds))
 
 
-def _unreferenced(session: Session, model: type[JobMixin[Any]], chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
+def _unreferenced(session: Session, model: JobClass, chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
     """Return those that no job of a chain which stays waits for, or waited, in the order given."""
     to_delete = list(chain_ids)
     while to_delete:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
-from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import (
@@ -131,7 +131,7 @@ def list_queues(
     after: tuple[str, str] | None = None,
     limit: int = MAX_PAGE,
     heartbeat_timeout: timedelta = timedelta(seconds=15),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[QueueStatus]:
     """Return one page of the queues that have a row or a live worker, and of their fairness keys that have a row.
 
@@ -156,7 +156,7 @@ def list_job_types(
     after: str | None = None,
     limit: int = MAX_PAGE,
     heartbeat_timeout: timedelta = timedelta(seconds=15),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[TypeStatus]:
     """Return one page of the job types that have a row or a live worker, ordered by name.
 
@@ -171,12 +171,7 @@ def list_job_types(
 
 
 def get_queue(
-    session: Session,
-    name: str,
-    *,
-    fairness_key: str = "",
-    for_update: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, name: str, *, fairness_key: str = "", for_update: bool = False, model: JobClass = Job
 ) -> QueueStatus:
     """Return a queue's settings and state.
 
@@ -193,7 +188,7 @@ def get_queue(
     return found[0]
 
 
-def get_job_type(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+def get_job_type(session: Session, name: str, *, for_update: bool = False, model: JobClass = Job) -> TypeStatus:
     """Return a job type's settings and state.
 
     `name`: the job type. `for_update`: as in `get_queue`. Changes, Locks: as `get_queue`.
@@ -207,12 +202,7 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
 
 
 def upsert_queue(
-    session: Session,
-    settings: QueueSettings,
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, settings: QueueSettings, *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> bool:
     """Write the settings of a queue, but not whether it is paused; return whether anything changed.
 
@@ -223,12 +213,7 @@ def upsert_queue(
 
 
 def upsert_job_type(
-    session: Session,
-    settings: TypeSettings,
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, settings: TypeSettings, *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> bool:
     """Write the settings of a job type, but not whether it is paused; return whether anything changed.
 
@@ -246,7 +231,7 @@ def delete_queues(
     fairness_key: str = "",
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[str]:
     """Delete the settings of queues, which then have the defaults and are not paused; return those that had settings.
 
@@ -258,12 +243,7 @@ def delete_queues(
 
 
 def delete_job_types(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
@@ -280,7 +260,7 @@ def pause_queues(
     fairness_key: str = "",
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[str]:
     """Pause queues: none of their jobs is started until they are resumed. Return the queues that were not paused before.
 
@@ -299,7 +279,7 @@ def resume_queues(
     fairness_key: str = "",
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[str]:
     """Resume paused queues. Return the queues that were paused.
 
@@ -310,12 +290,7 @@ def resume_queues(
 
 
 def pause_job_types(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
@@ -326,12 +301,7 @@ def pause_job_types(
 
 
 def resume_job_types(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Resume paused job types. Return the types that were paused.
 
@@ -342,7 +312,7 @@ def resume_job_types(
 
 
 def sync_queues(
-    session: Session, new: Iterable[QueueSettings], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session, new: Iterable[QueueSettings], *, by: str | None = None, model: JobClass = Job
 ) -> SyncedQueues:
     """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
@@ -383,7 +353,7 @@ def sync_queues(
     )
 
 
-def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> Differences:
+def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model: JobClass = Job) -> Differences:
     """Insert the rows of declared queues that have none, as workers do at start; existing rows do not change.
 
     `new`: `jobs.declared_queues` of a `JobQueue`.
@@ -410,7 +380,7 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     return found
 
 
-def record_job_types(session: Session, declared: Iterable[JobType], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+def record_job_types(session: Session, declared: Iterable[JobType], *, model: JobClass = Job) -> list[str]:
     """Record what handlers declare, as workers do at start; return the types whose rows were written.
 
     `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, priority, attempts or version,
@@ -428,13 +398,7 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: ty
 
 
 def _page(
-    session: Session,
-    names: Sequence[str],
-    limit: int,
-    model: type[JobMixin[Any]],
-    *,
-    types: bool,
-    asked: dict[str, Any],
+    session: Session, names: Sequence[str], limit: int, model: JobClass, *, types: bool, asked: dict[str, Any]
 ) -> list[Any]:
     check_limit(limit)
     check_lists(names=names)
@@ -466,7 +430,7 @@ def _put(
     session: Session,
     of: type[QueueMixin] | type[JobTypeMixin],
     row: dict[str, Any],
-    model: type[JobMixin[Any]],
+    model: JobClass,
     by: str | None,
     *,
     dry_run: bool,
@@ -484,11 +448,7 @@ def _put(
 
 
 def _rows(
-    session: Session,
-    of: type[QueueMixin] | type[JobTypeMixin],
-    names: Sequence[str],
-    fairness_key: str,
-    model: type[JobMixin[Any]],
+    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], fairness_key: str, model: JobClass
 ) -> list[Any]:
     """Return the queues or job types that have a row."""
     check_fairness_key(fairness_key)
@@ -503,9 +463,7 @@ def _rows(
     return [one for one in found if one.created_at is not None] if names else []
 
 
-def _check_known(
-    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: list[str], model: type[JobMixin[Any]]
-) -> None:
+def _check_known(session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: list[str], model: JobClass) -> None:
     """Check names that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
     if not names:
         return
@@ -532,7 +490,7 @@ def _change(
     act: Literal["pause", "resume", "delete"],
     of: type[QueueMixin] | type[JobTypeMixin],
     names: Sequence[str],
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     by: str | None,
     fairness_key: str = "",

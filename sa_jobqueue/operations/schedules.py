@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.ids import uuid8_of
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
@@ -118,7 +118,7 @@ class SyncedSchedules:
 
 
 def sync_schedules(
-    session: Session, new: Iterable[Schedule], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session, new: Iterable[Schedule], *, by: str | None = None, model: JobClass = Job
 ) -> SyncedSchedules:
     """Synchronise the rows of schedules with the declarations in code, as a worker does when it starts; return the changes.
 
@@ -149,12 +149,7 @@ def sync_schedules(
 
 
 def upsert_schedule(
-    session: Session,
-    schedule: Schedule,
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, schedule: Schedule, *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> bool:
     """Insert or replace a schedule that the application creates at run time; return whether anything changed.
 
@@ -179,9 +174,7 @@ def upsert_schedule(
     return is_written
 
 
-def get_schedule(
-    session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job
-) -> ScheduleStatus:
+def get_schedule(session: Session, name: str, *, for_update: bool = False, model: JobClass = Job) -> ScheduleStatus:
     """Return the definition and state of a schedule.
 
     `name`: name of the schedule. `for_update`: lock the row, so that the schedule cannot be changed, fired or deleted.
@@ -197,12 +190,7 @@ def get_schedule(
 
 
 def list_schedules(
-    session: Session,
-    *,
-    names: Sequence[str] = (),
-    after: str | None = None,
-    limit: int = MAX_PAGE,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, *, names: Sequence[str] = (), after: str | None = None, limit: int = MAX_PAGE, model: JobClass = Job
 ) -> Page[ScheduleStatus]:
     """Return one page of schedules, ordered by name.
 
@@ -217,12 +205,7 @@ def list_schedules(
 
 
 def pause_schedules(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Pause schedules until they are resumed. Return those that were not paused before.
 
@@ -243,12 +226,7 @@ def pause_schedules(
 
 
 def resume_schedules(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Resume paused schedules, which fire at their next time from now on, and acknowledge what schedules have missed.
 
@@ -279,7 +257,7 @@ def run_schedule(
     until: datetime | None = None,
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> list[Any]:
     """Enqueue jobs of a schedule now, outside its times, even if it is paused; return the ids of the jobs.
 
@@ -319,12 +297,7 @@ def run_schedule(
 
 
 def delete_schedules(
-    session: Session,
-    names: Sequence[str],
-    *,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, names: Sequence[str], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Delete schedules, but not their jobs; return their names. A worker that declares one creates it again when it starts.
 
@@ -345,7 +318,7 @@ def _now(session: Session) -> datetime:
     return now
 
 
-def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: type[JobMixin[Any]]) -> bool | None:
+def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: JobClass) -> bool | None:
     given = {column: getattr(schedule, column) for column in SETTINGS}
     given |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
     given["next_fire_at"] = schedule.times.after(now)
@@ -353,7 +326,7 @@ def _put(session: Session, schedule: Schedule, source: str, now: datetime, model
     return None if row is None else bool(row.is_new)
 
 
-def _found(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *, for_update: bool) -> Sequence[RowMapping]:
+def _found(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
     """Return the rows of schedules, locked with `for_update`. Raises: ScheduleNotFoundError naming all that are missing."""
     check_lists(names=names)
     found = _rows(session, names, model, for_update=for_update)
@@ -363,12 +336,12 @@ def _found(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *
     return found
 
 
-def _rows(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *, for_update: bool) -> Sequence[RowMapping]:
+def _rows(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
     statement = (schedules.lock if for_update else schedules.named)(model)
     return session.execute(statement, {"names": list(names)}).mappings().all()
 
 
-def _notify_schedulers(session: Session, model: type[JobMixin[Any]]) -> None:
+def _notify_schedulers(session: Session, model: JobClass) -> None:
     """Have workers read again when the next schedule is due, after this transaction commits."""
     session.execute(controls.notify_rules(model))
 
@@ -384,7 +357,7 @@ def fire_schedules(
     at: datetime | None = None,
     names: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> list[ScheduleRun]:
     """Enqueue the jobs of due schedules and set their next times, as workers do; return one result for each schedule.
 
@@ -411,7 +384,7 @@ def fire_schedules(
     return [fired for fired in runs if fired is not None]
 
 
-def correct_schedules(session: Session, *, model: type[JobMixin[Any]] = Job) -> list[str]:
+def correct_schedules(session: Session, *, model: JobClass = Job) -> list[str]:
     """Have schedules that are to fire later than their expression says fire when it says; return their names.
 
     A server clock that was ahead leaves such times, and so does `next_fire_at` set by hand beyond the next time: to leave
@@ -469,7 +442,7 @@ class _Plan:
         return fired if fired != ScheduleRun(self.name) else None
 
 
-def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
+def _plan(row: RowMapping, model: JobClass) -> _Plan:
     name, since, now = row["name"], row["next_fire_at"], row["now"]
     try:
         schedule = declared(row)
@@ -501,7 +474,7 @@ def declared(row: Mapping[Any, Any]) -> Schedule:
     return Schedule(name=row["name"], **{column: row[column] for column in SETTINGS})
 
 
-def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], **more: Any) -> JobMixin[Any]:
+def job_of(schedule: Schedule, fire_time: datetime, model: JobClass, **more: Any) -> JobMixin[Any]:
     """Describe the job that is fired for a time. Raises: InvalidJobError."""
     return model(
         type_name=schedule.type_name,
@@ -513,13 +486,13 @@ def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], 
     )
 
 
-def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
+def id_of(name: str, fire_time: datetime, model: JobClass) -> Any:
     """Return the id of the one job that a schedule makes for a time."""
     job_id = uuid8_of(fire_time, model.__jobqueue__.qualified("job"), name)
     return str(job_id) if model.__jobqueue__.id_type == "text" else job_id
 
 
-def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]) -> tuple[str, datetime | None] | None:
+def schedule_of(session: Session, job: JobMixin[Any], model: JobClass) -> tuple[str, datetime | None] | None:
     """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
     found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
     runs = time_in(job.id)
@@ -539,7 +512,7 @@ def time_in(job_id: Any) -> datetime | None:
         return None
 
 
-def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:
+def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: JobClass) -> list[Any]:
     """Enqueue a schedule's jobs for all of its times in a period, each once; return the ids of the new jobs."""
     ids = write_many(session, unfired(session, schedule, times, model))
     if times:
@@ -547,7 +520,7 @@ def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], 
     return ids
 
 
-def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]], model: type[JobMixin[Any]]) -> set[Any]:
+def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]], model: JobClass) -> set[Any]:
     """Return those ids that are not to be enqueued again. `planned`: for each its schedule's name and its time."""
     if not planned:
         return set()
@@ -555,9 +528,7 @@ def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]]
     return set(session.scalars(schedules.fired_already(model), {"ids": ids, "names": names, "times": times}))
 
 
-def unfired(
-    session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]
-) -> list[JobMixin[Any]]:
+def unfired(session: Session, schedule: Schedule, times: Sequence[datetime], model: JobClass) -> list[JobMixin[Any]]:
     """Return a schedule's jobs for those of some times that have not fired. Raises: InvalidJobError."""
     jobs = [job_of(schedule, time, model, id=id_of(schedule.name, time, model)) for time in times]
     planned = [(job.id, schedule.name, time) for job, time in zip(jobs, times, strict=True)]

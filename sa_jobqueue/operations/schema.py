@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from sqlalchemy import Engine, Table, event
 from sqlalchemy.engine import ExceptionContext
@@ -24,7 +24,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.layout import PIPELINE_TABLES, STAMPED, Unit
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.statements import schema
 from sa_jobqueue.types import MIN_SERVER_VERSION
@@ -34,7 +34,7 @@ _NO_TABLE: Final = "42P01"
 _NO_COLUMN: Final = "42703"
 
 
-def check_schema(session: Session, *, unit: Unit = "queue", model: type[JobMixin[Any]] = Job) -> int:
+def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Job) -> int:
     """Check that this library works with the server and the job tables; return the version of the tables.
 
     `unit`: "pipeline" checks the tables of Spark's writes and of the archive as well.
@@ -100,7 +100,7 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | No
 
 
 @contextmanager
-def explained(model: type[JobMixin[Any]]) -> Iterator[None]:
+def explained(model: JobClass) -> Iterator[None]:
     """Raise the error of `schema_error` for statements on the job table that SQLAlchemy does not build."""
     try:
         yield

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
-from sa_jobqueue.models import Job, JobMixin, StepMixin
+from sa_jobqueue.models import Job, JobClass, StepMixin
 from sa_jobqueue.operations.completions import check_session
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.pages import check_limit
@@ -19,9 +19,7 @@ from sa_jobqueue.statements import steps
 from sa_jobqueue.types import JobId, StepKind
 
 
-def list_steps(
-    session: Session, job_id: JobId, *, limit: int = 1000, model: type[JobMixin[Any]] = Job
-) -> list[StepMixin[Any]]:
+def list_steps(session: Session, job_id: JobId, *, limit: int = 1000, model: JobClass = Job) -> list[StepMixin[Any]]:
     """Return the steps of a job in the order of completion; a wait that goes on is the last.
 
     `job_id`: id of the job. `limit`: 1 to 1,000; the last ones, if there are more.
@@ -32,7 +30,7 @@ def list_steps(
     return list(session.scalars(steps.latest(model), {"job_id": job_id, "limit": limit}))[::-1]
 
 
-def restart_from(session: Session, model: type[JobMixin[Any]], job_ids: Sequence[Any], step: str) -> None:
+def restart_from(session: Session, model: JobClass, job_ids: Sequence[Any], step: str) -> None:
     """Delete a step of jobs, and those that completed after it, so that they run again.
 
     Obliges: the jobs are locked, and not running. Raises: InvalidOptionError if none of them has the step.
@@ -44,7 +42,7 @@ def restart_from(session: Session, model: type[JobMixin[Any]], job_ids: Sequence
     session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
-def restart_timed_out(session: Session, model: type[JobMixin[Any]], job_ids: Sequence[Any]) -> None:
+def restart_timed_out(session: Session, model: JobClass, job_ids: Sequence[Any]) -> None:
     """Delete the last step of jobs where it is a wait that timed out, so that they wait again.
 
     Obliges: the jobs are locked, and not running.
@@ -52,14 +50,14 @@ def restart_timed_out(session: Session, model: type[JobMixin[Any]], job_ids: Seq
     session.execute(steps.delete_timed_out(model), {"job_ids": list(job_ids)})
 
 
-def recorded_steps(session: Session | Connection, model: type[JobMixin[Any]], job_id: JobId) -> Sequence[Any]:
+def recorded_steps(session: Session | Connection, model: JobClass, job_id: JobId) -> Sequence[Any]:
     """Return the steps of a job, in the order of completion (`statements.steps.recorded`)."""
     return session.execute(steps.recorded(model), {"job_id": job_id}).all()
 
 
 def record_step(
     session: Session | Connection,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     job: ClaimedJob,
     worker_id: str,
     *,
@@ -91,7 +89,7 @@ def record_step(
 def wait_step(
     session: Session | Connection,
     *,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     job: ClaimedJob,
     worker_id: str,
     place: tuple[str, str],

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, RowMapping
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import (
@@ -102,7 +102,7 @@ def list_workers(
     where: WorkerFilter = WorkerFilter(),
     after: tuple[str, str] | None = None,
     limit: int = MAX_PAGE,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[WorkerStatus]:
     """Return one page of workers, ordered by name and id, including those that died within the last minutes.
 
@@ -121,12 +121,7 @@ def _without_nulls(row: RowMapping) -> dict[str, Any]:
 
 
 def drain_workers(
-    session: Session,
-    *,
-    where: WorkerFilter,
-    by: str | None = None,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, *, where: WorkerFilter, by: str | None = None, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[str]:
     """Ask workers to drain, as SIGTERM does: claim no more, finish running jobs and stop. Return their ids, sorted.
 
@@ -150,7 +145,7 @@ def resize_workers(
     where: WorkerFilter,
     by: str | None = None,
     dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> BulkResult[str]:
     """Ask workers to change their concurrency; None restores the one they were started with. Return their ids, sorted.
 
@@ -170,13 +165,13 @@ def resize_workers(
     return BulkResult(asked, len(asked))
 
 
-def _matching(session: Session, where: WorkerFilter, model: type[JobMixin[Any]]) -> BulkResult[str]:
+def _matching(session: Session, where: WorkerFilter, model: JobClass) -> BulkResult[str]:
     found = every_item(lambda after: list_workers(session, where=where, after=after, model=model))
     ids = sorted(worker.id for worker in found)
     return BulkResult(ids, len(ids))
 
 
-def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
+def rescue_from(session: Session, worker_id: str, *, model: JobClass = Job) -> int:
     """Rescue at most `MOST_LOST` jobs of a worker whose process has died; return how many.
 
     Call it only if you know that the process is dead, like a parent that has waited for it. An ended database session is no
@@ -197,5 +192,5 @@ def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] 
     return len(session.execute(leases.rescue(model, ended=True), given).all())
 
 
-def _conditions(model: type[JobMixin[Any]], where: WorkerFilter) -> list[ColumnElement[bool]]:
+def _conditions(model: JobClass, where: WorkerFilter) -> list[ColumnElement[bool]]:
     return workers.matching(model, **asdict(where))

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Mapper, Session, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
 from sa_jobqueue.operations.columns import (
     arrays,
@@ -101,7 +101,7 @@ def _connection(session: Session, job: JobMixin[Any]) -> Connection:
 
 
 @contextmanager
-def writing(session: Session, model: type[JobMixin[Any]], new: Sequence[JobMixin[Any]]) -> Iterator[Connection]:
+def writing(session: Session, model: JobClass, new: Sequence[JobMixin[Any]]) -> Iterator[Connection]:
     """Do the duties around the INSERT of new jobs of one class; gives the connection for it.
 
     Raises: as `declare`, with nothing written; for errors of the block, see `translated`.

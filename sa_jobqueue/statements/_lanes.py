@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, id_array, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
@@ -72,7 +72,7 @@ def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
     )
 
 
-def lanes(model: type[JobMixin[Any]], block: tuple[Any, Any] | None = None, name: str = "lane") -> TableValuedAlias:
+def lanes(model: JobClass, block: tuple[Any, Any] | None = None, name: str = "lane") -> TableValuedAlias:
     """Return the lanes given as parameters, or those from the first to the last position of `block`, as a relation."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
@@ -119,7 +119,7 @@ def ahead(job: sa.Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> s
     )
 
 
-def scan(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
+def scan(model: JobClass, *, locks: bool) -> sa.Select[Any]:
     """Select the ids of eligible jobs of a plan: partition after partition, each segment by segment, each lane by lane.
 
     Parameters: of the lanes `queues`, `fairness_keys`, `priorities`, `cursor_at`, `cursor_id`; of the segments where their
@@ -163,7 +163,7 @@ def scan(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
     return sa.select(in_partition.c.id).select_from(partition.join(in_partition, sa.true()))
 
 
-def late(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
+def late(model: JobClass, *, locks: bool) -> sa.Select[Any]:
     """Select the ids, of those in `late_ids`, of eligible jobs that `late_xids` still names as changed last; in that order.
 
     A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.

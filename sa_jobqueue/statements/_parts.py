@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Companion, id_parameter
 from sa_jobqueue.statements._arrays import ArrayParameter
 from sa_jobqueue.types import JobId, JobStatus
@@ -24,7 +24,7 @@ def once_a_model(build: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", lru_cache(maxsize=256)(build))
 
 
-def function(model: type[JobMixin[Any]], noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
+def function(model: JobClass, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
     """Return a call of one of the queue's own functions."""
     layout = model.__jobqueue__
     named = getattr(sa.func, layout.schema) if layout.schema else sa.func
@@ -32,7 +32,7 @@ def function(model: type[JobMixin[Any]], noun: str, *arguments: sa.ColumnElement
     return called
 
 
-def table(model: type[JobMixin[Any]] | type[Companion]) -> sa.Table:
+def table(model: JobClass | type[Companion]) -> sa.Table:
     """Return the table of a mapped class."""
     return cast("sa.Table", model.__table__)
 
@@ -42,17 +42,17 @@ def array(name: str, like: Any) -> BindParameter[Any]:
     return sa.bindparam(name, type_=ArrayParameter(like))
 
 
-def id_array(model: type[JobMixin[Any]], name: str) -> BindParameter[Any]:
+def id_array(model: JobClass, name: str) -> BindParameter[Any]:
     """Return an array parameter of job ids."""
     return array(name, id_parameter(model.__jobqueue__))
 
 
-def id_value(model: type[JobMixin[Any]], name: str) -> BindParameter[Any]:
+def id_value(model: JobClass, name: str) -> BindParameter[Any]:
     """Return a parameter for a job id."""
     return sa.bindparam(name, type_=id_parameter(model.__jobqueue__))
 
 
-def given_ids(model: type[JobMixin[Any]], ids: Iterable[JobId]) -> BindParameter[Any]:
+def given_ids(model: JobClass, ids: Iterable[JobId]) -> BindParameter[Any]:
     """Return job ids as a value of a statement that is built for them."""
     return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
 

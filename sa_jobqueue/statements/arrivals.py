@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
@@ -27,7 +27,7 @@ def is_keyed(row: Any) -> ColumnElement[bool]:
 
 
 @once_a_model
-def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def catch_up(model: JobClass) -> sa.Select[Any]:
     """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
 
     Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as
@@ -99,7 +99,7 @@ def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def full_scan(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def full_scan(model: JobClass) -> sa.Select[Any]:
     """Return the lanes that have pending jobs, each with its first job, a page at a time.
 
     Parameters: `served_queues`: of each other queue, only one lane is read; `after_queue`, `after_fairness_key`,
@@ -120,7 +120,7 @@ def full_scan(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(*snapshot(), *found.c).select_from(here().outerjoin(found, sa.true()))
 
 
-def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> sa.Select[Any]:
+def heads(model: JobClass, *columns: ColumnElement[Any]) -> sa.Select[Any]:
     """Return the first pending job of each fairness key and priority, 1,000 at most, and one of each queue without a key.
 
     `columns`: of the jobs, beside `queue`, `fairness_key`, `priority` and `scheduled_at`.
@@ -130,11 +130,7 @@ def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> sa.Select
 
 
 def _first_of_lanes(
-    model: type[JobMixin[Any]],
-    *columns: ColumnElement[Any],
-    start: Any = None,
-    served: Any = None,
-    keyed: bool = False,
+    model: JobClass, *columns: ColumnElement[Any], start: Any = None, served: Any = None, keyed: bool = False
 ) -> sa.CTE:
     job = table(model)
     pending = (

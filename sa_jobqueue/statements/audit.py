@@ -10,12 +10,12 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import once_a_model, table
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> sa.Insert:
+def put(model: JobClass) -> sa.Insert:
     """Write one row. Parameters: the columns but `done_at`, which is the database's clock. Locks: none of others."""
     row = table(model.Audit)
     return sa.insert(row).values(
@@ -24,7 +24,7 @@ def put(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 def matching(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     operations: Sequence[str] = (),
     done_by: Sequence[str] = (),
@@ -45,12 +45,7 @@ def matching(
 
 
 def page(
-    model: type[JobMixin[Any]],
-    *conditions: sa.ColumnElement[bool],
-    after: UUID | None,
-    limit: int,
-    scan_limit: int,
-    newest_first: bool,
+    model: JobClass, *conditions: sa.ColumnElement[bool], after: UUID | None, limit: int, scan_limit: int, newest_first: bool
 ) -> sa.Select[Any]:
     """Return one page of the audit by id, the order of the acts.
 
@@ -77,7 +72,7 @@ def page(
 
 
 @once_a_model
-def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
+def prune(model: JobClass) -> ReturningDelete[Any]:
     """Delete, of the `limit` oldest rows, those older than `age`.
 
     Parameters: `age`, `limit`. Clock: the database's. Index: the primary key, `limit` entries.

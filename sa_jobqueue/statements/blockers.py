@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import Grouping
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter, lowest_id
 from sa_jobqueue.statements._parts import XID, array, element, excluded, id_array, id_value, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, buried, remembered
@@ -21,7 +21,7 @@ from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 
 @once_a_model
-def await_chains(model: type[JobMixin[Any]]) -> sa.Update:
+def await_chains(model: JobClass) -> sa.Update:
     """Mark roots as having waiters: another job waits for the end of their chains.
 
     Parameters: `ids`. Changes: `has_waiters`. Obliges: the roots are locked by this transaction, by `chains.lock`.
@@ -32,7 +32,7 @@ def await_chains(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def add_edges(model: type[JobMixin[Any]]) -> sa.Insert:
+def add_edges(model: JobClass) -> sa.Insert:
     """Insert edges from new jobs to the chains they wait for.
 
     Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
@@ -67,7 +67,7 @@ def add_edges(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def outcomes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def outcomes(model: JobClass) -> sa.Select[Any]:
     """Return how the chains ended that a job waited for.
 
     Parameters: `job_id`. Shape: `(chain_id, type_name, status, output, error)`, in the order of the edges.
@@ -102,7 +102,7 @@ def outcomes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def chains_to_unblock(model: JobClass) -> sa.Select[Any]:
     """Name chains that have ended and whose end was not passed on.
 
     Parameters: `limit`; `after`, an id: only greater ones, all unless given. Shape: `(id,)`, in their order.
@@ -118,14 +118,14 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
 
 
-def has_ended_chains(model: type[JobMixin[Any]]) -> sa.ColumnElement[bool]:
+def has_ended_chains(model: JobClass) -> sa.ColumnElement[bool]:
     """Return whether there are any `chains_to_unblock`."""
     job = table(model)
     return sa.exists(sa.select(job.c.id).where(job.c.has_waiters, job.c.chain_completed_at.is_not(None)))
 
 
 @once_a_model
-def still_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def still_to_unblock(model: JobClass) -> sa.Select[Any]:
     """Return which of the given chains have ended and still have waiters.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
@@ -139,7 +139,7 @@ def still_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_ended(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_ended(model: JobClass) -> sa.Select[Any]:
     """Lock those of the given chains that have ended and still have waiters, so that none of them is reopened meanwhile.
 
     Parameters: `ids`. Shape: `(id, outcome)`, by id; no rows in a transaction that is not READ COMMITTED: its one snapshot
@@ -163,7 +163,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]:
+def unblock(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
@@ -241,7 +241,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]
 
 
 @once_a_model
-def waiting(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waiting(model: JobClass) -> sa.Select[Any]:
     """Return the jobs that wait for some chains. Parameters: `chains`; `after`, an id: only greater ones; `limit`.
 
     Shape: `(chain_id, job_id)` an unresolved edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
@@ -260,7 +260,7 @@ def waiting(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def waiting_among(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waiting_among(model: JobClass) -> sa.Select[Any]:
     """Return which of some chains any of some jobs waits for. Parameters: `chains`, `jobs`.
 
     Shape: `(chain_id,)`, each once. Locks: none. Index: `pk_job_blocker`.
@@ -283,7 +283,7 @@ def _array(of: sa.ColumnElement[Any], kind: Any, *conditions: sa.ColumnElement[b
     return sa.func.array(sa.select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
-def _examined(model: type[JobMixin[Any]], *, only: bool) -> sa.CTE:
+def _examined(model: JobClass, *, only: bool) -> sa.CTE:
     """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
     edge = table(model.Blocker).alias("edge")
     key = id_parameter(model.__jobqueue__)
@@ -318,7 +318,7 @@ def _examined(model: type[JobMixin[Any]], *, only: bool) -> sa.CTE:
     )
 
 
-def _lock_waiting(model: type[JobMixin[Any]], examined: sa.CTE) -> sa.CTE:
+def _lock_waiting(model: JobClass, examined: sa.CTE) -> sa.CTE:
     """Lock the waiting jobs, and the roots of those that are continuations; skip held rows."""
     job = table(model)
     key = id_parameter(model.__jobqueue__)
@@ -336,7 +336,7 @@ def _lock_waiting(model: type[JobMixin[Any]], examined: sa.CTE) -> sa.CTE:
     )
 
 
-def _changed(model: type[JobMixin[Any]], counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
+def _changed(model: JobClass, counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
     """Count closed edges off the jobs that waited for them, start or end those that this decides, and end their chains.
 
     One update covers them and the roots of continuations that die: a root may itself have been waiting, until it was
@@ -380,7 +380,7 @@ def _changed(model: type[JobMixin[Any]], counted: sa.CTE, locked: sa.CTE) -> sa.
 
 
 @once_a_model
-def clear_waiters(model: type[JobMixin[Any]]) -> sa.Update:
+def clear_waiters(model: JobClass) -> sa.Update:
     """Clear the mark of chains whose waiting jobs were all unblocked, and notify waiting callers if this commits.
 
     Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are unchanged. Obliges: the roots are
@@ -397,7 +397,7 @@ def clear_waiters(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def counts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def counts(model: JobClass) -> sa.Select[Any]:
     """Count the chains that a job waits for, or did, by how they stand.
 
     Parameters: `job_id`. Shape: one row `(is_there, open, completed, dead, cancelled)`, whether there is such a job first.

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
     XID,
@@ -32,7 +32,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> sa.Select[Any]:
+def complete(model: JobClass, columns: Sequence[str] = ()) -> sa.Select[Any]:
     """Complete many attempts of one worker in chains of several jobs, and insert the continuations of those that go on.
 
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts; null for one that goes on), at most
@@ -85,7 +85,7 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> sa.Sele
     return chosen
 
 
-def _inserted(model: type[JobMixin[Any]], columns: Sequence[str], ended: Any) -> Any:
+def _inserted(model: JobClass, columns: Sequence[str], ended: Any) -> Any:
     job = table(model)
     key = id_parameter(model.__jobqueue__)
     arrays: list[Any] = [id_array(model, "parents")]
@@ -111,7 +111,7 @@ def _inserted(model: type[JobMixin[Any]], columns: Sequence[str], ended: Any) ->
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock(model: JobClass) -> sa.Select[Any]:
     """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
 
     Parameters: `ids`.
@@ -137,7 +137,7 @@ def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def end(model: type[JobMixin[Any]]) -> sa.Update:
+def end(model: JobClass) -> sa.Update:
     """End a chain whose last job, a continuation, has just completed.
 
     Parameters: `root`, its id. Shape: `(has_waiters,)`. Changes: the root's `chain_completed_at`, `chain_status`.
@@ -153,14 +153,14 @@ def end(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def chain_of(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def chain_of(model: JobClass) -> sa.Select[Any]:
     """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
     job = table(model)
     return sa.select(job.c.id, job.c.chain_id).where(job.c.id == sa.any_(id_array(model, "ids")))
 
 
 @once_a_model
-def last_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def last_job(model: JobClass) -> sa.Select[Any]:
     """Return a chain's last job as an ORM object, locked.
 
     Parameters: `chain_id`. Shape: `(Job,)`. Locks: the row, awaited, after the root's.
@@ -185,7 +185,7 @@ def last_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> sa.Update:
+def complete_unclaimed(model: JobClass, *, continues: bool) -> sa.Update:
     """Complete a job that no worker completes: blocked, pending or running, from its application's own transaction.
 
     Parameters: `job_id`, `job_output` (JSON text; null when it goes on).
@@ -213,7 +213,7 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> sa.Upd
 
 
 @once_a_model
-def edges_of(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
+def edges_of(model: JobClass) -> sa.CompoundSelect[Any]:
     """Return the edges between chains and others: what their jobs wait or waited for, and what waits or waited for them.
 
     Parameters: `ids`, of roots; `limit`, of edges of each of three kinds.

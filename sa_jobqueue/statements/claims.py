@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._lanes import ahead, lanes, late, locked, scan
 from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import here
@@ -71,7 +71,7 @@ CANDIDATE: Final = (
 
 
 @once_a_model
-def claim(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def claim(model: JobClass) -> sa.Select[Any]:
     """Start an attempt on up to `limit` due jobs: late arrivals first, by id, then those of the lanes of a plan.
 
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
@@ -93,7 +93,7 @@ def claim(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> sa.Select[Any]:
+def candidates(model: JobClass, *, inputs: bool) -> sa.Select[Any]:
     """Read the jobs that a claim with these parameters would start, without locks: for a selector, or to find a refused job.
 
     Parameters: as `claim`, without its worker. With `inputs` payloads are read as well.
@@ -120,7 +120,7 @@ def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> sa.Select[Any]:
 
 
 @once_a_model
-def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def remaining(model: JobClass) -> sa.Select[Any]:
     """Return whether work is left in lanes: a job that a claim would start, or an ended chain that still blocks jobs.
 
     Parameters: the lanes as of `_lanes.scan`, and `types`. Shape: one row `(is_due, has_chains_to_unblock)`.
@@ -141,7 +141,7 @@ def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(*columns)
 
 
-def _started(model: type[JobMixin[Any]], picked: sa.CTE) -> sa.Select[Any]:
+def _started(model: JobClass, picked: sa.CTE) -> sa.Select[Any]:
     """Start an attempt on each of the rows picked; the shape of `claim`, and its duties."""
     job = table(model)
     claimed = (
@@ -163,7 +163,7 @@ def _started(model: type[JobMixin[Any]], picked: sa.CTE) -> sa.Select[Any]:
     return sa.select(sa.func.now().label("now"), *columns).select_from(here().outerjoin(claimed, sa.true()))
 
 
-def claimed_columns(model: type[JobMixin[Any]]) -> list[ColumnElement[Any]]:
+def claimed_columns(model: JobClass) -> list[ColumnElement[Any]]:
     """Return `CLAIMED` and `BEFORE` of a job whose attempt has begun.
 
     Each as Python can hold it: a time far out, written by hand, must not fail the others.

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, insert
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import (
     LAST_ATTEMPT,
     XID,
@@ -28,7 +28,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> sa.Update:
+def complete(model: JobClass, *, in_session: bool = False) -> sa.Update:
     """Complete many attempts of one worker, each with its own output, where the job is its whole chain.
 
     A continuation, and a job that goes on in one, is `chains.complete`'s.
@@ -54,7 +54,7 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> sa.Upda
 
 
 @once_a_model
-def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> sa.Update:
+def complete_one(model: JobClass, *, continues: bool = False) -> sa.Update:
     """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
 
     With `continues` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
@@ -117,7 +117,7 @@ def _completed(
 
 
 @once_a_model
-def finish(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def finish(model: JobClass) -> sa.Select[Any]:
     """End many attempts of one worker without success: rescheduled, dead or cancelled, each with its history.
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
@@ -220,7 +220,7 @@ def remembered(job: sa.Table) -> list[ColumnElement[Any]]:
 
 
 def recorded(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     ended: Any,
     *,
     worker: ColumnElement[Any],
@@ -253,7 +253,7 @@ def recorded(
 
 
 def buried(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     ended: Any,
     *,
     reason: ColumnElement[Any],

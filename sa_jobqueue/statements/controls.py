@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.statements.queues import SETTINGS
@@ -17,7 +17,7 @@ COLUMNS: Final = ("is_paused", *SETTINGS)
 
 
 @once_a_model
-def of_worker(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def of_worker(model: JobClass) -> sa.Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
@@ -55,7 +55,7 @@ def of_worker(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def notify_rules(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def notify_rules(model: JobClass) -> sa.Select[Any]:
     """Notify running workers, if this transaction commits, that their settings have changed.
 
     Locks: a commit that carries a notification takes one lock a database for a moment.

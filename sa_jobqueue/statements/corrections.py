@@ -13,13 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import XID, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def correct_heartbeats(model: type[JobMixin[Any]]) -> sa.Update:
+def correct_heartbeats(model: JobClass) -> sa.Update:
     """Give workers whose last heartbeat lies in the future one of now, so that a dead one becomes silent.
 
     Parameters: `after`, how far in the future; a living worker sends its next one long before it counts as dead.
@@ -32,7 +32,7 @@ def correct_heartbeats(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def correct_leases(model: type[JobMixin[Any]]) -> sa.Update:
+def correct_leases(model: JobClass) -> sa.Update:
     """Have leases that begin in the future begin now, as long as they were.
 
     Parameters: `after`, how far in the future; `limit`.
@@ -51,7 +51,7 @@ def correct_leases(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def correct_transactions(model: type[JobMixin[Any]]) -> sa.Update:
+def correct_transactions(model: JobClass) -> sa.Update:
     """Stamp pending jobs that carry a transaction of the future with this one.
 
     Until then every search for rows written since the last one returns them all, until the counter has passed them.
@@ -64,7 +64,7 @@ def correct_transactions(model: type[JobMixin[Any]]) -> sa.Update:
     return sa.update(job).where(job.c.id == sa.any_(chosen)).values(changed_xid=XID).returning(job.c.id)
 
 
-def is_ahead(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def is_ahead(model: JobClass) -> ColumnElement[bool]:
     """Return whether there is anything to correct in workers or jobs. Parameters: `after`, as there."""
     job, worker = table(model).alias("ahead"), table(model.Worker)
     conditions = ((_beats_ahead(worker),), _lease_is_ahead(job), _transaction_is_ahead(job))
@@ -91,7 +91,7 @@ def _transaction_is_ahead(job: Any) -> tuple[ColumnElement[bool], ...]:
 
 
 @once_a_model
-def schedules_ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def schedules_ahead(model: JobClass) -> sa.Select[Any]:
     """Return the schedules that fire in the future.
 
     Shape: `(name, cron, time_zone, next_fire_at, now)`. Clock: the database's. Locks: none. Index: none, the table is small.
@@ -103,7 +103,7 @@ def schedules_ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def correct_schedule(model: type[JobMixin[Any]]) -> sa.Update:
+def correct_schedule(model: JobClass) -> sa.Update:
     """Let a schedule fire at an earlier time, unless its next time was changed meanwhile.
 
     Parameters: `schedule`, `was`, `next`. Takes many. Changes: `next_fire_at`. Locks: its row. Index: the primary key.
@@ -122,7 +122,7 @@ def _fires_at(schedule: Any) -> ColumnElement[Any]:
     return clamped(schedule.c.next_fire_at).label("next_fire_at")
 
 
-def _chosen(model: type[JobMixin[Any]], conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:
+def _chosen(model: JobClass, conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:
     """Return the ids of some jobs as an array, so that rows are updated by their primary key."""
     ahead = table(model).alias("ahead")
     limit = sa.bindparam("limit", type_=sa.Integer)

@@ -9,18 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
 from sa_jobqueue.statements._parts import given_ids
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 
 def page(
-    model: type[JobMixin[Any]],
-    *conditions: sa.ColumnElement[bool],
-    after: JobId | None,
-    limit: int,
-    newest_first: bool,
+    model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, newest_first: bool
 ) -> sa.Select[Any]:
     """Return one page of dead letters as ORM objects, by id.
 
@@ -33,7 +29,7 @@ def page(
 
 
 def matching(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     ids: Sequence[JobId] = (),
     job_ids: Sequence[JobId] = (),
@@ -72,7 +68,7 @@ def matching(
     return found
 
 
-def groups(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def groups(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Count dead letters by type, reason and error.
 
     Shape: `(type_name, reason, fingerprint, error_type, count, first_died_at, last_died_at, example_job_id)`, most
@@ -98,7 +94,7 @@ def groups(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> s
 
 
 def unresolved(
-    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, lock: bool
+    model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, lock: bool
 ) -> sa.Select[Any]:
     """Return unresolved dead letters, by id.
 
@@ -112,7 +108,7 @@ def unresolved(
     return chosen.with_for_update() if lock else chosen
 
 
-def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> sa.Update:
+def dismiss(model: JobClass, ids: Sequence[JobId], *, by: str) -> sa.Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 
     Shape: `(id,)` per dead letter. Clock: the database's. Locks: the dead letters. Index: the primary key.
@@ -130,9 +126,7 @@ def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> sa.
     )
 
 
-def jobs_of(
-    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int
-) -> sa.Select[Any]:
+def jobs_of(model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int) -> sa.Select[Any]:
     """Return the dead jobs of dead letters, by job id; no row for a job that is gone or alive again.
 
     Shape: up to `limit` `(job_id,)`, ascending, each once, those behind the id `after`.

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.statements._parts import XID, array, given_ids, once_a_model, status, table
 from sa_jobqueue.statements.jobs import new_rows
@@ -23,7 +23,7 @@ REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("schedul
 _STAGED: Final = "job_copied"
 
 
-def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> sa.Select[Any]:
+def lock_key(model: JobClass, type_name: str, key: str) -> sa.Select[Any]:
     """Wait until no other transaction is enqueueing with this key, and keep others waiting until ours ends.
 
     Locks: one advisory lock, by a 64-bit hash of queue, type and key; two keys that share a hash wait for each other
@@ -32,7 +32,7 @@ def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> sa.Select[
     return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(lock_name(model, type_name, key), 0)))
 
 
-def lock_name(model: type[JobMixin[Any]], type_name: str, key: str) -> str:
+def lock_name(model: JobClass, type_name: str, key: str) -> str:
     """Return the text whose hash is the lock of a key."""
     return f"{model.__jobqueue__.channel('due')}\x1f{type_name}\x1f{key}"
 
@@ -47,13 +47,7 @@ def lock_keys() -> sa.Select[Any]:
 
 
 def find(
-    model: type[JobMixin[Any]],
-    type_name: str,
-    key: str,
-    *,
-    open_only: bool,
-    window: timedelta | None,
-    exclude: Sequence[JobId],
+    model: JobClass, type_name: str, key: str, *, open_only: bool, window: timedelta | None, exclude: Sequence[JobId]
 ) -> ExecutableReturnsRows:
     """Return the newest root job whose chain has the key, as an ORM object.
 
@@ -73,18 +67,18 @@ def find(
     return _entity(model, chosen)
 
 
-def again(model: type[JobMixin[Any]], job_id: JobId) -> ExecutableReturnsRows:
+def again(model: JobClass, job_id: JobId) -> ExecutableReturnsRows:
     """Read a job that the session has again, as an ORM object. Index: the primary key."""
     job = table(model)
     return _entity(model, sa.select(job).where(job.c.id == job_id))
 
 
-def _entity(model: type[JobMixin[Any]], chosen: sa.Select[Any]) -> ExecutableReturnsRows:
+def _entity(model: JobClass, chosen: sa.Select[Any]) -> ExecutableReturnsRows:
     # Not an ORM select: criteria that the application adds to its own ones could hide who has a key.
     return sa.select(model).from_statement(chosen).execution_options(populate_existing=True)
 
 
-def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Sequence[JobId]) -> sa.Update:
+def give_up_key(model: JobClass, type_name: str, key: str, chains: Sequence[JobId]) -> sa.Update:
     """Take the key from open chains that hand it over to a successor.
 
     Locks: their root jobs. Index: `uq_job_deduplication`.
@@ -104,13 +98,7 @@ def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Se
 
 
 def replace(
-    model: type[JobMixin[Any]],
-    job_id: JobId,
-    key: str,
-    *,
-    new: JobMixin[Any],
-    replaced: Collection[str],
-    max_wait: timedelta | None,
+    model: JobClass, job_id: JobId, key: str, *, new: JobMixin[Any], replaced: Collection[str], max_wait: timedelta | None
 ) -> sa.Update:
     """Give the first job of a chain what another says, unless it has begun meanwhile.
 
@@ -144,7 +132,7 @@ def replace(
 
 
 @once_a_model
-def give_up_begun(model: type[JobMixin[Any]]) -> sa.Update:
+def give_up_begun(model: JobClass) -> sa.Update:
     """Take the keys from open chains whose first job has begun. Parameters: `type_names` and `keys`, in one order.
 
     Locks: their root jobs. Index: `uq_job_deduplication`, a probe a key.
@@ -160,7 +148,7 @@ def give_up_begun(model: type[JobMixin[Any]]) -> sa.Update:
 
 @once_a_model
 def put(
-    model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool, held: bool = False
+    model: JobClass, columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool, held: bool = False
 ) -> sa.Insert:
     """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
 
@@ -203,7 +191,7 @@ def put(
     return merged
 
 
-def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, CopyTarget]:
+def stage(model: JobClass, columns: Sequence[str]) -> tuple[str, CopyTarget]:
     """Return the DDL of a temporary table with these columns of jobs, and the target of a COPY to it.
 
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
@@ -218,7 +206,7 @@ def drop_staged() -> str:
     return f"DROP TABLE pg_temp.{_STAGED}"
 
 
-def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> sa.Insert:
+def put_staged(model: JobClass, columns: Sequence[str]) -> sa.Insert:
     """Insert the rows copied by `stage`, each unless an open chain has its key; of equal keys the first.
 
     Shape: no rows returned, as many affected as were made. Changes: a row each.
@@ -236,7 +224,7 @@ def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> sa.Insert:
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]], *, ended: bool) -> sa.Select[Any]:
+def holders(model: JobClass, *, ended: bool) -> sa.Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
     Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.

@@ -7,14 +7,14 @@ from typing import cast as typed
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
 from sa_jobqueue.statements._parts import id_array, once_a_model, table
 from sa_jobqueue.types import Resolution
 
 
 @once_a_model
-def connected(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def connected(model: JobClass) -> sa.Select[Any]:
     """Name chains, and all that they wait for or waited for: roots and continuations, and theirs in turn.
 
     Parameters: `ids`, of roots. Shape: `(id,)`, each once, those given that exist included, unordered. Locks: none.
@@ -36,7 +36,7 @@ def connected(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def roots(model: JobClass) -> sa.Select[Any]:
     """Name the chains that exist.
 
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: none. Index: the primary key.
@@ -46,7 +46,7 @@ def roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_roots(model: JobClass) -> sa.Select[Any]:
     """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
 
     Parameters, Shape, Index: as `roots`. Locks: the roots, awaited, in the order of their ids, also against foreign keys to
@@ -56,7 +56,7 @@ def lock_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def continuations(model: JobClass) -> sa.Select[Any]:
     """Name all other jobs of chains.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: none. Index: `uq_job_chain`.
@@ -66,7 +66,7 @@ def continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_continuations(model: JobClass) -> sa.Select[Any]:
     """Lock all other jobs of chains.
 
     Parameters, Shape, Index: as `continuations`. Locks: the rows, awaited, in the order of their ids.
@@ -76,7 +76,7 @@ def lock_continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def references(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def references(model: JobClass) -> sa.Select[Any]:
     """Return jobs outside a set of jobs that wait, or waited, for these chains.
 
     Parameters: `ids`, of roots; `job_ids`, the set; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
@@ -97,14 +97,14 @@ def references(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def delete_edges(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_edges(model: JobClass) -> sa.Delete:
     """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""
     edge: Any = model.Blocker
     return sa.delete(edge).where(edge.job_id == sa.any_(id_array(model, "job_ids")))
 
 
 @once_a_model
-def delete_attempts(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_attempts(model: JobClass) -> sa.Delete:
     """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
     Index: `pk_job_attempt`, `pk_job_step`."""
     attempt: Any = model.Attempt
@@ -116,7 +116,7 @@ def delete_attempts(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def dismiss_dead_letters(model: type[JobMixin[Any]]) -> sa.Update:
+def dismiss_dead_letters(model: JobClass) -> sa.Update:
     """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
     Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
@@ -143,7 +143,7 @@ def dismiss_dead_letters(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_jobs(model: JobClass) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Shape: `(id, status, chain_id, has_waiters)` as they were, unordered.
@@ -157,7 +157,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def current_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def current_jobs(model: JobClass) -> sa.Select[Any]:
     """Name the last job of each chain that has not ended.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by chain. Locks: none.
@@ -186,7 +186,7 @@ def current_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_others(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_others(model: JobClass) -> sa.Select[Any]:
     """Lock the continuations of chains; skip those that another transaction holds.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
@@ -203,7 +203,7 @@ def lock_others(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def referred_to(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def referred_to(model: JobClass) -> sa.Select[Any]:
     """Name those of some chains that a job of any other chain waits for, or waited.
 
     Parameters: `ids`. Shape: `(chain_id,)`, each once. Locks: none. Obliges: the roots were locked by an earlier statement,

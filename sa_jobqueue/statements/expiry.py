@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import XID, excluded, id_array, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, end_chains, free
@@ -14,7 +14,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def expire(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]:
+def expire(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     """Cancel pending jobs whose `expires_at` has passed. Claims skip them anyway: this only records the outcome.
 
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
@@ -51,7 +51,7 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]:
 
 
 @once_a_model
-def late(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def late(model: JobClass) -> sa.Select[Any]:
     """Return the jobs that `expire` would cancel now.
 
     Parameters: `limit`, `excluded`, as there. Shape: `(id, root_id)`. Locks: none.
@@ -60,13 +60,13 @@ def late(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return _late(model, only=False)
 
 
-def has_expired(model: type[JobMixin[Any]]) -> sa.ColumnElement[bool]:
+def has_expired(model: JobClass) -> sa.ColumnElement[bool]:
     """Return whether `expire` would cancel any job."""
     job = table(model)
     return sa.exists(sa.select(job.c.id).where(*_is_late(job)))
 
 
-def _late(model: type[JobMixin[Any]], *, only: bool) -> sa.Select[Any]:
+def _late(model: JobClass, *, only: bool) -> sa.Select[Any]:
     job, key = table(model), id_parameter(model.__jobqueue__)
     found = sa.select(job.c.id, job.c.root_id).where(
         *_is_late(job),

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.sql.elements import Grouping
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._lanes import first_waiting, running_of
 from sa_jobqueue.statements._parts import array, block, id_value, number, once_a_model, status, table
 from sa_jobqueue.statements.limits import RATE, STATE, newest_state
@@ -16,7 +16,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def rates(model: JobClass) -> sa.Select[Any]:
     """Return the rates of a queue, of fairness keys of it and of a job type, and the starts under them.
 
     Parameters: `queue`, `fairness_keys` of it, empty for its own; `type_name`. Shape: `(what, name, fairness_key, now)`,
@@ -49,7 +49,7 @@ def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def holders(model: JobClass) -> sa.Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
     Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, type_name, n, job_id, started_at)`
@@ -78,7 +78,7 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waited_for(model: JobClass) -> sa.Select[Any]:
     """Return chains that a job still waits for, those that have ended first: they failed, or are about to be passed on.
 
     Parameters: `job_id`, `limit`. Shape: `(chain_id, outcome, last_job_id)`; `outcome` is null for a chain that is open.
@@ -107,7 +107,7 @@ def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def locked_by(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def locked_by(model: JobClass) -> sa.Select[Any]:
     """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
 
     Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`; of a prepared transaction its name and user
@@ -142,7 +142,7 @@ def locked_by(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def ahead(model: JobClass) -> sa.Select[Any]:
     """Count the due jobs of a fairness key in a queue that go before one of it: of a higher priority, or due before it.
 
     Parameters: `queue`, `fairness_key`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
@@ -171,7 +171,7 @@ def ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def recently_ended(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
+def recently_ended(model: JobClass) -> sa.Select[int, Any]:
     """Count the jobs of a fairness key in a queue that completed within the last while.
 
     Parameters: `queue`, `fairness_key`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
@@ -197,7 +197,7 @@ def recently_ended(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
 
 
 @once_a_model
-def before_in_order(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def before_in_order(model: JobClass) -> sa.Select[Any]:
     """Return the job of an ordering key that holds another one of it up: one that runs, else the first in order.
 
     Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
@@ -14,7 +14,7 @@ ORDERS: Final = ("due", "oldest", "later", "running", "key")
 
 
 @once_a_model
-def waiting(model: type[JobMixin[Any]], *, order: str = "due", in_queue: bool = False) -> sa.Select[Any]:
+def waiting(model: JobClass, *, order: str = "due", in_queue: bool = False) -> sa.Select[Any]:
     """Return the fairness keys that have pending or running jobs, or settings, with what of them waits and runs.
 
     `order`: one of `ORDERS`; most due, oldest, most of later ones, most running, or by queue and key. `in_queue`: only

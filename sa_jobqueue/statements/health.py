@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import alive_until, block, id_array, number, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
@@ -20,7 +20,7 @@ UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.
 
 
 @once_a_model
-def depths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def depths(model: JobClass) -> sa.Select[Any]:
     """Count the due and the scheduled jobs of each queue, and return the time of the oldest and of the next one.
 
     Parameters: `limit`: maximum number of jobs of each kind that are counted in one lane.
@@ -68,7 +68,7 @@ def depths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def due_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def due_groups(model: JobClass) -> sa.Select[Any]:
     """Group the due jobs of a queue by job type and fairness key, the largest groups first.
 
     Parameters: `queue`; `scan`, how many due jobs are read; `limit`, how many groups.
@@ -104,7 +104,7 @@ def due_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def retrying(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def retrying(model: JobClass) -> sa.Select[Any]:
     """Group the jobs that have failed and are due again much later by queue and type, the largest groups first.
 
     Parameters: `after`, the least time until they are due; `scan`, the maximum number of jobs that are read of one lane;
@@ -149,7 +149,7 @@ def retrying(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lately(model: JobClass) -> sa.Select[Any]:
     """Count recent events of jobs by queue.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
@@ -189,7 +189,7 @@ def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def recently_started(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def recently_started(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that were started within the last while, by queue and fairness key.
 
     Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
@@ -211,7 +211,7 @@ def recently_started(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def due_lanes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def due_lanes(model: JobClass) -> sa.Select[Any]:
     """Return the queues and fairness keys with due jobs, each with how long its oldest has been due.
 
     Parameters: `limit` of the lanes that are read. Shape: `(queue, fairness_key, waiting_for)`, unordered.
@@ -236,7 +236,7 @@ def due_lanes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def recent_attempts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def recent_attempts(model: JobClass) -> sa.Select[Any]:
     """Count the attempts that ended without success within the last while, by outcome.
 
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
@@ -255,7 +255,7 @@ def recent_attempts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def running(model: JobClass) -> sa.Select[Any]:
     """Count the running jobs by queue, fairness key and type, those without a live worker and those past their timeout.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, fairness_key, type_name, running, orphaned, overdue, job_id,
@@ -297,7 +297,7 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def unresolved(model: type[JobMixin[Any]]) -> sa.Select[int, int, int, int, int, Any]:
+def unresolved(model: JobClass) -> sa.Select[int, int, int, int, int, Any]:
     """Count the unresolved dead letters by age, and return when the oldest was written.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
@@ -320,7 +320,7 @@ def unresolved(model: type[JobMixin[Any]]) -> sa.Select[int, int, int, int, int,
 
 
 @once_a_model
-def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def dead_groups(model: JobClass) -> sa.Select[Any]:
     """Group unresolved dead letters by type, reason and error, the largest groups first.
 
     Parameters: `scan`, how many dead letters are read; `limit`, how many groups.
@@ -364,7 +364,7 @@ def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def behind_dead(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that wait for chains that are dead, and name at most a hundred such chains.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
@@ -397,7 +397,7 @@ def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def behind_cancelled(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
 
     Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
@@ -434,7 +434,7 @@ def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def dead_jobs(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
+def dead_jobs(model: JobClass) -> sa.CompoundSelect[Any]:
     """Return the dead jobs of chains. Parameters: `chain_ids`. Shape: `(id, type_name)`. Index: `uq_job_chain`."""
     job = table(model)
     chain_ids = id_array(model, "chain_ids")
@@ -446,7 +446,7 @@ def dead_jobs(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
 
 
 @once_a_model
-def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
+def chains_to_unblock(model: JobClass) -> sa.Select[int, Any]:
     """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
 
     Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, oldest_at)`. Locks: none.
@@ -465,7 +465,7 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
 
 
 @once_a_model
-def unfinished_writes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def unfinished_writes(model: JobClass) -> sa.Select[Any]:
     """Count the bulk writes that have staged rows and have not committed, and return the oldest.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unfinished, write_id, sequence, staged_at)`, or none;
@@ -486,7 +486,7 @@ def unfinished_writes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def rejected_rows(model: type[JobMixin[Any]]) -> sa.Select[int, int]:
+def rejected_rows(model: JobClass) -> sa.Select[int, int]:
     """Count the rejected rows of bulk writes that are kept, and those of writes of the last day.
 
     Parameters: `limit`: it counts no further. Shape: one row `(rejected, last_day)`. Clock: the database's. Locks: none.

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_array, once_a_model, table
 
 _INSTANT = TIMESTAMP(timezone=True)
@@ -99,7 +99,7 @@ def _slots() -> Any:
 
 
 @once_a_model
-def jobs_held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def jobs_held(model: JobClass) -> sa.Select[Any]:
     """Return the jobs whose handlers' sessions were found among the holders.
 
     Parameters: `ids`. Shape: `(id, type_name, status, attempt, leased_by)` a job that is there. Locks: none.

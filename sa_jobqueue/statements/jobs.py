@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import alive_until, array, given_ids, id_array, once_a_model, status, table
@@ -22,9 +22,7 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
 @once_a_model
-def enqueue_one(
-    model: type[JobMixin[Any]], columns: tuple[str, ...], *, is_delayed: bool, is_at: bool, notifies: bool
-) -> sa.Insert:
+def enqueue_one(model: JobClass, columns: tuple[str, ...], *, is_delayed: bool, is_at: bool, notifies: bool) -> sa.Insert:
     """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
 
     Parameters: each name in `columns`, `input` as JSON text; `due_delay` and `due_at`, where it is delayed or has an
@@ -46,7 +44,7 @@ def enqueue_one(
 
 
 @once_a_model
-def notifying_xid(model: type[JobMixin[Any]], lane: str | None = None) -> sa.TextClause:
+def notifying_xid(model: JobClass, lane: str | None = None) -> sa.TextClause:
     """Return a new job's `changed_xid` for an INSERT that is to tell idle workers of its lane as well.
 
     `lane`: None for the parameter `due_lane`. Locks: as `enqueue_one` with `notifies`.
@@ -59,7 +57,7 @@ def notifying_xid(model: type[JobMixin[Any]], lane: str | None = None) -> sa.Tex
 
 
 @once_a_model
-def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
+def enqueue_many(model: JobClass, columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
     """Insert many jobs in one statement, from one array a column.
 
     Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts; one value for each
@@ -74,7 +72,7 @@ def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tu
     return sa.insert(job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
-def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
+def new_rows(model: JobClass, columns: Sequence[str]) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
     """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads."""
     job = table(model)
     arrays: list[Any] = []
@@ -95,7 +93,7 @@ def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[s
     return [*columns, "scheduled_at"], sa.select(*values, due).select_from(given), given
 
 
-def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
+def copy_new(model: JobClass, columns: Sequence[str]) -> CopyTarget:
     """Return the target of a COPY of new jobs, these columns of them; the others have the database's defaults.
 
     Changes: one row a job. Locks: none but the new rows'.
@@ -113,7 +111,7 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> sa.Select[Any]:
     return sa.select(sa.func.now() if moved is None else moved)
 
 
-def job_queue(model: type[JobMixin[Any]]) -> sa.TableClause:
+def job_queue(model: JobClass) -> sa.TableClause:
     """Return the updatable view, the one place where a job is cancelled, redriven or rescheduled."""
     layout = model.__jobqueue__
     return sa.table(
@@ -129,9 +127,7 @@ def job_queue(model: type[JobMixin[Any]]) -> sa.TableClause:
     )
 
 
-def lock(
-    model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True
-) -> sa.Select[Any]:
+def lock(model: JobClass, ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True) -> sa.Select[Any]:
     """Lock jobs and the roots of their chains, and return their status; with `blockers` also the chains they wait for.
 
     `for_update`: False only reads them.
@@ -155,7 +151,7 @@ def lock(
     return found.with_for_update(key_share=True) if for_update else found
 
 
-def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> sa.Update:
+def change(model: JobClass, ids: Sequence[JobId], **values: Any) -> sa.Update:
     """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.
 
     Obliges: `lock` them first, so that rows are taken in the one order. Index: the primary key.
@@ -165,7 +161,7 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> s
 
 
 @once_a_model
-def cancel(model: type[JobMixin[Any]]) -> sa.Update:
+def cancel(model: JobClass) -> sa.Update:
     """Cancel jobs that have not ended. As the view does, without its function for each row.
 
     Parameters: `ids`. Changes: -> cancelled; a trigger ends their chains. Clock: the database's `now()`.
@@ -187,7 +183,7 @@ def cancel(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def touch(model: type[JobMixin[Any]]) -> sa.Update | None:
+def touch(model: JobClass) -> sa.Update | None:
     """Have the `onupdate` of the application's columns applied after a change through the view; None if there is none.
 
     Parameters: `ids`. Obliges: `lock` them first. Index: the primary key.
@@ -200,7 +196,7 @@ def touch(model: type[JobMixin[Any]]) -> sa.Update | None:
 
 
 @once_a_model
-def interrupt(model: type[JobMixin[Any]]) -> sa.Insert:
+def interrupt(model: JobClass) -> sa.Insert:
     """Record that the current attempts of running jobs were cancelled. Parameters: `ids`. Index: the primary keys."""
     job, attempt = table(model), table(model.Attempt)
     chosen = sa.select(
@@ -210,9 +206,7 @@ def interrupt(model: type[JobMixin[Any]]) -> sa.Insert:
     return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 
 
-def attempts(
-    model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int, newest_first: bool
-) -> sa.Select[Any]:
+def attempts(model: JobClass, job_id: JobId, *, after: int | None, limit: int, newest_first: bool) -> sa.Select[Any]:
     """Return one page of a job's unsuccessful attempts as ORM objects, by number.
 
     Shape: up to `limit` `(Attempt,)`, those behind the number `after`. Index: the primary key.
@@ -225,7 +219,7 @@ def attempts(
 
 
 @once_a_model
-def unknown_types(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def unknown_types(model: JobClass) -> sa.Select[Any]:
     """Return types of due jobs that no live worker has a handler for.
 
     Parameters: `queues`, `types` that the calling worker knows, `ttl` of a worker's heartbeat.
@@ -266,7 +260,7 @@ def unknown_types(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def unserved_queues(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def unserved_queues(model: JobClass) -> sa.Select[Any]:
     """Return the queues with due jobs, including jobs with a fairness key, that no live worker serves.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(name,)`, by name.

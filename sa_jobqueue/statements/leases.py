@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
     XID,
@@ -31,7 +31,7 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
 @once_a_model
-def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
+def heartbeat(model: JobClass) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
@@ -61,7 +61,7 @@ def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def forget_worker(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget_worker(model: JobClass) -> sa.Delete:
     """Remove the row of a worker that has stopped, unless it still holds jobs. Parameters: `worker_id`. Changes: its row.
     Index: the primary key; `ix_job_running`."""
     worker = table(model.Worker)
@@ -69,7 +69,7 @@ def forget_worker(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def forget_dead_workers(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget_dead_workers(model: JobClass) -> sa.Delete:
     """Remove workers that have been silent for `gone_after` and hold no job.
 
     Parameters: `gone_after`, many times the heartbeat timeout: a process that resumes later registers itself again.
@@ -81,18 +81,18 @@ def forget_dead_workers(model: type[JobMixin[Any]]) -> sa.Delete:
     return sa.delete(worker).where(worker.c.id == dead.c.id)
 
 
-def has_dead_workers(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def has_dead_workers(model: JobClass) -> ColumnElement[bool]:
     """Return whether `forget_dead_workers` would remove any."""
     return sa.exists(_dead_workers(model))
 
 
-def _dead_workers(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def _dead_workers(model: JobClass) -> sa.Select[Any]:
     worker = table(model.Worker)
     silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("gone_after", type_=sa.Interval)
     return sa.select(worker.c.id).where(silent, ~_has_jobs(model))
 
 
-def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def _has_jobs(model: JobClass) -> ColumnElement[bool]:
     job, worker = table(model), table(model.Worker)
     held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id
@@ -102,7 +102,7 @@ def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
 
 
 @once_a_model
-def held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def held(model: JobClass) -> sa.Select[Any]:
     """Return every job that a worker holds, by the database's account.
 
     Parameters: `worker_id`. Shape: a row of `CLAIMED` and `BEFORE` a job, unordered. Locks: none. Index: `ix_job_running`.
@@ -114,7 +114,7 @@ def held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def extend(model: type[JobMixin[Any]]) -> sa.Update:
+def extend(model: JobClass) -> sa.Update:
     """Move the end of one attempt's lease to `extension` and `grace` from now.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, `extension`, `grace`.
@@ -139,7 +139,7 @@ def extend(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def holders(model: JobClass) -> sa.Select[Any]:
     """Return how jobs stand and who holds them, to tell why an attempt is no longer its worker's.
 
     Parameters: `ids`. Shape: `(id, status, attempt, leased_by, completed_by)` of those that exist, unordered. Locks: none.
@@ -153,7 +153,7 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def supersede(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def supersede(model: JobClass) -> sa.Select[Any]:
     """Record the attempt of a running job as superseded and notify its worker, when and if this transaction commits.
 
     Parameters: `job_id`. Shape: one row, nothing in it. Changes: a `job_attempt` row.
@@ -174,7 +174,7 @@ def supersede(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
+def rescue(model: JobClass, *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
     """Rescue the jobs of dead workers, and jobs whose own lease expired: due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
@@ -250,7 +250,7 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
 
 
 @once_a_model
-def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> sa.Select[Any]:
+def lost(model: JobClass, *, orphans: bool = False) -> sa.Select[Any]:
     """Name the jobs that `rescue` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
 
     Locks: the rows, until the transaction ends; rows held by others are skipped.
@@ -260,7 +260,7 @@ def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> sa.Select[Any]
     return sa.select(found.c.id)
 
 
-def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool) -> Any:
+def _lost(model: JobClass, *, orphans: bool, ended: bool, only: bool) -> Any:
     """Select and lock jobs of dead workers, and jobs past their time, each with why."""
     job, worker = table(model), table(model.Worker)
     limit = sa.bindparam("limit", type_=sa.Integer)
@@ -299,13 +299,13 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
     return (sa.union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
 
 
-def has_orphans(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def has_orphans(model: JobClass) -> ColumnElement[bool]:
     """Return whether running jobs have a worker without a row."""
     job = table(model)
     return sa.exists(sa.select(job.c.id).where(job.c.status == status(JobStatus.RUNNING), _has_no_worker(model)))
 
 
-def _has_no_worker(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def _has_no_worker(model: JobClass) -> ColumnElement[bool]:
     job, worker = table(model), table(model.Worker)
     return ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
 

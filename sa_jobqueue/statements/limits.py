@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import UserDefinedType
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._parts import array, clamped, element, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
@@ -32,7 +32,7 @@ STATE: Final = ("tokens", "starts", "spent_at")
 _MOST_TOKENS: Final[ColumnElement[float]] = sa.literal_column("1e15")
 
 
-def newest_state(model: type[JobMixin[Any]], of: sa.Table) -> sa.FromClause:
+def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
     """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
     Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
@@ -61,7 +61,7 @@ def newest_state(model: type[JobMixin[Any]], of: sa.Table) -> sa.FromClause:
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock(model: JobClass) -> sa.Select[Any]:
     """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
     Parameters: `queue`; its `fairness_keys`, an empty one for the queue's own limits; `type_name`, or null.
@@ -102,7 +102,7 @@ def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def running(model: type[JobMixin[Any]]) -> sa.Select[int, int, str]:
+def running(model: JobClass) -> sa.Select[int, int, str]:
     """Count the running jobs of a queue, with all its fairness keys, and those of a type.
 
     Parameters: `queue`; `type_name`, or null; `since`, a transaction id as text below which none of them is, by default 0.
@@ -120,7 +120,7 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[int, int, str]:
 
 
 @once_a_model
-def running_by_fairness_key(model: type[JobMixin[Any]]) -> sa.Select[str, int, str]:
+def running_by_fairness_key(model: JobClass) -> sa.Select[str, int, str]:
     """Count the running jobs of each fairness key of a queue, and those without one.
 
     Parameters: `queue`; `since`, as `running`. Shape: `(fairness_key, n, since)` of each that has any, unordered: the lowest
@@ -135,7 +135,7 @@ def running_by_fairness_key(model: type[JobMixin[Any]]) -> sa.Select[str, int, s
 
 
 @once_a_model
-def longest_running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def longest_running(model: JobClass) -> sa.Select[Any]:
     """Return the job that has been running for the longest time of each queue and fairness key, and of each type.
 
     Parameters: `limit`, of the rows. Shape: `(is_type, name, fairness_key, job_id, started_at)`, unordered. Locks: none.
@@ -178,7 +178,7 @@ def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 
 
 @once_a_model
-def spend(model: type[JobMixin[Any]]) -> sa.Update:
+def spend(model: JobClass) -> sa.Update:
     """Record starts under rate limits, each in the row version that `lock` returned, if it is still the newest.
 
     Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` and `places` as returned, `tokens`, and
@@ -217,7 +217,7 @@ def spend(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def spend_first(model: type[JobMixin[Any]]) -> sa.Insert:
+def spend_first(model: JobClass) -> sa.Insert:
     """Record the first starts under rates for which `lock` returned no state, unless there is one by now.
 
     Parameters: `is_types`, `names`, `fairness_keys`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was
@@ -259,7 +259,7 @@ class _Places(UserDefinedType[Any]):
 
 
 @once_a_model
-def current(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def current(model: JobClass) -> sa.Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
     Parameters: `limit`. Shape: as `lock`, without `version` and `place`, by kind and name. Clock: the database's.

@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import aliased, contains_eager
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import given_ids, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
 def jobs(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *conditions: sa.ColumnElement[bool],
     narrowed: Sequence[sa.ColumnElement[bool]] = (),
     columns: Sequence[str] = (),
@@ -43,7 +43,7 @@ def jobs(
 
 
 def chains(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *conditions: sa.ColumnElement[bool],
     narrowed: Sequence[sa.ColumnElement[bool]] = (),
     columns: Sequence[str] = (),
@@ -64,13 +64,7 @@ def chains(
 
 
 def chain_jobs(
-    model: type[JobMixin[Any]],
-    chain_id: JobId,
-    *,
-    columns: Sequence[str] = (),
-    after: int | None,
-    limit: int,
-    newest_first: bool,
+    model: JobClass, chain_id: JobId, *, columns: Sequence[str] = (), after: int | None, limit: int, newest_first: bool
 ) -> sa.Select[Any]:
     """Return one page of a chain's jobs, by their place in it; `after` is the `chain_index` of the last one before.
 
@@ -99,7 +93,7 @@ def chain_jobs(
     )
 
 
-def blockers(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int) -> sa.Select[Any]:
+def blockers(model: JobClass, job_id: JobId, *, after: int | None, limit: int) -> sa.Select[Any]:
     """Return one page of the edges of a job, each with its chain, in the order of the job's blockers.
 
     Shape: `(Blocker,)`, its `chain` loaded; one more than `limit` where there are more. `after`: the last `index` before.
@@ -114,7 +108,7 @@ def blockers(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, li
 
 
 def blocked_jobs(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     chain_id: JobId,
     *,
     open_only: bool,
@@ -141,7 +135,7 @@ def blocked_jobs(
     return _read(page, model, columns, newest_first=newest_first)
 
 
-def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> sa.Select[Any]:
+def count_continuations(model: JobClass, chain_ids: Sequence[JobId]) -> sa.Select[Any]:
     """Count the jobs of chains without their roots, by the place of each chain's last.
 
     Shape: `(count,)`. Index: `uq_job_chain`, one probe a chain, however long it is.
@@ -154,7 +148,7 @@ def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) 
 
 
 def unfinished(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     statuses: Sequence[JobStatus],
     *,
     queues: Sequence[str] = (),
@@ -183,7 +177,7 @@ def count(rows: sa.Select[Any], *, limit: int) -> sa.Select[Any]:
 
 
 def jobs_like(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     statuses: Sequence[JobStatus] = (),
     types: Sequence[str] = (),
@@ -206,7 +200,7 @@ def jobs_like(
     return found
 
 
-def foreign(model: type[JobMixin[Any]], condition: sa.ColumnElement[bool]) -> bool:
+def foreign(model: JobClass, condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a condition reads other relations than the jobs' table, apart from its subqueries."""
     return any(
         getattr(source, "fullname", None) != table(model).fullname for source in sa.select(condition).get_final_froms()
@@ -214,7 +208,7 @@ def foreign(model: type[JobMixin[Any]], condition: sa.ColumnElement[bool]) -> bo
 
 
 def chains_like(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     *,
     statuses: Sequence[JobStatus] = (),
     types: Sequence[str] = (),
@@ -243,11 +237,7 @@ def chains_like(
 
 
 def jobs_among(
-    model: type[JobMixin[Any]],
-    *,
-    ids: Sequence[JobId] = (),
-    chain_ids: Sequence[JobId] = (),
-    unfinished: sa.Select[Any] | None = None,
+    model: JobClass, *, ids: Sequence[JobId] = (), chain_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
     job, later = table(model), table(model).alias("later")
@@ -263,11 +253,7 @@ def jobs_among(
 
 
 def chains_among(
-    model: type[JobMixin[Any]],
-    *,
-    ids: Sequence[JobId] = (),
-    job_ids: Sequence[JobId] = (),
-    unfinished: sa.Select[Any] | None = None,
+    model: JobClass, *, ids: Sequence[JobId] = (), job_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
     job, member = table(model), table(model).alias("member")
@@ -347,7 +333,7 @@ def _read_columns(entity: Any, columns: Sequence[str]) -> list[Any]:
     return [getattr(entity, name) for name in columns] if columns else [entity]
 
 
-def _array_of(model: type[JobMixin[Any]], rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
+def _array_of(model: JobClass, rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
     """Return an array of the ids in rows, computed once for the statement."""
     found = rows.subquery("found")
     return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.statements._parts import block, number, once_a_model, status, table
@@ -26,7 +26,7 @@ _INSTANT: Final = sa.DateTime(timezone=True)
 
 
 @once_a_model
-def unrecorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def unrecorded(model: JobClass) -> sa.Select[Any]:
     """Return the last minutes that were not recorded, if no other transaction records them.
 
     Shape: one row `(since, until)`, at most forty minutes, which is longer than idle workers pause; none if there is nothing
@@ -44,7 +44,7 @@ def unrecorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def record(model: type[JobMixin[Any]]) -> postgresql.Insert:
+def record(model: JobClass) -> postgresql.Insert:
     """Write the figures of some minutes, by queue and job type, and of each minute as a whole.
 
     Parameters: `since` and `until` of `unrecorded`; `transactions`, how many transactions to look back; `limit`, the maximum
@@ -141,7 +141,7 @@ def record(model: type[JobMixin[Any]]) -> postgresql.Insert:
 
 
 @once_a_model
-def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
+def prune(model: JobClass) -> ReturningDelete[Any]:
     """Delete the minutes that are older than a day. Shape: `(minute,)`. Clock: the database's. Index: `pk_job_minute`."""
     row = table(model.Minute)
     return (
@@ -150,7 +150,7 @@ def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
 
 
 @once_a_model
-def series(model: type[JobMixin[Any]], *, by: str = "at") -> sa.Select[Any]:
+def series(model: JobClass, *, by: str = "at") -> sa.Select[Any]:
     """Sum the figures of recorded minutes.
 
     `by`: `at` for a series over time, `queue` or `type_name` for totals by name.

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.layout import Topic
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import function, once_a_model
 
 NOTIFIES: Final[sa.ColumnElement[bool]] = sa.literal_column(
@@ -21,13 +21,13 @@ SILENCE: Final = sa.text("SET LOCAL sa_jobqueue.notify = 'off'")
 """Has a transaction send no notification."""
 
 
-def notification(model: type[JobMixin[Any]], topic: Topic, payload: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def notification(model: JobClass, topic: Topic, payload: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return a SELECT that notifies, unless the transaction has `SET LOCAL sa_jobqueue.notify = 'off'`."""
     return sa.select(sa.func.pg_notify(model.__jobqueue__.channel(topic), payload)).where(NOTIFIES)
 
 
 @once_a_model
-def notify_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def notify_due(model: JobClass) -> sa.Select[Any]:
     """Notify idle workers, when and if this transaction commits, that a queue has something new; nothing if none is idle.
 
     Parameters: `queue`, or a fairness key of one (`QueueKey.text`). Locks: an advisory lock for a moment; a commit with a
@@ -37,7 +37,7 @@ def notify_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(function(model, "job_notify_due", sa.bindparam("queue", type_=sa.Text)))
 
 
-def announce_idle(model: type[JobMixin[Any]]) -> str:
+def announce_idle(model: JobClass) -> str:
     """Return the SQL that announces this session's worker as idle for some queues, for psycopg.
 
     Parameters: the queues, and `ANY_QUEUE`. Shape: whether all were announced; otherwise some of them were.
@@ -49,12 +49,12 @@ def announce_idle(model: type[JobMixin[Any]]) -> str:
 
 
 @once_a_model
-def notify_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def notify_unblock(model: JobClass) -> sa.Select[Any]:
     """Have workers look, when and if this transaction commits, for what may go on now. Locks: as `notify_due`."""
     return notification(model, "unblock", sa.literal_column("''"))
 
 
-def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> sa.Select[Any]:
+def notify_each(model: JobClass, topic: Literal["lost", "ended"]) -> sa.Select[Any]:
     """Notify on commit that jobs were lost to their workers, or that chains have ended.
 
     Parameters: `ids`, as texts. Locks: as `notify_due`.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import XID, id_array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def set_priority(model: type[JobMixin[Any]]) -> sa.Update:
+def set_priority(model: JobClass) -> sa.Update:
     """Give jobs a priority, those that have not begun, or wait for another attempt, and have another one.
 
     Parameters: `ids`, `to`. Shape: `(id,)` of those that were changed.

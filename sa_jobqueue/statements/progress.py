@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_value, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, Progress
 
@@ -23,7 +23,7 @@ def reported(job: sa.Table, worker: sa.Table) -> sa.ColumnElement[Any]:
 
 
 @once_a_model
-def of_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def of_job(model: JobClass) -> sa.Select[Any]:
     """Return the progress of one job.
 
     Parameters: `job_id`. Shape: `(progress, heartbeat_at)`, null without a report; no row when there is no such job.

@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import array, once_a_model, table
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> sa.Insert:
+def put(model: JobClass) -> sa.Insert:
     """Record that a write of one row failed.
 
     Parameters: `subject`, `statement`, `sqlstate`, `error`, `worker_id`; `pause`, after which it is tried again. Takes many.
@@ -31,7 +31,7 @@ def put(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def drop(model: type[JobMixin[Any]]) -> sa.Delete:
+def drop(model: JobClass) -> sa.Delete:
     """Delete rows whose write succeeded. Parameters: `statement`, `subjects`. Locks: the rows. Index: the primary key."""
     row = table(model.Quarantine)
     return sa.delete(row).where(
@@ -40,7 +40,7 @@ def drop(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget(model: JobClass) -> sa.Delete:
     """Delete rows that were due to be tried again longer ago than `forgotten_after` and were not: their subjects are gone.
 
     Parameters: `forgotten_after`. Clock: the database's. Locks: the rows. Index: none; the table is small.
@@ -48,17 +48,17 @@ def forget(model: type[JobMixin[Any]]) -> sa.Delete:
     return sa.delete(table(model.Quarantine)).where(_is_forgotten(model))
 
 
-def has_forgotten(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def has_forgotten(model: JobClass) -> ColumnElement[bool]:
     """Return whether `forget` would delete rows. Parameters: as there."""
     return sa.exists(sa.select(sa.literal_column("1")).where(_is_forgotten(model)))
 
 
-def _is_forgotten(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+def _is_forgotten(model: JobClass) -> ColumnElement[bool]:
     return table(model.Quarantine).c.retry_at < sa.func.now() - sa.bindparam("forgotten_after", type_=sa.Interval)
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def page(model: JobClass) -> sa.Select[Any]:
     """Return the rows in quarantine, the oldest first. Parameters: `subjects`, or null for all; `limit`.
 
     Shape: `(subject, statement, sqlstate, error, worker_id, failures, first_failed_at, retry_at)`. Locks: none.

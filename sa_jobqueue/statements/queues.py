@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.models import JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
@@ -26,7 +26,7 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
 @once_a_model
-def with_pending_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def with_pending_jobs(model: JobClass) -> sa.Select[Any]:
     """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
     job = table(model)
     given = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("given")
@@ -128,7 +128,7 @@ def make(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
 
 
 @once_a_model
-def add_missing(model: type[JobMixin[Any]]) -> sa.Insert:
+def add_missing(model: JobClass) -> sa.Insert:
     """Insert rows with their settings for those of some queues and fairness keys that have none.
 
     Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `SETTINGS`.
@@ -144,7 +144,7 @@ def add_missing(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def record_types(model: type[JobMixin[Any]]) -> sa.Insert:
+def record_types(model: JobClass) -> sa.Insert:
     """Write the declarations of handlers for job types, unless the rows have it already.
 
     Parameters: arrays of one length, each called as its column: `type_name` and those of `DECLARED`.
@@ -180,7 +180,7 @@ def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_declared(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_declared(model: JobClass) -> sa.Select[Any]:
     """Lock the rows that there are of some queues and fairness keys, as `lock`.
 
     Parameters: `names`, `fairness_keys`, as many. Shape, Locks, Index: as `lock`.
@@ -193,7 +193,7 @@ def lock_declared(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]], *, types: bool = False) -> sa.Select[Any]:
+def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.statements.health import UNSUCCESSFUL
 from sa_jobqueue.statements.progress import reported
@@ -16,7 +16,7 @@ _LIMIT = sa.bindparam("limit", type_=sa.Integer)
 
 
 @once_a_model
-def longest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def longest(model: JobClass) -> sa.Select[Any]:
     """Return the jobs that have been running for the longest time, those first.
 
     Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for, progress, heartbeat_at)`, the
@@ -40,7 +40,7 @@ def longest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def failures(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def failures(model: JobClass) -> sa.Select[Any]:
     """Return the latest unsuccessful attempts, newest first, with the current status of their jobs.
 
     Parameters: `scan`, how many of the newest attempts to look at, snoozed and released ones among them; `limit`.

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
 from sa_jobqueue.statements._parts import array, element, excluded, id_array, id_value, once_a_model, position, table
@@ -25,7 +25,7 @@ def bounded() -> sa.Select[Any]:
 
 
 @once_a_model
-def of_queues(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def of_queues(model: JobClass) -> sa.Select[Any]:
     """Return what operators said of how long queues keep their chains.
 
     Shape: `(name, completed, cancelled, dead)` a queue of which any was said, within what `Retention` takes; unordered.
@@ -51,7 +51,7 @@ _READ = (
 
 
 @once_a_model
-def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> sa.Select[Any]:
+def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
@@ -86,7 +86,7 @@ def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> sa.Select[Any]
 
 
 @once_a_model
-def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> sa.Select[Any]:
+def dead_letters(model: JobClass, *, first: bool, remove: bool) -> sa.Select[Any]:
     """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
@@ -139,7 +139,7 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> sa
 
 
 @once_a_model
-def roots(model: type[JobMixin[Any]], *, lock: bool) -> sa.Select[Any]:
+def roots(model: JobClass, *, lock: bool) -> sa.Select[Any]:
     """Return those of some chains that have ended, have no waiters and have expired.
 
     Parameters: `ids`, of roots; those of `RetentionRules`. Shape: `(id, type_name, outcome)`, by id.
@@ -156,7 +156,7 @@ def roots(model: type[JobMixin[Any]], *, lock: bool) -> sa.Select[Any]:
 
 
 @once_a_model
-def lengths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lengths(model: JobClass) -> sa.Select[Any]:
     """Count the continuations of chains. Parameters: `ids`. Shape: `(chain_id, n)` of those that have any, unordered.
 
     Locks: none. Index: `uq_job_chain`.
@@ -167,7 +167,7 @@ def lengths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waited_for(model: JobClass) -> sa.Select[Any]:
     """Name the chains that jobs waited for. Parameters: `job_ids`. Shape: `(chain_id,)`, each once. Locks: none.
 
     Index: `pk_job_blocker`.

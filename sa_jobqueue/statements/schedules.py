@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.schedules import SETTINGS
 from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model, table
 
@@ -19,7 +19,7 @@ STATE: Final = (
 
 
 @once_a_model
-def due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def due(model: JobClass) -> sa.Select[Any]:
     """Lock schedules that are due, or whose next time was not computed yet, for the caller to fire and advance them.
 
     Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
@@ -53,7 +53,7 @@ def due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def due_names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def due_names(model: JobClass) -> sa.Select[Any]:
     """Return the names of schedules that `due` would lock. Parameters: `limit`, `excluded`, as there. Locks: none."""
     schedule = table(model.Schedule)
     return (
@@ -65,7 +65,7 @@ def due_names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def next_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def next_due(model: JobClass) -> sa.Select[Any]:
     """Return the seconds until the next schedule is due, negative if it is overdue, null without schedules.
 
     Parameters: `excluded`, see `due`. Shape: one row, one column. Clock: the database's current time. Locks: none. Index:
@@ -92,14 +92,14 @@ def _due(schedule: sa.Table, now: sa.ColumnElement[Any]) -> list[sa.ColumnElemen
 
 
 @once_a_model
-def made_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def made_already(model: JobClass) -> sa.Select[Any]:
     """Return those of some ids that jobs have, with their status. Parameters: `ids`. Locks: none. Index: the primary key."""
     job = table(model)
     return sa.select(job.c.id, job.c.status).where(job.c.id == sa.any_(array("ids", job.c.id.type)))
 
 
 @once_a_model
-def fired_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def fired_already(model: JobClass) -> sa.Select[Any]:
     """Return those of some ids whose job exists, or whose time the row of its schedule records as fired.
 
     The record outlives the job, which retention deletes. Parameters: `ids`, with the `times` that they are for and the
@@ -120,7 +120,7 @@ def fired_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
+def record_fired(model: JobClass) -> sa.Update:
     """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
 
     Takes many. Changes: `fired`; `missed_from` and `missed_until` to null where all of those times are among them.
@@ -142,7 +142,7 @@ def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def move(model: type[JobMixin[Any]]) -> sa.Update:
+def move(model: JobClass) -> sa.Update:
     """Set when a schedule fires next, for which time it fired and which times it missed; or the error that stops it.
 
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps the
@@ -170,7 +170,7 @@ _KEPT: Final = {"source", "paused_at", "paused_by"}
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> sa.Insert:
+def put(model: JobClass) -> sa.Insert:
     """Write the definition of a schedule, unless its row already has it.
 
     Parameters: `name`, `SETTINGS`, `source`, `next_fire_at`.
@@ -203,7 +203,7 @@ def put(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def page(model: JobClass) -> sa.Select[Any]:
     """Return schedules by name.
 
     Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
@@ -226,7 +226,7 @@ def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def named(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def named(model: JobClass) -> sa.Select[Any]:
     """Read schedules by name. Parameters: `names`.
 
     Shape: per schedule its name, `SETTINGS`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
@@ -242,7 +242,7 @@ def named(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock(model: JobClass) -> sa.Select[Any]:
     """Lock schedules by name.
 
     Parameters, Shape, Clock, Index: as `named`. Locks: those rows, in the order of their names, until the transaction ends;
@@ -252,7 +252,7 @@ def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def pause(model: type[JobMixin[Any]]) -> sa.Update:
+def pause(model: JobClass) -> sa.Update:
     """Pause schedules that are locked; those that are paused stay so since when they were. Parameters: `names`, `by`.
 
     Changes: `paused_at` to the database's `now()`, `paused_by`. Locks: those rows. Index: the primary key.
@@ -266,7 +266,7 @@ def pause(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def resume(model: type[JobMixin[Any]]) -> sa.Update:
+def resume(model: JobClass) -> sa.Update:
     """Let a schedule that is locked fire again, and forget the times that it missed.
 
     Parameters: `schedule`; `next`, when it fires first if it was paused. Takes many.
@@ -288,14 +288,14 @@ def resume(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def drop(model: type[JobMixin[Any]]) -> sa.Delete:
+def drop(model: JobClass) -> sa.Delete:
     """Delete schedules that are locked; their jobs stay. Parameters: `names`. Locks: those rows. Index: the primary key."""
     schedule = table(model.Schedule)
     return sa.delete(schedule).where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
 
 
 @once_a_model
-def declared_elsewhere(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def declared_elsewhere(model: JobClass) -> sa.Select[Any]:
     """Return the schedules that code has declared, but for some. Parameters: `names`, of those.
 
     Shape: `(name, type_name)`, by name. Locks: none. Index: none; the table is small.

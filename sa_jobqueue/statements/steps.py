@@ -9,14 +9,14 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, ins
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_array, id_value, is_running, once_a_model, table
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
 
 @once_a_model
-def recorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def recorded(model: JobClass) -> sa.Select[Any]:
     """Return the steps of a job.
 
     Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, has_output,
@@ -42,7 +42,7 @@ def recorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def latest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def latest(model: JobClass) -> sa.Select[Any]:
     """Return the last steps of a job: a wait that goes on first, then by the time of completion, the latest first.
 
     Parameters: `job_id`, `limit`. Shape: `(Step,)`. Locks: none. Index: `pk_job_step`.
@@ -57,7 +57,7 @@ def latest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def names(model: JobClass) -> sa.Select[Any]:
     """Return the names of the steps of jobs. Parameters: `job_ids`. Shape: `(name,)`, each once. Index: `pk_job_step`."""
     step = table(model.Step)
     job_ids = id_array(model, "job_ids")
@@ -65,7 +65,7 @@ def names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def delete_from(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_from(model: JobClass) -> sa.Delete:
     """Delete a step of jobs, and those that completed after it. Parameters: `job_ids`, `step_name`.
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
@@ -83,7 +83,7 @@ def delete_from(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def delete_timed_out(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_timed_out(model: JobClass) -> sa.Delete:
     """Delete the last step of jobs where it is a wait that timed out. Parameters: `job_ids`.
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
@@ -100,7 +100,7 @@ def delete_timed_out(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def record(model: type[JobMixin[Any]], kind: StepKind) -> sa.Insert:
+def record(model: JobClass, kind: StepKind) -> sa.Insert:
     """Record a step of the attempt that holds the job.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
@@ -136,7 +136,7 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> sa.Insert:
 
 
 @once_a_model
-def lock_event(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_event(model: JobClass) -> sa.Select[Any]:
     """Try to lock the name of an event against senders, until the transaction ends.
 
     Parameters: `event`. Shape: `(locked,)`, false while a sender's transaction is open. Locks: an advisory lock, shared;
@@ -149,7 +149,7 @@ def lock_event(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def event_sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def event_sent(model: JobClass) -> sa.Select[Any]:
     """Return the event of a name.
 
     Parameters: `event`. Shape: one row `(now, name, payload)`, the last two null if it was not sent or has expired.
@@ -162,14 +162,14 @@ def event_sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def sent(model: JobClass) -> sa.Select[Any]:
     """Return the event of a name that counts. Parameters: `event`. Shape: `(Event,)`. Index: `pk_job_event`."""
     event = model.Event
     return sa.select(event).where(event.name == sa.bindparam("event", type_=sa.Text), event.expires_at > sa.func.now())
 
 
 @once_a_model
-def wait(model: type[JobMixin[Any]]) -> sa.Insert:
+def wait(model: JobClass) -> sa.Insert:
     """Record that the attempt which holds the job waits for an event, or how its wait ended.
 
     Parameters: the fence, name and key as in `record`; `event`; `timeout`, which counts for a wait that begins;
@@ -201,7 +201,7 @@ def wait(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def send_event(model: type[JobMixin[Any]]) -> sa.TextClause:
+def send_event(model: JobClass) -> sa.TextClause:
     """Send an event: the function `job_send_event`.
 
     Parameters: `event`, `payload` (JSON text), `keep`. Shape: `(is_first,)`.
@@ -215,7 +215,7 @@ def send_event(model: type[JobMixin[Any]]) -> sa.TextClause:
 
 
 @once_a_model
-def waits(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waits(model: JobClass) -> sa.Select[Any]:
     """Return the events that jobs wait for.
 
     Parameters: `after`, the name of an event or empty; `scan_limit`, waits that are read at most; `limit`. Shape: `(event,
@@ -248,7 +248,7 @@ def waits(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def awaited(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def awaited(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that wait for events and those events, and return the job that has waited longest.
 
     Parameters: `limit`: it counts no further. Shape: one row `(jobs, events, job_id, since)`. Locks: none.
@@ -272,7 +272,7 @@ def awaited(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def sent_lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def sent_lately(model: JobClass) -> sa.Select[Any]:
     """Return the names of the events that expire last. Parameters: `limit`, `since`: when the first was sent.
 
     Shape: `(name,)`. Locks: none. Index: `ix_job_event_expires`, from its end.
@@ -288,7 +288,7 @@ def sent_lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def waiting_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def waiting_jobs(model: JobClass) -> sa.Select[Any]:
     """Return the jobs that wait for an event. Parameters: `event`, `limit`. Shape: `(Job, Step)`, in no order.
 
     Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
@@ -308,7 +308,7 @@ def waiting_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def prune_events(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
+def prune_events(model: JobClass) -> ReturningDelete[Any]:
     """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
     event = table(model.Event)
     limit = sa.bindparam("limit", type_=sa.Integer)
@@ -316,7 +316,7 @@ def prune_events(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
 
 
-def _held(model: type[JobMixin[Any]]) -> tuple[ColumnElement[bool], ...]:
+def _held(model: JobClass) -> tuple[ColumnElement[bool], ...]:
     """Return the fence: the attempt still holds the job."""
     job = table(model)
     return (

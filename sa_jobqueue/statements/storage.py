@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import once_a_model
 
 TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "rate_state")
@@ -15,7 +15,7 @@ TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "
 
 
 @once_a_model
-def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def tables(model: JobClass) -> sa.Select[Any]:
     """Return the statistics of the job tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
@@ -70,7 +70,7 @@ def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def indexes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def indexes(model: JobClass) -> sa.Select[Any]:
     """Return the catalogs' and statistics' values of the indexes on the job tables.
 
     Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
@@ -180,7 +180,7 @@ _WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac"
 
 
 @once_a_model
-def exclusive_locks(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def exclusive_locks(model: JobClass) -> sa.Select[Any]:
     """Return the sessions that hold an ACCESS EXCLUSIVE lock on a table of the queue.
 
     Shape: `(pid, name, user, table)` of each. Locks: none.
@@ -205,7 +205,7 @@ def exclusive_locks(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_holders(model: JobClass) -> sa.Select[Any]:
     """Return the sessions whose locks sessions of workers wait for, except those that wait themselves.
 
     Shape: `(pid, name, user, state, query, locked_for, waiters, waited_for)`: the pids of those that wait, and how long the
@@ -264,7 +264,7 @@ def lock_holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
 
 
-def _regclasses(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
+def _regclasses(model: JobClass) -> sa.ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
     layout = model.__jobqueue__
     oids = [

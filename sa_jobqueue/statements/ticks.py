@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import arrivals, blockers, controls, corrections, expiry, jobs, leases, quarantine, schedules
 from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
@@ -17,7 +17,7 @@ _MOST_READ = 1000
 
 
 @once_a_model
-def tick(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def tick(model: JobClass) -> sa.Select[Any]:
     """Write a worker's heartbeat and return what there is to do for any worker, and for this one.
 
     Parameters: those of `leases.heartbeat`; `worker_id`, `types`, its id and types again; `ttl` of a heartbeat; `xmax`,
@@ -63,7 +63,7 @@ def tick(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     ).select_from(beat)
 
 
-def _lost_in(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+def _lost_in(model: JobClass) -> ColumnElement[Any]:
     """Return in how many seconds the first lease ends: by its own time, or with its worker's last heartbeat."""
     job, worker = table(model), table(model.Worker)
     held = (
@@ -81,7 +81,7 @@ def _lost_in(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
     )
 
 
-def _has_arrivals(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+def _has_arrivals(model: JobClass) -> ColumnElement[Any]:
     written = sa.union_all(*arrivals.written_since(table(model))).limit(sa.literal_column(str(_MOST_READ))).cte("written")
     is_served = sa.and_(
         written.c.queue == sa.any_(array("queues", sa.Text())), written.c.type_name == sa.any_(array("types", sa.Text()))
@@ -92,7 +92,7 @@ def _has_arrivals(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
     return sa.case((wants, found.scalar_subquery()), else_=sa.false())
 
 
-def _settings(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+def _settings(model: JobClass) -> ColumnElement[Any]:
     # A sum, so that the order does not matter.
     setting = controls.of_worker(model).subquery("settings")
     hashed = sa.func.hashtextextended(sa.cast(sa.literal_column("settings"), sa.Text), sa.literal_column("0"))

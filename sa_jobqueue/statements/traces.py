@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_value, once_a_model, table
 from sa_jobqueue.tracing import LinkKind
 
@@ -15,7 +15,7 @@ MOST: Final = 100
 
 
 @once_a_model
-def linked(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def linked(model: JobClass) -> sa.Select[Any]:
     """Read the spans that an attempt comes after: of the last attempt that failed, and of the chains its job waited for.
 
     Parameters: `job_id`. Shape: `kind, traceparent`, at most `MOST`, the failed attempt first, then the chains in the

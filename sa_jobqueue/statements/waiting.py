@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_array, once_a_model, table
 
 _COLUMNS = (
@@ -16,7 +16,7 @@ _COLUMNS = (
 
 
 @once_a_model
-def chain_ends(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def chain_ends(model: JobClass) -> sa.Select[Any]:
     """Return the chains of jobs and, for root jobs, whether the chain has ended.
 
     Parameters: `job_ids`. Shape: `(id, chain_id, chain_completed_at, has_waiters)` of each that there is, in no order.
@@ -29,7 +29,7 @@ def chain_ends(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def chain_results(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def chain_results(model: JobClass) -> sa.Select[Any]:
     """Return the results of chains that have ended.
 
     Parameters: `chain_ids`. Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id,
@@ -47,7 +47,7 @@ def chain_results(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def mark_awaited(model: type[JobMixin[Any]]) -> sa.Update:
+def mark_awaited(model: JobClass) -> sa.Update:
     """Mark open chains as having waiters, so that the transaction that ends one sends a notification.
 
     Parameters: `awaited_ids`. Shape: `(id,)` of each that was marked now, not of those that were already, have ended, are

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import status, table
 from sa_jobqueue.types import JobStatus
 
@@ -34,7 +34,7 @@ SHOWN = (
 
 
 def matching(
-    model: type[JobMixin[Any]], *, ids: Sequence[str] = (), names: Sequence[str] = (), queues: Sequence[str] = ()
+    model: JobClass, *, ids: Sequence[str] = (), names: Sequence[str] = (), queues: Sequence[str] = ()
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter; an empty part means any. A `*` in a name stands for any characters."""
     worker = table(model.Worker)
@@ -54,7 +54,7 @@ def _pattern(name: str) -> str:
 
 
 def page(
-    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
+    model: JobClass, *conditions: sa.ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
 ) -> sa.Select[Any]:
     """Return workers as of their last heartbeat, by name and id.
 
@@ -80,7 +80,7 @@ def page(
     return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
 
 
-def request_concurrency(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
+def request_concurrency(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     """Request a concurrency of workers. Parameters: `requested`, or null for the concurrency that each was started with.
 
     Shape: `(id,)` per worker, unordered. Changes: `concurrency_requested`. Locks, Obliges: see `request_drain`.
@@ -95,7 +95,7 @@ def request_concurrency(model: type[JobMixin[Any]], *conditions: sa.ColumnElemen
     )
 
 
-def request_drain(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
+def request_drain(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Update:
     """Ask workers to drain: finish what they run and stop. One that was asked before is returned, but not asked again.
 
     Shape: `(id,)` a worker, unordered.

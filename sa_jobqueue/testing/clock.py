@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.testing._dispatch import on_session
 
 _COMPANIONS: Final = ("Attempt", "Step", "Event", "DeadLetter", "Queue", "JobType", "Schedule", "RateState", "Quarantine")
@@ -20,10 +20,10 @@ _COMPANIONS: Final = ("Attempt", "Step", "Event", "DeadLetter", "Queue", "JobTyp
 
 
 @overload
-def advance(session: Session, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> None: ...
+def advance(session: Session, by: timedelta, *, model: JobClass = Job) -> None: ...
 @overload
-def advance(session: AsyncSession, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Coroutine[Any, Any, None]: ...
-def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Any:
+def advance(session: AsyncSession, by: timedelta, *, model: JobClass = Job) -> Coroutine[Any, Any, None]: ...
+def advance(session: Any, by: timedelta, *, model: JobClass = Job) -> Any:
     """Advance the queue's clock: move every time stored in its tables back by `by`, in the session's transaction.
 
     With an `AsyncSession`, await it. Returns None. `by`: above zero.
@@ -34,7 +34,7 @@ def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) ->
     return on_session(session, lambda opened: move(opened, by, model))
 
 
-def move(session: Session, by: timedelta, model: type[JobMixin[Any]]) -> None:
+def move(session: Session, by: timedelta, model: JobClass) -> None:
     """Move the stored times back."""
     session.flush()
     for kind in (model, *(getattr(model, name) for name in _COMPANIONS)):
@@ -44,7 +44,7 @@ def move(session: Session, by: timedelta, model: type[JobMixin[Any]]) -> None:
     expire(session, model)
 
 
-def expire(session: Session, model: type[JobMixin[Any]]) -> None:
+def expire(session: Session, model: JobClass) -> None:
     """Have the session read the jobs that it holds again."""
     for loaded in session.identity_map.values():
         if isinstance(loaded, model | model.Chain):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.testing._dispatch import opened, run
 from sa_jobqueue.testing.clock import move
@@ -223,5 +223,5 @@ def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
     return found
 
 
-def _advance(session: Session, by: timedelta, model: type[JobMixin[Any]]) -> None:
+def _advance(session: Session, by: timedelta, model: JobClass) -> None:
     move(session, by, model)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, enter_attempt
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.completions import complete_attempt, ended_by_handler
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -48,7 +48,7 @@ class Inline:
 
     def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
         self._jobs = jobs
-        self._model: type[JobMixin[Any]] = jobs.model
+        self._model: JobClass = jobs.model
         self._session = session
         self._events = events
 
@@ -189,7 +189,7 @@ class InlineSteps:
     savepoint: _Savepoint
 
     def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
-        self.model: type[JobMixin[Any]] = jobs.model
+        self.model: JobClass = jobs.model
         self.emit = events.emit
         self._jobs, self._given = jobs, session
         self._session = session.sync_session if isinstance(session, AsyncSession) else session
@@ -246,7 +246,7 @@ class InlineSteps:
         self._transaction = None
 
 
-def start(session: Session, model: type[JobMixin[Any]], job_id: JobId) -> ClaimedJob:
+def start(session: Session, model: JobClass, job_id: JobId) -> ClaimedJob:
     """Begin an attempt of a pending job. Changes: pending -> running."""
     job, attempts = table(model), table(model.Attempt)
     ended = select(func.max(attempts.c.ended_at)).where(attempts.c.job_id == job.c.id).scalar_subquery()
@@ -257,7 +257,7 @@ def start(session: Session, model: type[JobMixin[Any]], job_id: JobId) -> Claime
     return ClaimedJob(*row)
 
 
-def complete(session: Session, model: type[JobMixin[Any]], job: ClaimedJob, result: str | JobMixin[Any]) -> JobStatus:
+def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | JobMixin[Any]) -> JobStatus:
     """End an attempt with success and continue what waited for it; return the job's status."""
     try:
         ended = complete_attempt(session, job, result, worker_id=INLINE, model=model)
@@ -271,7 +271,7 @@ def complete(session: Session, model: type[JobMixin[Any]], job: ClaimedJob, resu
     return JobStatus.COMPLETED
 
 
-def finish(session: Session, model: type[JobMixin[Any]], end: Finished) -> None:
+def finish(session: Session, model: JobClass, end: Finished) -> None:
     """End an attempt without success, and continue what waited for it."""
     given = parameters_of([end], worker_id=INLINE, layout=model.__jobqueue__)
     row = session.execute(completions.finish(model), given).one()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import Cancel, Discard, InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations.completions import complete_job
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.testing._dispatch import on_session, opened
@@ -160,10 +160,10 @@ def _make(  # noqa: PLR0917 - `on_session` gives it a session alone
 
 
 @overload
-def clear(session: Session, *, model: type[JobMixin[Any]] = Job) -> None: ...
+def clear(session: Session, *, model: JobClass = Job) -> None: ...
 @overload
-def clear(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> Coroutine[Any, Any, None]: ...
-def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
+def clear(session: AsyncSession, *, model: JobClass = Job) -> Coroutine[Any, Any, None]: ...
+def clear(session: Any, *, model: JobClass = Job) -> Any:
     """Delete all jobs, their history and their dead letters, in the session's transaction: for a suite's teardown.
 
     Returns None; with an `AsyncSession`, await it.

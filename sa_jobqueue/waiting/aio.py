@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
@@ -32,7 +32,7 @@ async def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[OutT]: ...
 @overload
 async def wait_chain(
@@ -44,7 +44,7 @@ async def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[Any]: ...
 async def wait_chain(
     engine: AsyncEngine,
@@ -55,7 +55,7 @@ async def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result.
 
@@ -86,7 +86,7 @@ def wait_chains(
     output: type[OutT] | Handler[Any, OutT, Any],
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> AsyncIterator[ChainResult[OutT | None]]: ...
 @overload
 def wait_chains(
@@ -97,7 +97,7 @@ def wait_chains(
     output: None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> AsyncIterator[ChainResult[Any]]: ...
 def wait_chains(
     engine: AsyncEngine,
@@ -107,7 +107,7 @@ def wait_chains(
     output: Any = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> AsyncIterator[ChainResult[Any]]:
     """Yield the result of each chain as it ends: `async for result in wait_chains(...)`.
 

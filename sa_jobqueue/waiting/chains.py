@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import ChainListener
@@ -33,7 +33,7 @@ def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[OutT]: ...
 @overload
 def wait_chain(
@@ -45,7 +45,7 @@ def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[Any]: ...
 def wait_chain(
     engine: Engine,
@@ -56,7 +56,7 @@ def wait_chain(
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
@@ -100,7 +100,7 @@ def wait_chains(
     output: type[OutT] | Handler[Any, OutT, Any],
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> Iterator[ChainResult[OutT | None]]: ...
 @overload
 def wait_chains(
@@ -111,7 +111,7 @@ def wait_chains(
     output: None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> Iterator[ChainResult[Any]]: ...
 def wait_chains(
     engine: Engine,
@@ -121,7 +121,7 @@ def wait_chains(
     output: Any = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
+    model: JobClass | None = None,
 ) -> Iterator[ChainResult[Any]]:
     """Yield the result of each chain as it ends; blocks this thread. Use `aio.wait_chains` in asynchronous code.
 

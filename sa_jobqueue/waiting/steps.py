@@ -22,7 +22,7 @@ from sa_jobqueue.errors import (
     JobQueueError,
     NotAChainError,
 )
-from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.codecs import Codecs, opened
 from sa_jobqueue.registry.handlers import Handler
@@ -87,7 +87,7 @@ class Wait:
         poll_interval: timedelta,
         listen: bool,
         output: Any,
-        model: type[JobMixin[Any]] | None,
+        model: JobClass | None,
         field: str = "chains",
         on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
@@ -252,11 +252,11 @@ def _batches(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
         yield every[start : start + _BATCH]
 
 
-def _model_of(chain: Any) -> type[JobMixin[Any]]:
+def _model_of(chain: Any) -> JobClass:
     return type(chain) if isinstance(chain, JobMixin) else getattr(chain, "__job__", Job)
 
 
-def _identity(chain: Any, model: type[JobMixin[Any]]) -> tuple[JobId, bool]:
+def _identity(chain: Any, model: JobClass) -> tuple[JobId, bool]:
     """Return an id, and whether it is the chain's or only a job's. Loads nothing, because the session may be closed."""
     layout = model.__jobqueue__
     if isinstance(chain, (JobMixin, ChainMixin)):

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import CancelReason, JobId, JobStatus
 
@@ -17,7 +17,7 @@ from sa_jobqueue.types import CancelReason, JobId, JobStatus
 class Ownership:
     """Reads the jobs of attempts, and compares them with what this worker claimed."""
 
-    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str) -> None:
+    def __init__(self, engine: AsyncEngine, model: JobClass, worker_id: str) -> None:
         self._engine = engine
         self._worker_id = worker_id
         self._holders = compiled(leases.holders, model)

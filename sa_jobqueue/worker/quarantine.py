@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate, summary
 from sa_jobqueue.events import EventBus, WriteQuarantined
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import quarantine
 from sa_jobqueue.types import RefusedWrite
@@ -54,7 +54,7 @@ class Quarantine:
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         worker_id: str,
         events: EventBus,
         *,

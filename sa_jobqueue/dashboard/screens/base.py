@@ -17,7 +17,7 @@ from sa_jobqueue.dashboard.rendering import query
 from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.display.redaction import REDACTED, redacted, redacted_error
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.types import JobStatus
 
@@ -43,7 +43,7 @@ class Context:
     """URL of a trace, with the placeholder `{trace_id}`."""
 
     @property
-    def model(self) -> type[JobMixin[Any]]:
+    def model(self) -> JobClass:
         """The `Job` class of the queue."""
         return self.source.model
 

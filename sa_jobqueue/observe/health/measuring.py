@@ -19,7 +19,7 @@ from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
     MISSED,
@@ -114,7 +114,7 @@ def health(
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
     partial: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Health:
     """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
 
@@ -192,11 +192,7 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
 
 
 def measured(
-    parts: Parts,
-    thresholds: Thresholds | None,
-    window: timedelta,
-    heartbeat_timeout: timedelta,
-    model: type[JobMixin[Any]],
+    parts: Parts, thresholds: Thresholds | None, window: timedelta, heartbeat_timeout: timedelta, model: JobClass
 ) -> Health:
     """Return a report; parts that `parts` has left out before are among its missing ones. Raises: as `health`."""
     server = parts.session.execute(storage.server()).mappings().one()
@@ -242,7 +238,7 @@ def measured(
     return judge(replace(figures, missing=missing), thresholds)
 
 
-def _retrying(session: Session, model: type[JobMixin[Any]], at: Thresholds, queues: Sequence[QueueDepth]) -> list[Retrying]:
+def _retrying(session: Session, model: JobClass, at: Thresholds, queues: Sequence[QueueDepth]) -> list[Retrying]:
     if sum(queue.later for queue in queues) < at.retry_minimum:
         return []
     given = {"after": at.claim_age_critical, "scan": _RETRIES, "limit": _GROUPS}
@@ -250,11 +246,11 @@ def _retrying(session: Session, model: type[JobMixin[Any]], at: Thresholds, queu
     return [_filled(Retrying, row, count=row["n"]) for row in found]
 
 
-def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
+def _unserved(session: Session, model: JobClass, heartbeat_timeout: timedelta) -> list[str]:
     return list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout}))
 
 
-def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
+def _locks(session: Session, model: JobClass) -> list[LockHolder]:
     return [
         _filled(
             LockHolder,
@@ -268,7 +264,7 @@ def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
     ]
 
 
-def _awaited(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Awaited:
+def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> Awaited:
     row = session.execute(steps.awaited(model), {"limit": COUNTED}).one()
     if not row.jobs:
         return Awaited()
@@ -283,7 +279,7 @@ def _awaited(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
     return found
 
 
-def _settings(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Setting]:
+def _settings(session: Session, model: JobClass, now: datetime) -> Iterator[Setting]:
     def setting(what: str, name: str, key: str, of: QueueStatus | TypeStatus) -> Setting:
         paused_for = None if of.paused_at is None else now - of.paused_at
         limit = of.global_concurrency
@@ -297,12 +293,12 @@ def _settings(session: Session, model: type[JobMixin[Any]], now: datetime) -> It
         yield setting("type", kind.type_name, "", kind)
 
 
-def _due_by_type(session: Session, model: type[JobMixin[Any]], now: datetime) -> dict[str, int]:
+def _due_by_type(session: Session, model: JobClass, now: datetime) -> dict[str, int]:
     found = totals(session, since=now - timedelta(hours=1), by="type_name", model=model)
     return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
-def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule]:
+def _late(session: Session, model: JobClass) -> Iterator[LateSchedule]:
     for one in list_schedules(session, model=model):
         if one.overdue is not None or one.error is not None or one.missed_from is not None:
             yield LateSchedule(
@@ -315,13 +311,13 @@ def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule
             )
 
 
-def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Quarantined]:
+def _quarantined(session: Session, model: JobClass, now: datetime) -> Iterator[Quarantined]:
     for row in session.execute(quarantine.page(model), {"subjects": None, "limit": _QUARANTINED}).mappings():
         failing_for = max(now - row["first_failed_at"], timedelta(0))
         yield _filled(Quarantined, row, statement=RefusedWrite(row["statement"]), failing_for=failing_for)
 
 
-def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) -> BulkWrites:
+def _bulk_writes(session: Session, model: JobClass, now: datetime) -> BulkWrites:
     layout = model.__jobqueue__
     if not layout.pipeline or not session.execute(schema.versions(layout, "pipeline")).one().present:
         return BulkWrites()
@@ -336,7 +332,7 @@ def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) ->
     )
 
 
-def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
+def _queues(session: Session, model: JobClass, now: datetime) -> list[QueueDepth]:
     rows = session.execute(statements.depths(model), {"limit": COUNTED}).mappings()
     return [
         _filled(
@@ -350,9 +346,7 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
     ]
 
 
-def _waiting(
-    session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta, queues: Sequence[QueueDepth]
-) -> list[Waiting]:
+def _waiting(session: Session, model: JobClass, heartbeat_timeout: timedelta, queues: Sequence[QueueDepth]) -> list[Waiting]:
     """Explain the oldest job of the largest groups of due jobs of each queue, and add up the groups of one cause."""
     if not queues:
         return []
@@ -403,7 +397,7 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
+def _rates(session: Session, model: JobClass, window: timedelta) -> Rates:
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
     attempts = session.execute(statements.recent_attempts(model), parameters).all()
@@ -423,7 +417,7 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
     )
 
 
-def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Running:
+def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> Running:
     rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().all()
     longest: dict[str, RowMapping] = {}
     for row in rows:
@@ -438,7 +432,7 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
     )
 
 
-def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Failures:
+def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
     dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
     groups: list[DeadGroup] = []
     if dead_letters["unresolved"]:
@@ -509,7 +503,7 @@ def _options(given: Sequence[str] | None) -> dict[str, str]:
     return dict(option.split("=", 1) for option in given or ())
 
 
-def _holders(session: Session, model: type[JobMixin[Any]]) -> list[Holder]:
+def _holders(session: Session, model: JobClass) -> list[Holder]:
     rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
     named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == HolderKind.SESSION}
     ids = [job_id for job_id in named.values() if job_id is not None]
@@ -533,7 +527,7 @@ def _holders(session: Session, model: type[JobMixin[Any]]) -> list[Holder]:
     return holders
 
 
-def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
+def _job_id(model: JobClass, name: str | None) -> Any:
     """Return the job id in the application_name of a handler's session; None for any other name."""
     if name is None or not name.startswith(PREFIX):
         return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health.figures import Health
 from sa_jobqueue.observe.health.measuring import Parts, measured, reading
 from sa_jobqueue.observe.health.thresholds import Thresholds
@@ -78,7 +78,7 @@ def overviews(
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = timedelta(seconds=10),
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Iterator[Callable[[], Overview]]:
     """Yield a function that reads an overview, on a connection that is held while the block runs.
 

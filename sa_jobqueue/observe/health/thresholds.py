@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.statements import thresholds
 
@@ -85,7 +85,7 @@ OF_QUEUES: Final = ("claim_age_warning", "claim_age_critical", "long_running")
 """Those that a queue may have."""
 
 
-def get_thresholds(session: Session, *, model: type[JobMixin[Any]] = Job) -> Thresholds:
+def get_thresholds(session: Session, *, model: JobClass = Job) -> Thresholds:
     """Return the thresholds that are stored; the others have their defaults."""
     found: dict[str, dict[str, Any]] = {}
     for name, queue, value in session.execute(thresholds.every(model)):
@@ -96,7 +96,7 @@ def get_thresholds(session: Session, *, model: type[JobMixin[Any]] = Job) -> Thr
 
 
 def set_thresholds(
-    session: Session, values: Mapping[str, Any], *, queue: str = "", by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session, values: Mapping[str, Any], *, queue: str = "", by: str | None = None, model: JobClass = Job
 ) -> Thresholds:
     """Store thresholds for all programs that measure the health of the queue, and return the stored values.
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import URL, Row
 from sqlalchemy import Engine as Database
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.pipeline.archive import planning
 from sa_jobqueue.pipeline.archive.connection import check_columns, instant, opened
 from sa_jobqueue.pipeline.archive.engines import Engine, PyArrowEngine
@@ -32,7 +32,7 @@ def archive(
     path: str | os.PathLike[str],
     *,
     before: timedelta | datetime,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
     engine: Engine | None = None,
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
@@ -69,7 +69,7 @@ def preview(
     database: Database | URL | str,
     *,
     before: timedelta | datetime,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
     options: ArchiveOptions | None = None,
 ) -> ArchivePreview:
     """Return what `archive` would move now, by type and month, and what would be held back. Writes nothing.
@@ -97,9 +97,7 @@ def preview(
     )
 
 
-def archive_runs(
-    database: Database | URL | str, *, model: type[JobMixin[Any]] = Job, limit: int = 100
-) -> Sequence[Row[Any]]:
+def archive_runs(database: Database | URL | str, *, model: JobClass = Job, limit: int = 100) -> Sequence[Row[Any]]:
     """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`.
 
     `database`: as in `archive`. `limit`: maximum number of runs.
@@ -109,7 +107,7 @@ def archive_runs(
         return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()
 
 
-def abandon_run(database: Database | URL | str, run_id: UUID, *, model: type[JobMixin[Any]] = Job) -> None:
+def abandon_run(database: Database | URL | str, run_id: UUID, *, model: JobClass = Job) -> None:
     """Give up an archive run that has only been planned, so that you can archive to another place.
 
     Its chains stay in the tables.

@@ -16,7 +16,7 @@ from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.archive.errors import ArchiveBusyError, UnarchivedColumnsError
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions
@@ -27,7 +27,7 @@ _LOCKED: Final = "55P03"
 
 @contextmanager
 def opened(
-    database: Engine | URL | str, model: type[JobMixin[Any]], options: ArchiveOptions, *, alone: bool = True
+    database: Engine | URL | str, model: JobClass, options: ArchiveOptions, *, alone: bool = True
 ) -> Iterator[Connection]:
     """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
 
@@ -67,7 +67,7 @@ def bounded(connection: Connection, options: ArchiveOptions, *, guarded: bool) -
         connection.execute(archiving.settings(**timeouts, guarded=guarded))
 
 
-def check_columns(connection: Connection, model: type[JobMixin[Any]]) -> None:
+def check_columns(connection: Connection, model: JobClass) -> None:
     """Check that the archive keeps every column of the tables whose rows it deletes.
 
     It keeps the columns of the job table that `model` maps, and those of the other tables that the library has.

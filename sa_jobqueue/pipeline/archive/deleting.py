@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.db.splitting import is_of_a_row, sqlstate, summary
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive.verifying import Contents
 from sa_jobqueue.pipeline.statements import archived
 from sa_jobqueue.statements import deletion, quarantine
@@ -26,7 +26,7 @@ _SHOWN: Final = timedelta(days=1)
 
 def delete_archived(
     connection: Connection,
-    model: type[JobMixin[Any]],
+    model: JobClass,
     run_id: UUID,
     contents: Contents,
     *,
@@ -72,7 +72,7 @@ def _batches(chain_ids: Sequence[Any], contents: Contents, delete_batch_size: in
 
 
 def _delete_batch(
-    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+    connection: Connection, model: JobClass, run_id: UUID, chain_ids: list[Any], contents: Contents
 ) -> set[Any]:
     """Delete what of a batch may go; a chain that cannot be deleted, or that an application's table refers to, stays."""
     refused: DBAPIError | None = None
@@ -96,7 +96,7 @@ def _delete_batch(
 
 
 def _delete_unchanged(
-    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+    connection: Connection, model: JobClass, run_id: UUID, chain_ids: list[Any], contents: Contents
 ) -> set[Any]:
     jobs: dict[Any, list[Any]] = {}
     for root_id in connection.scalars(archived.lock_ended_roots(model), {"ids": chain_ids}):
@@ -130,7 +130,7 @@ def _delete_unchanged(
     return to_delete
 
 
-def _record(connection: Connection, model: type[JobMixin[Any]], chain_id: Any, error: DBAPIError) -> None:
+def _record(connection: Connection, model: JobClass, chain_id: Any, error: DBAPIError) -> None:
     given = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
     with connection.begin():
         connection.execute(quarantine.put(model), given | {"error": summary(error), "worker_id": None, "pause": _SHOWN})

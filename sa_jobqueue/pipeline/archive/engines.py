@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
 from sa_jobqueue.db.copy import copy_text
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive.arrow import arrow_schema, copied
 from sa_jobqueue.pipeline.archive.locations import Location
 from sa_jobqueue.pipeline.history import DATASETS, Dataset
@@ -31,7 +31,7 @@ class Task:
     """Id of the run, which is `archive_run.id`."""
     parts: int
     """Number of parts of the run, numbered from 0."""
-    model: type[JobMixin[Any]]
+    model: JobClass
     location: Location
     """Folder or file system of the archive."""
     connection: Connection

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive.connection import bounded
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions, Held, Month
 from sa_jobqueue.pipeline.statements import archiving
@@ -34,13 +34,7 @@ class Choice:
 
 
 def choose(
-    connection: Connection,
-    model: type[JobMixin[Any]],
-    options: ArchiveOptions,
-    *,
-    cutoff: datetime,
-    after: Any = None,
-    room: int,
+    connection: Connection, model: JobClass, options: ArchiveOptions, *, cutoff: datetime, after: Any = None, room: int
 ) -> Choice:
     """Choose chains of about `room` jobs, by id from behind `after` on.
 
@@ -80,7 +74,7 @@ def choose(
 
 
 def add_chains(
-    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, *, read_batch_size: int, **ledger: Any
+    connection: Connection, model: JobClass, run_id: UUID, *, read_batch_size: int, **ledger: Any
 ) -> tuple[int, int]:
     """Write a run and its chains into the ledger, in one statement; return the number of its parts and chains."""
     with connection.begin():
@@ -90,7 +84,7 @@ def add_chains(
     return found.parts, found.chains
 
 
-def months(connection: Connection, model: type[JobMixin[Any]]) -> tuple[Month, ...]:
+def months(connection: Connection, model: JobClass) -> tuple[Month, ...]:
     """Count the chosen chains by type and month."""
     with connection.begin():
         return tuple(Month(*row) for row in connection.execute(archiving.months(model)))

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive import deleting, planning, retained
 from sa_jobqueue.pipeline.archive.engines import Engine, Task
 from sa_jobqueue.pipeline.archive.errors import ArchiveElsewhereError, ArchiveError
@@ -49,7 +49,7 @@ class Archiver:
     def __init__(
         self,
         connection: Connection,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         location: Location,
         *,
         engine: Engine,

@@ -13,7 +13,7 @@ from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, JobQueueError, NotAChainError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
@@ -114,7 +114,7 @@ def commit_write(
     on_taken_id: Literal["fail", "reject"] = "fail",
     written_by: str | None = None,
     is_stream: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> WriteResult:
     """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
@@ -176,9 +176,7 @@ def commit_write(
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 
-def _enqueue(
-    session: Session, parameters: dict[str, Any], model: type[JobMixin[Any]], *, modes: dict[str, bool], waiting: bool
-) -> int:
+def _enqueue(session: Session, parameters: dict[str, Any], model: JobClass, *, modes: dict[str, bool], waiting: bool) -> int:
     staged = {name: parameters[name] for name in ("write_id", "sequence", "task_ids")}
     ended = _lock_chains(session, staged, model) if waiting else {}
     try:
@@ -193,7 +191,7 @@ def _enqueue(
         raise _explained(error) from error
 
 
-def _reject_taken_ids(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> int:
+def _reject_taken_ids(session: Session, staged: dict[str, Any], model: JobClass) -> int:
     statement = bulk.reject_taken_ids(model).execution_options(preserve_rowcount=True, synchronize_session=False)
     result: Any = session.execute(statement, {f"of_{name}": value for name, value in staged.items()})
     return int(result.rowcount)
@@ -212,7 +210,7 @@ def _explained(error: ConflictError) -> ConflictError:
     return ConflictError(f"{why}: {detail} Nothing was written", noun)
 
 
-def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> dict[Any, bool]:
+def _lock_chains(session: Session, staged: dict[str, Any], model: JobClass) -> dict[Any, bool]:
     """Lock the chains waited for that were there; return those that have ended, and whether they completed."""
     _refuse_cycles(session.execute(bulk.circular_edges(model), staged).all())
     ids = sorted(session.scalars(bulk.chains_waited_for(model), staged), key=str)
@@ -247,15 +245,13 @@ def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
         raise InvalidJobError("blockers", f"wait for each other in a cycle: {told}; nothing was written") from None
 
 
-def find_write(
-    session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
-) -> WriteResult | None:
+def find_write(session: Session, write_id: str, *, sequence: int = 0, model: JobClass = Job) -> WriteResult | None:
     """Return the result of a bulk write; None if it has not committed."""
     entry = _entry(session, write_id, sequence, model)
     return None if entry is None else entry[0]
 
 
-def _entry(session: Session, write_id: str, sequence: int, model: type[JobMixin[Any]]) -> tuple[WriteResult, int] | None:
+def _entry(session: Session, write_id: str, sequence: int, model: JobClass) -> tuple[WriteResult, int] | None:
     """Return the ledger's result of a write and its fingerprint."""
     row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
     if row is None:
@@ -266,7 +262,7 @@ def _entry(session: Session, write_id: str, sequence: int, model: type[JobMixin[
 
 
 def clear_write(
-    session: Session, *, write_id: str, sequence: int = 0, task_ids: tuple[int, int], model: type[JobMixin[Any]] = Job
+    session: Session, *, write_id: str, sequence: int = 0, task_ids: tuple[int, int], model: JobClass = Job
 ) -> None:
     """Delete the staged rows of a writer that gives up, whose tasks have ids from `task_ids[0]` to `task_ids[1]`.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.blockers import BlockerCounts
 from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
 from sa_jobqueue.pipeline.statements import writes
@@ -60,7 +59,7 @@ def list_writes(
     sequence: int | None = None,
     after: tuple[datetime, str, int] | None = None,
     limit: int = 50,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
 ) -> Page[Write]:
     """Return one page of bulk writes, newest first.
 
@@ -88,9 +87,7 @@ class WriteCounts(BlockerCounts):
         return self.open + self.completed + self.dead + self.cancelled + self.deleted
 
 
-def count_write_chains(
-    session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
-) -> WriteCounts | None:
+def count_write_chains(session: Session, write_id: str, *, sequence: int = 0, model: JobClass = Job) -> WriteCounts | None:
     """Return the chains of a bulk write, counted by status; None if no such write has committed.
 
     `write_id`: its name. `sequence`: a batch of a stream. Call it once a minute, not more.
@@ -101,12 +98,7 @@ def count_write_chains(
 
 
 def list_rejected_rows(
-    session: Session,
-    write_id: str,
-    *,
-    after: tuple[int, int, int] | None = None,
-    limit: int = 50,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, write_id: str, *, after: tuple[int, int, int] | None = None, limit: int = 50, model: JobClass = Job
 ) -> Page[RejectedRow]:
     """Return one page of the rejected rows of a bulk write, ordered by batch, task and position.
 
@@ -121,11 +113,7 @@ def list_rejected_rows(
 
 
 def prune_writes(
-    session: Session,
-    *,
-    older_than: timedelta,
-    dry_run: bool = False,
-    model: type[JobMixin[Any]] = Job,
+    session: Session, *, older_than: timedelta, dry_run: bool = False, model: JobClass = Job
 ) -> BulkResult[tuple[str, int]]:
     """Delete bulk writes that committed longer than `older_than` ago, with their rejected rows. Jobs are kept.
 

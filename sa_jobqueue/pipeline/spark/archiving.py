@@ -23,7 +23,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.pipeline.archive import ArchiveError, ArchiveOptions, ArchiveReport, Task
 from sa_jobqueue.pipeline.archive import archive as archive_with
 from sa_jobqueue.pipeline.archive.arrow import DAY, VERSION_KEY, columns, copied
@@ -49,7 +49,7 @@ def archive(
     before: timedelta | datetime,
     url: str | None = None,
     password_file: str | None = None,
-    model: type[JobMixin[Any]] = Job,
+    model: JobClass = Job,
     tasks: int = 8,
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,

@@ -28,7 +28,7 @@ from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_argum
 from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
 from sa_jobqueue.layout import Layout, Unit
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.spark.errors import ReadError
 from sa_jobqueue.pipeline.spark.options import Options, Use
@@ -50,7 +50,7 @@ class Queue:
     """`module:attribute` of the application's JobQueue or model, if that is used."""
 
     @property
-    def model(self) -> type[JobMixin[Any]]:
+    def model(self) -> JobClass:
         """Return its model class: the application's, or the one shared by all queues with this layout."""
         return load_model(self.app) if self.app else model_of(self.layout)
 
@@ -190,7 +190,7 @@ def find_queue(connection: Connection, options: Options) -> Queue:
 
 
 @cache
-def model_of(layout: Layout) -> type[JobMixin[Any]]:
+def model_of(layout: Layout) -> JobClass:
     """Return a model class for the tables of a layout: `Job` for its own layout, otherwise a class that is created once."""
     if layout == Job.__jobqueue__:
         return Job
@@ -200,12 +200,12 @@ def model_of(layout: Layout) -> type[JobMixin[Any]]:
 
     mixin: Any = JobMixin[str] if layout.id_type == "text" else JobMixin
     place = {"queue_schema": layout.schema, "queue_prefix": layout.prefix, "queue_pipeline": layout.pipeline}
-    model: type[JobMixin[Any]] = new_class("Job", (mixin, Base), place)
+    model: JobClass = new_class("Job", (mixin, Base), place)
     return model
 
 
 @cache
-def load_model(path: str) -> type[JobMixin[Any]]:
+def load_model(path: str) -> JobClass:
     """Import the Job model that `module:attribute` names, directly or through its JobQueue.
 
     Raises: InvalidOptionError if this process has no such model; any error that the module raises.

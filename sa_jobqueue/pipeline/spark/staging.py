@@ -20,7 +20,7 @@ from pandas.util import hash_array
 from sqlalchemy import Connection
 
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.payloads import MAX_BYTES
 from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, Rules, check_inputs
 from sa_jobqueue.pipeline.statements import bulk
@@ -100,9 +100,7 @@ def fingerprint_of(batch: pa.RecordBatch) -> int:
 class Stager:
     """Stages the rows of one attempt. `is_permissive`: stage invalid rows as rejected instead of raising an error."""
 
-    def __init__(
-        self, connection: Connection, model: type[JobMixin[Any]], part: Part, rules: Rules, *, is_permissive: bool
-    ) -> None:
+    def __init__(self, connection: Connection, model: JobClass, part: Part, rules: Rules, *, is_permissive: bool) -> None:
         self._connection = connection
         self._part = part
         self._copy = bulk.copy_staged(model)

@@ -8,7 +8,7 @@ from typing import cast as typed
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.statements._parts import id_array, once_a_model, table
@@ -20,7 +20,7 @@ NULL: Final = "\x1e"
 _ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
 
 
-def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
+def read(model: JobClass, dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
     """Return the rows of one part of a run, as COPY writes them for the archive's files.
 
     Shape: `completed_on`, the dataset's published columns, and `checksum`; by `completed_on` and chain. Locks: none.
@@ -43,7 +43,7 @@ def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -
 
 
 @once_a_model
-def lock_ended_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_ended_roots(model: JobClass) -> sa.Select[Any]:
     """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
@@ -64,7 +64,7 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_dead_letters(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock_dead_letters(model: JobClass) -> sa.Select[Any]:
     """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
 
     Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
@@ -76,7 +76,7 @@ def lock_dead_letters(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def fingerprints(model: JobClass) -> sa.Select[Any]:
     """Compute a checksum per chain over every published column of every row that belongs to it.
 
     Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, dead letters,
@@ -102,14 +102,14 @@ def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def delete_dead_letters(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_dead_letters(model: JobClass) -> sa.Delete:
     """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
     dead_letter = table(model.DeadLetter)
     return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(id_array(model, "job_ids")))
 
 
 @once_a_model
-def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
+def delete_jobs(model: JobClass) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Obliges: the jobs are locked, their edges deleted, and no other job refers to them.
@@ -121,7 +121,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget(model: JobClass) -> sa.Delete:
     """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
     chain = table(model.ArchiveChain)
     return sa.delete(chain).where(
@@ -131,7 +131,7 @@ def forget(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def remaining(model: JobClass) -> sa.Select[Any]:
     """Name the chains of a run that are still in the tables, or were when it was last looked.
 
     Parameters: `run_id`. Shape: `(chain_id, completed_on)`, the last first: what waits for a chain is mostly younger.
@@ -142,11 +142,11 @@ def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
 
 
-def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[Any]:
+def _columns(model: JobClass, dataset: Dataset) -> list[Any]:
     return list(history.rows(model, dataset).inner_columns)
 
 
-def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> sa.ColumnElement[int]:
+def _checksum(model: JobClass, dataset: Dataset) -> sa.ColumnElement[int]:
     """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
 
     Not MD5: it is refused where the server's cryptography is FIPS 140's, and the database's own hashes differ from

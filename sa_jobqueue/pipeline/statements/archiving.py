@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.schema import CreateTable, DropTable
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_type
 from sa_jobqueue.statements._parts import id_value, once_a_model, table
 from sa_jobqueue.types import ArchiveState
@@ -40,7 +40,7 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
     return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
 
 
-def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def lock(model: JobClass) -> sa.Select[Any]:
     """Acquire the archive lock of a queue for this session, waiting for at most `lock_timeout` while another one holds it.
 
     It waits because the session of an archiver that has just ended, or was killed, ends a moment later.
@@ -59,7 +59,7 @@ def cutoff() -> sa.Select[Any]:
 
 
 @once_a_model
-def candidates(model: type[JobMixin[Any]]) -> sa.Table:
+def candidates(model: JobClass) -> sa.Table:
     """Return the temporary table of chains that may go: its name is the session's own."""
     return sa.Table(
         "archive_candidate",
@@ -71,12 +71,12 @@ def candidates(model: type[JobMixin[Any]]) -> sa.Table:
     )
 
 
-def create_candidates(model: type[JobMixin[Any]]) -> CreateTable:
+def create_candidates(model: JobClass) -> CreateTable:
     """Make the temporary table of `candidates`, empty."""
     return CreateTable(candidates(model))
 
 
-def drop_candidates(model: type[JobMixin[Any]]) -> DropTable:
+def drop_candidates(model: JobClass) -> DropTable:
     """Drop it, if it is there."""
     return DropTable(candidates(model), if_exists=True)
 
@@ -87,7 +87,7 @@ def analyze_candidates() -> sa.TextClause:
 
 
 @once_a_model
-def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> sa.Select[Any]:
+def choose(model: JobClass, *, include_dead: bool, first: bool) -> sa.Select[Any]:
     """Read one page of jobs and add to the candidates those of their chains that have ended and are not in use.
 
     Left out: chains that ended at `cutoff` or later, that have waiters, or, unless `include_dead`, an unresolved dead
@@ -153,7 +153,7 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> sa
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def holders(model: JobClass) -> sa.Select[Any]:
     """Name candidates that a job of a chain waits for, or waited, which is no candidate itself.
 
     Parameters: `limit`. Shape: `(chain_id, job_id, by_chain_id)`: the chain held, and the job and its chain that hold it.
@@ -165,7 +165,7 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def drop_held(model: type[JobMixin[Any]]) -> sa.Delete:
+def drop_held(model: JobClass) -> sa.Delete:
     """Remove the candidates that a chain which stays waits for, or waited for, and all that these waited for in turn.
 
     Shape: `(chain_id,)` of each. Changes: the temporary table. Locks: none.
@@ -190,7 +190,7 @@ def drop_held(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def months(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def months(model: JobClass) -> sa.Select[Any]:
     """Count the candidates by type and month. Shape: `(type_name, month, chains, jobs)`, in that order."""
     job, candidate = table(model), candidates(model)
     month = sa.func.to_char(candidate.c.completed_on, sa.literal_column("'YYYY-MM'")).label("month")
@@ -208,7 +208,7 @@ def months(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def begin(model: type[JobMixin[Any]]) -> sa.Insert:
+def begin(model: JobClass) -> sa.Insert:
     """Write a run into the ledger. Parameters: `id`, `path`, `engine`, `cutoff`."""
     run = table(model.ArchiveRun)
     given = {name: sa.bindparam(name, type_=run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
@@ -216,7 +216,7 @@ def begin(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def add_chains(model: type[JobMixin[Any]]) -> sa.Insert:
+def add_chains(model: JobClass) -> sa.Insert:
     """Make all candidates chains of a run, in parts of about `read_batch_size` jobs, by the days on which they ended.
 
     Parameters: `run_id`, `read_batch_size`. Changes: rows of `archive_chain`.
@@ -230,7 +230,7 @@ def add_chains(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def parts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def parts(model: JobClass) -> sa.Select[Any]:
     """Return of a run its parts and chains. Parameters: `run_id`. Shape: one row `(parts, chains)`."""
     chain = table(model.ArchiveChain)
     of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
@@ -240,7 +240,7 @@ def parts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def advance(model: type[JobMixin[Any]], *, counted: bool) -> sa.Update:
+def advance(model: JobClass, *, counted: bool) -> sa.Update:
     """Bring a run from one state to the next.
 
     Parameters: `run_id`, `was`, `becomes`; where `counted` `n_chains`, `n_jobs`, `n_attempts`, `n_dead_letters`,
@@ -257,7 +257,7 @@ def advance(model: type[JobMixin[Any]], *, counted: bool) -> sa.Update:
 
 
 @once_a_model
-def forget_run(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget_run(model: JobClass) -> sa.Delete:
     """Delete a run from the ledger that never got further than its plan. Parameters: `run_id`."""
     run = table(model.ArchiveRun)
     is_planned = run.c.state == sa.literal_column(f"'{ArchiveState.PLANNED}'")
@@ -265,14 +265,14 @@ def forget_run(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def forget_chains(model: type[JobMixin[Any]]) -> sa.Delete:
+def forget_chains(model: JobClass) -> sa.Delete:
     """Delete all that is left of the chains of a run. Parameters: `run_id`. Index: `pk_archive_chain`."""
     chain = table(model.ArchiveChain)
     return sa.delete(chain).where(chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()))
 
 
 @once_a_model
-def runs(model: type[JobMixin[Any]], *, unfinished: bool) -> sa.Select[Any]:
+def runs(model: JobClass, *, unfinished: bool) -> sa.Select[Any]:
     """Return the ledger, the oldest run first; or what of it is not done. Parameters: `limit`. Shape: all columns."""
     run = table(model.ArchiveRun)
     chosen = sa.select(run).order_by(run.c.started_at.desc(), run.c.id.desc()).limit(sa.bindparam("limit", type_=sa.Integer))
@@ -282,7 +282,7 @@ def runs(model: type[JobMixin[Any]], *, unfinished: bool) -> sa.Select[Any]:
     return sa.select(newest).order_by(newest.c.started_at, newest.c.id)
 
 
-def _held_directly(model: type[JobMixin[Any]]) -> Any:
+def _held_directly(model: JobClass) -> Any:
     """Return candidates and the jobs of other chains that refer to them."""
     job, edge, candidate = table(model), table(model.Blocker), candidates(model)
     other = candidate.alias("other")

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import array, id_array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, OnFailure
@@ -30,7 +30,7 @@ COUNTED = ("staged", "enqueued", "duplicates", "rejected")
 """The columns of `job_bulk_write` that count rows."""
 
 
-def copy_staged(model: type[JobMixin[Any]]) -> str:
+def copy_staged(model: JobClass) -> str:
     """Return the COPY that takes a task's rows as CSV, a null as nothing at all and text that is empty as `""`.
 
     Changes: adds rows to the staging table. Locks: none that others wait for.
@@ -49,7 +49,7 @@ def guard() -> sa.Select[Any]:
 
 
 @once_a_model
-def take_write(model: type[JobMixin[Any]]) -> sa.Insert:
+def take_write(model: JobClass) -> sa.Insert:
     """Enter a write into the ledger, unless it is there.
 
     Parameters: `write_id`, `sequence`, `written_by`. Shape: `(sequence,)`, or nothing when it has been written before.
@@ -69,7 +69,7 @@ def take_write(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def account(model: type[JobMixin[Any]]) -> sa.Update:
+def account(model: JobClass) -> sa.Update:
     """Record the result of a write. Parameters: `of_write_id`, `of_sequence`, the numbers and `fingerprint` by their names.
 
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
@@ -80,7 +80,7 @@ def account(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def find_write(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def find_write(model: JobClass) -> sa.Select[Any]:
     """Return the ledger's entry of a write, if it has committed.
 
     Parameters: `write_id`, `sequence`. Shape: `(staged, enqueued, duplicates, rejected, fingerprint)`, or no row.
@@ -91,7 +91,7 @@ def find_write(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def count_staged(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def count_staged(model: JobClass) -> sa.Select[Any]:
     """Count the rows that a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
@@ -115,7 +115,7 @@ def count_staged(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa.Insert:
+def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Insert:
     """Insert jobs from the rows that a write's tasks have staged, none of which has blockers.
 
     `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
@@ -138,7 +138,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa
 
 
 @once_a_model
-def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa.Select[Any]:
+def enqueue_waiting(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any]:
     """Make jobs of the staged rows, and the edges to the chains they wait for, new ones and those that were there.
 
     Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
@@ -183,7 +183,7 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> s
 
 
 @once_a_model
-def chains_waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def chains_waited_for(model: JobClass) -> sa.Select[Any]:
     """Name the chains that staged jobs wait for and that are not staged themselves.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index:
@@ -196,7 +196,7 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def circular_edges(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def circular_edges(model: JobClass) -> sa.Select[Any]:
     """Return the edges that a cycle could contain: from the blocking chains to the jobs that wait for them.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, unordered. Index:
@@ -210,7 +210,7 @@ def circular_edges(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def reject_staged(model: type[JobMixin[Any]]) -> sa.Insert:
+def reject_staged(model: JobClass) -> sa.Insert:
     """Keep the rows of a write that could not be jobs. Parameters: `write_id`, `sequence`, `task_ids`.
 
     Index: `ix_job_bulk_staging_write`.
@@ -223,7 +223,7 @@ def reject_staged(model: type[JobMixin[Any]]) -> sa.Insert:
 
 
 @once_a_model
-def reject_taken_ids(model: type[JobMixin[Any]]) -> sa.Update:
+def reject_taken_ids(model: JobClass) -> sa.Update:
     """Mark staged rows as rejected whose id a job has, and all but one of those that share an id.
 
     Parameters: `of_write_id`, `of_sequence`, `of_task_ids`. Shape: none; the count of rows is that of rows marked.
@@ -256,7 +256,7 @@ def reject_taken_ids(model: type[JobMixin[Any]]) -> sa.Update:
 
 
 @once_a_model
-def clear_stage(model: type[JobMixin[Any]]) -> sa.Delete:
+def clear_stage(model: JobClass) -> sa.Delete:
     """Delete the rows that a write has staged, in this part of it and in those before, by whatever task.
 
     Parameters: `write_id`, `sequence`. Index: `ix_job_bulk_staging_write`.
@@ -269,7 +269,7 @@ def clear_stage(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def clear_tasks(model: type[JobMixin[Any]]) -> sa.Delete:
+def clear_tasks(model: JobClass) -> sa.Delete:
     """Delete the rows that the tasks of one writer have staged. Another writer of the same write keeps its rows.
 
     Parameters: `write_id`, `sequence`, `first_task_id`, `last_task_id`. Index: `ix_job_bulk_staging_write`.
@@ -280,7 +280,7 @@ def clear_tasks(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
-def clear_left_over(model: type[JobMixin[Any]]) -> sa.Delete:
+def clear_left_over(model: JobClass) -> sa.Delete:
     """Delete staged rows of writes that died. Parameters: `age`, an interval. Index: none, it reads the staging table."""
     stage = table(model.Stage)
     return sa.delete(stage).where(stage.c.staged_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
@@ -303,7 +303,7 @@ def _once(edges: sa.Select[Any]) -> sa.CTE:
     return edges.cte("edge").prefix_with("MATERIALIZED")
 
 
-def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> sa.Select[Any]:
+def _edges(model: JobClass, *, decided: bool = False) -> sa.Select[Any]:
     """Return the staged blockers; with `decided`, also whether each of them is resolved."""
     stage = table(model.Stage)
     key = id_parameter(model.__jobqueue__)
@@ -337,7 +337,7 @@ def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> sa.Select[An
     return chosen.where(*_of_write(stage), stage.c.rejected_reason.is_(None), stage.c.blockers.is_not(None))
 
 
-def _insert(model: type[JobMixin[Any]], source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
+def _insert(model: JobClass, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
     job, stage = table(model), table(model.Stage)
 
     def given(name: str, kind: Any) -> sa.ColumnElement[Any]:

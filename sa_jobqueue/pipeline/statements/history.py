@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, REDACTED
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.statements._parts import block, number, table
@@ -55,14 +55,14 @@ class Filters:
     key_before: JobId | None = None
 
 
-def source(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Table:
+def source(model: JobClass, dataset: Dataset) -> sa.Table:
     """Return the table that a dataset shows."""
     mapped: Any = {JOBS.name: model, ATTEMPTS.name: model.Attempt, DEAD_LETTERS.name: model.DeadLetter}
     return table(mapped.get(dataset.name, model.Blocker))
 
 
 def rows(
-    model: type[JobMixin[Any]],
+    model: JobClass,
     dataset: Dataset,
     columns: Sequence[str] = (),
     filters: Filters | None = None,
@@ -87,13 +87,13 @@ def rows(
     return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
 
 
-def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> sa.Select[Any]:
+def count(model: JobClass, dataset: Dataset, filters: Filters | None = None) -> sa.Select[Any]:
     """Return the number of rows of a dataset. Shape: `(n,)`. Index: see `rows`."""
     of = source(model, dataset)
     return sa.select(sa.func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
 
 
-def size(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Select[int, int]:
+def size(model: JobClass, dataset: Dataset) -> sa.Select[int, int]:
     """Return how large the table of a dataset is.
 
     Shape: one row `(bytes, pages)`: with values stored out of line, and of the table alone. Locks: none.
@@ -105,7 +105,7 @@ def size(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Select[int, int]:
     return sa.select(sa.func.pg_table_size(regclass).label("bytes"), sa.cast(pages, sa.BigInteger).label("pages"))
 
 
-def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> sa.Select[Any]:
+def sample(model: JobClass, dataset: Dataset, *, percent: float) -> sa.Select[Any]:
     """Return keys of some of a dataset's rows, to cut it into about equal parts at.
 
     Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
@@ -133,7 +133,7 @@ def watermark() -> sa.Select[int, str]:
     )
 
 
-def _hidden(model: type[JobMixin[Any]], of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
+def _hidden(model: JobClass, of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return whether a row's payloads are not to be shown."""
     likes = sa.literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(sa.Text))
     if "type_name" in of.c:
@@ -144,7 +144,7 @@ def _hidden(model: type[JobMixin[Any]], of: sa.Table, patterns: Sequence[str]) -
     )
 
 
-def _application(model: type[JobMixin[Any]], hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
+def _application(model: JobClass, hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
     """Return the application's own columns as the text of one JSON object; null if it has none."""
     job = table(model)
     ours = {column.name for column in table(Job).columns}
@@ -181,7 +181,7 @@ def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None
     return column if plain else sa.cast(column, sa.Text)
 
 
-def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
+def _conditions(model: JobClass, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
     of = source(model, dataset)
     found: list[sa.ColumnElement[bool]] = []
     for name, wanted in (

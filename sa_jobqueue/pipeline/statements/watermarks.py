@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import UserDefinedType
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.history import Dataset
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.pipeline.statements.history import Filters
@@ -77,7 +77,7 @@ def holders() -> sa.Select[Any]:
     )
 
 
-def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) -> sa.Select[int]:
+def first_xid(model: JobClass, dataset: Dataset, filters: Filters) -> sa.Select[int]:
     """Return the first transaction of a range that changed a row.
 
     Shape: one row `(xid,)`, null when no row was changed. Locks: none.
@@ -88,7 +88,7 @@ def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) ->
     return sa.select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
 
 
-def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> sa.Select[Any]:
+def bounds(model: JobClass, dataset: Dataset, filters: Filters, *, rows: int) -> sa.Select[Any]:
     """Return the first transaction of a range, and that of the first row after `rows` of them, in their order.
 
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.

@@ -7,18 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
 def page(
-    model: type[JobMixin[Any]],
-    *,
-    write_id: str | None,
-    sequence: int | None = None,
-    after: tuple[Any, ...] | None,
-    limit: int,
+    model: JobClass, *, write_id: str | None, sequence: int | None = None, after: tuple[Any, ...] | None, limit: int
 ) -> sa.Select[Any]:
     """Return writes, the newest first.
 
@@ -38,7 +33,7 @@ def page(
 
 
 @once_a_model
-def counts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def counts(model: JobClass) -> sa.Select[Any]:
     """Count the chains that a write enqueued, by how they stand; those that were deleted or archived have ended.
 
     Parameters: `write_id`, `sequence`. Shape: one row `(is_there, open, completed, dead, cancelled, deleted)`; first,
@@ -71,7 +66,7 @@ def counts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
 
 
-def rejects(model: type[JobMixin[Any]], *, write_id: str, after: tuple[Any, ...] | None, limit: int) -> sa.Select[Any]:
+def rejects(model: JobClass, *, write_id: str, after: tuple[Any, ...] | None, limit: int) -> sa.Select[Any]:
     """Return the rejected rows of a write, by batch, task and place.
 
     Shape: `(write_id, sequence, task_id, row, field, reason, record, rejected_at)`, up to `limit`, those behind
@@ -89,7 +84,7 @@ def _values(after: Sequence[Any], key: Sequence[Any]) -> Any:
 
 
 @once_a_model
-def expired(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def expired(model: JobClass) -> sa.Select[Any]:
     """Return writes older than an age, except the last batch of each stream.
 
     Parameters: `age`, an interval. Shape: `(write_id, sequence)`. Clock: the database's `now()`. Index:
@@ -108,7 +103,7 @@ def expired(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]], *, rejected_rows: bool) -> sa.Delete:
+def forget(model: JobClass, *, rejected_rows: bool) -> sa.Delete:
     """Delete writes, or their rejected rows. Parameters: `write_ids`, `sequences`, in parallel. Index: the primary key."""
     of = table(model.Reject if rejected_rows else model.Write)
     given = (

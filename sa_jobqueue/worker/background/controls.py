@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
 from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
@@ -123,7 +123,7 @@ class ControlReader(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         events: EventBus,
         *,
         declared: Sequence[QueueSettings],

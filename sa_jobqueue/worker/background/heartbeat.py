@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.db.timeouts import hang_up
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
@@ -93,7 +93,7 @@ class Heartbeat:
     def __init__(
         self,
         engine: Engine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         identity: Identity,
         *,
         interval: timedelta,

@@ -28,7 +28,7 @@ from psycopg import sql
 
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.db.timeouts import answered_within, cancelled
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import ANY_QUEUE
 from sa_jobqueue.statements.notifications import announce_idle
 from sa_jobqueue.worker.component import Component
@@ -100,9 +100,7 @@ class Listener(Component):
 
     name = "listener"
 
-    def __init__(
-        self, connections: Connections, model: type[JobMixin[Any]], signals: Signals, *, queues: Sequence[str]
-    ) -> None:
+    def __init__(self, connections: Connections, model: JobClass, signals: Signals, *, queues: Sequence[str]) -> None:
         layout = model.__jobqueue__
         self._connections, self._signals = connections, signals
         self._announce_idle, self._queues = sql.SQL(announce_idle(model)), [*queues, ANY_QUEUE]

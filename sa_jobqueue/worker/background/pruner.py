@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.operations import PruneCursor, Pruned, PrunedDeadLetters
 from sa_jobqueue.policies.retention import FOREVER, RetentionRules
 from sa_jobqueue.statements import minutes, retention, steps
@@ -57,7 +57,7 @@ class Pruner(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         events: EventBus,
         rules: RetentionRules,
         *,

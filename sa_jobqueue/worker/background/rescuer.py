@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, leases
@@ -39,7 +39,7 @@ class Rescuer(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         events: EventBus,
         signals: Signals,
         options: WorkerOptions,

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
 from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import schedules
@@ -46,7 +46,7 @@ class Scheduler(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         events: EventBus,
         *,
         declared: Sequence[Schedule],

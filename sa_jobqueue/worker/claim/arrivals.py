@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Arrival, Cursors, Lane, Snapshot
@@ -49,7 +49,7 @@ class Arrivals:
 
     def __init__(
         self,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         partitions: Partitions,
         cursors: Cursors,
         backlog: Backlog,

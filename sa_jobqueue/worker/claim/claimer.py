@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.connections import close_idle
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
@@ -56,7 +56,7 @@ class Claimer(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         signals: Signals,
         division: Division,
         *,

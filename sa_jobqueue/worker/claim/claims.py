@@ -14,7 +14,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.selectors import Candidate
@@ -39,7 +39,7 @@ class _UndoneError(Exception):
 class Claims:
     """Runs the statements of claims for one worker. `grace`: how much longer than its timeout the lease of a job is."""
 
-    def __init__(self, model: type[JobMixin[Any]], *, worker_id: str, grace: timedelta) -> None:
+    def __init__(self, model: JobClass, *, worker_id: str, grace: timedelta) -> None:
         self._model = model
         self._claim = compiled(claims.claim, model)
         self._remaining = compiled(claims.remaining, model)

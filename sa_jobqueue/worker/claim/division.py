@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.events import EventBus
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import RefusedWrite
@@ -42,7 +42,7 @@ class Division:
 
     def __init__(
         self,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         jobs: JobQueue[Any],
         signals: Signals,
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim.arrivals import Arrivals
@@ -27,7 +27,7 @@ class Lanes:
     def __init__(
         self,
         partitions: Partitions,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         *,
         queues: list[str],
         types: list[str],

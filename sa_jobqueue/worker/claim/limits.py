@@ -19,13 +19,13 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import starmap
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled, plain
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.rates import Key, Rates
@@ -75,7 +75,7 @@ class Limits:
     """
 
     def __init__(
-        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, queue_keys: Collection[QueueKey] = ()
+        self, model: JobClass, queue: str | None, type_name: str | None, queue_keys: Collection[QueueKey] = ()
     ) -> None:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name

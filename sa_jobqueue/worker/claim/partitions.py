@@ -7,9 +7,9 @@ While a partition has no capacity, its lanes are not scanned. So a claim never s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.cursors import Lane
@@ -79,7 +79,7 @@ class Partitions:
         slots: Mapping[str, int],
         *,
         executor: Executor,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         controls: Controls,
         callers: Mapping[str, Caller],
     ) -> None:
@@ -130,7 +130,7 @@ class Partitions:
 
 
 def _limits(
-    model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None, keys: Sequence[QueueKey]
+    model: JobClass, controls: Controls, queue: str | None, type_name: str | None, keys: Sequence[QueueKey]
 ) -> Limits | None:
     of_queue = queue if queue is not None and controls.queue(queue).is_limited else None
     of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None

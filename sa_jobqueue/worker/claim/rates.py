@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import limits
@@ -38,7 +38,7 @@ class Rates:
     that exceeds the rate is rolled back before any job runs, and fewer are claimed: the first that fit, in their order.
     """
 
-    def __init__(self, model: type[JobMixin[Any]], queue: str | None, queue_keys: Collection[QueueKey]) -> None:
+    def __init__(self, model: JobClass, queue: str | None, queue_keys: Collection[QueueKey]) -> None:
         self._spend, self._spend_first = compiled(limits.spend, model), compiled(limits.spend_first, model)
         self._queue = queue
         self._queue_keys = frozenset(queue_keys)

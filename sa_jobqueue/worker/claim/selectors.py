@@ -30,7 +30,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.errors import InvalidSelectionError
 from sa_jobqueue.events import EventBus, SelectorFailed
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.selectors import Candidate, Selector
 from sa_jobqueue.statements import claims
 
@@ -121,7 +121,7 @@ class Caller:
 class Selection:
     """One queue's candidates that were offered and have not been started."""
 
-    def __init__(self, caller: Caller, model: type[JobMixin[Any]]) -> None:
+    def __init__(self, caller: Caller, model: JobClass) -> None:
         self._caller = caller
         self._statement = compiled(claims.candidates, model, inputs=caller.selector.inputs)
         self.held: dict[Any, tuple[Candidate, str]] = {}

@@ -18,7 +18,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
@@ -50,7 +50,7 @@ class Completer(Component):
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         worker_id: str,
         events: EventBus,
         signals: Signals,

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.columns import Group, arrays, group_by_columns, require_carried
 from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.faults import fault_of
@@ -27,7 +27,7 @@ _PATIENCE_MILLISECONDS: Final = 50
 class ChainWriter:
     """Writes one statement for all of a batch that can go together, and a short transaction for each that cannot."""
 
-    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, unblocker: Unblocker) -> None:
+    def __init__(self, engine: AsyncEngine, model: JobClass, worker_id: str, unblocker: Unblocker) -> None:
         self._committing = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._worker_id = worker_id

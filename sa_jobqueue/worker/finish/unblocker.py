@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.statements import blockers, notifications
@@ -39,13 +39,7 @@ class Unblocker(Component):
     name = "unblocker"
 
     def __init__(
-        self,
-        engine: AsyncEngine,
-        model: type[JobMixin[Any]],
-        events: EventBus,
-        signals: Signals,
-        *,
-        quarantine: Quarantine,
+        self, engine: AsyncEngine, model: JobClass, events: EventBus, signals: Signals, *, quarantine: Quarantine
     ) -> None:
         # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")

@@ -22,7 +22,7 @@ from sqlalchemy.util import await_only
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.errors import LostAttemptError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.completions import attach, complete_attempts, ended_by_handler
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
@@ -125,7 +125,7 @@ class Call:
         return outcomes_without(failed, len(self.contexts))
 
 
-def encode(model: type[JobMixin[Any]], context: AttemptContext, job_type: JobType, returned: Any) -> Result:
+def encode(model: JobClass, context: AttemptContext, job_type: JobType, returned: Any) -> Result:
     """Return a handler's return value in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
     if context.suspended is not None:  # the handler has caught the signal of a sleep
         raise context.suspended
@@ -175,7 +175,7 @@ class Calls:
 
     def __init__(
         self,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         sessions: Sessions,
         unblocker: Unblocker,
         ownership: Ownership,

@@ -26,7 +26,7 @@ from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobStarted, MiddlewareFailed
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
@@ -58,7 +58,7 @@ class Executor:
         self,
         *,
         registry: Registry,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         engine: AsyncEngine,
         steps_engine: AsyncEngine,
         sessions: Sessions,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue import tracing
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import traces
 
@@ -17,7 +15,7 @@ from sa_jobqueue.statements import traces
 class Linker:
     """Reads with a separate statement, and only for a handler or a recorded span."""
 
-    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]]) -> None:
+    def __init__(self, engine: AsyncEngine, model: JobClass) -> None:
         self._engine = engine
         self._linked = traces.linked(model)
 

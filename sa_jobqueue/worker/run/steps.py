@@ -35,7 +35,7 @@ from sa_jobqueue.errors import (
     StepOutputError,
 )
 from sa_jobqueue.events import EventBus, StepCompleted
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec, Document
@@ -81,7 +81,7 @@ class _Busy(Exception):  # noqa: N818 - not an error
 class StepStore(Protocol):
     """Where the steps of attempts are kept: a worker's connections, or the session of a test."""
 
-    model: type[JobMixin[Any]]
+    model: JobClass
 
     def job_type(self, job: ClaimedJob) -> JobType:
         """Return the type of a job."""
@@ -117,7 +117,7 @@ class WorkerSteps:
     def __init__(
         self,
         engine: AsyncEngine,
-        model: type[JobMixin[Any]],
+        model: JobClass,
         registry: Registry,
         sessions: Sessions,
         loop: asyncio.AbstractEventLoop,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
@@ -58,7 +58,7 @@ class Children:
     """
 
     def __init__(self, jobs: JobQueue[Any], *, app: str | None, worker_id: str, options: WorkerOptions) -> None:
-        self._model: type[JobMixin[Any]] = jobs.model
+        self._model: JobClass = jobs.model
         # One is kept warm where their own queue is served; jobs that come by another one wait for theirs to start.
         self._needed = any(kind.isolated and kind.queue in options.limits for kind in jobs.registry)
         self._app = app

@@ -15,7 +15,7 @@ from sqlalchemy import inspect
 
 from sa_jobqueue.context import BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, InvalidOutputError, IsolatedHandlerError, Retry, Snooze
-from sa_jobqueue.models import JobMixin, WaitFor
+from sa_jobqueue.models import JobClass, JobMixin, WaitFor
 from sa_jobqueue.operations.completions import attach
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import current_traceparent
@@ -90,7 +90,7 @@ def of_raise(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     return {"is": "end", "signal": type(error).__name__ if isinstance(error, AttemptSignal) else None, "end": packed(end)}
 
 
-def result_of(answer: Message, job: ClaimedJob, model: type[JobMixin[Any]]) -> str | JobMixin[Any]:
+def result_of(answer: Message, job: ClaimedJob, model: JobClass) -> str | JobMixin[Any]:
     """Return the result of an attempt from an answer: its output as JSON text, or the next job of its chain.
 
     Raises: what ended it without success, carrying that end; InvalidOutputError and InvalidJobError for an unusable job.
