@@ -16,6 +16,7 @@ from benchmarks.scenarios import (
     dispatch,
     drain,
     events,
+    executors,
     finished,
     guards,
     horizon,
@@ -64,7 +65,7 @@ _MODULES = (
     budgets,
     dispatch,
 )
-_PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)
+_PIPELINE = (pipeline_write, pipeline_read, pipeline_archive, executors)
 
 
 def all_scenarios() -> list[Scenario]:
