@@ -1,4 +1,4 @@
-"""Workers on the executors of a cluster: what a second executor adds, for jobs that wait and for jobs that compute."""
+"""Workers on the executors of a cluster: the gain of a second executor, for jobs that wait and for jobs that compute."""
 
 from __future__ import annotations
 
