@@ -32,6 +32,14 @@ def printable(text: str, *, newline: str = r"\n") -> str:
     return _UNSAFE.sub(lambda found: newline if found[0] == "\n" else _escape(found[0]), text)
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of an error, whose class may be the application's and fail at that."""
+    try:
+        return str(error)
+    except BaseException as fault:
+        return f"<its message could not be made: {type(fault).__name__}>"
+
+
 def printable_json(document: Any, *, default: Callable[[Any], Any] | None = None, indent: int | None = None) -> str:
     r"""Return a document as JSON whose strings have unsafe characters as `\u202e`; every other character is unchanged."""
     text = json.dumps(document, default=default, indent=indent, ensure_ascii=False)

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.connections import POOL, STEPS_POOL, Connections
 from sa_jobqueue.db.timeouts import cancelled
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, ProviderFailed, SettingsChanged
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
@@ -217,7 +218,7 @@ class Assembly:
     def _failure(self) -> str | None:
         # The claimer's first: without it no job starts.
         parts = sorted(self._tasks.values(), key=lambda part: part is not self._claimer)
-        return next((f"{part.name}: {error_line(part.failure)}" for part in parts if part.failure), None)
+        return next((f"{part.name}: {printable(error_line(part.failure))}" for part in parts if part.failure), None)
 
     def _answered(self, answer: Answer) -> None:
         with suppress(RuntimeError):  # the loop is closed

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, StatementError
 
 from sa_jobqueue import events as worker_events
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.display.printable import printable
+from sa_jobqueue.display.printable import message_of, printable
 from sa_jobqueue.display.redaction import is_redacted, redacted_error
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.types import AttemptOutcome
@@ -321,7 +321,7 @@ def error_line(error: Any) -> str:
     """Return an error, raised or stored, on one line: its type and the first line of its message."""
     if isinstance(error, StatementError) and error.orig is not None:
         error = error.orig
-    message = str(error) if isinstance(error, BaseException) else _stored(error, "message")
+    message = message_of(error) if isinstance(error, BaseException) else _stored(error, "message")
     first = next(iter(message.strip().splitlines()), "")[:MAX_ERROR]
     return f"{_kind(error)}: {first}" if first else _kind(error)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from sa_jobqueue.events import EventBus
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import JobQueue, Worker
+from sa_jobqueue.events import EventBus, HeartbeatFailing
 from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.component import Component, supervise
-from tests.fixtures.workers import until
+from tests.fixtures.workers import quick, until, working
 
 
 class Failing(Component):
@@ -37,3 +42,32 @@ async def test_a_component_has_a_failure_from_its_third_in_a_row_until_it_runs_f
         assert (component.failure and str(component.failure)) == failure
         await until(lambda component=component: component.failure is None)  # type: ignore[misc]
         task.cancel()
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [ValueError("a\x00b\ud800"), _MuteError()], ids=["no text", "no message"])
+async def test_a_failure_that_the_database_cannot_store_stops_no_heartbeat(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fail(_: Pruner) -> None:
+        raise error
+
+    monkeypatch.setattr(Pruner, "run", fail)
+    jobs = JobQueue()
+
+    @jobs.handler("test")
+    async def test() -> None: ...
+
+    def failure() -> str | None:
+        with engine.connect() as connection:
+            found: str | None = connection.scalar(text("SELECT failure FROM worker"))
+            return found
+
+    async with working(Worker(jobs, engine, options=quick())) as log:
+        await until(lambda: failure() is not None)
+        assert (failure() or "").startswith(f"pruner: {type(error).__name__}: ")
+    assert not log.of(HeartbeatFailing)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.db.splitting import cause_of, in_parts
+from sa_jobqueue.display.printable import message_of
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     Cancel,
@@ -213,13 +214,9 @@ def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON: its type, its message and its traceback, each bounded, with nothing jsonb refuses."""
-    try:
-        message = str(error)
-    except BaseException as fault:  # user code again
-        message = f"<its message could not be made: {type(fault).__name__}>"
     return {
         "type": _name(error),
-        "message": clean(message[:MAX_TEXT]),
+        "message": clean(message_of(error)[:MAX_TEXT]),
         "traceback": clean(_traceback(error)[-MAX_TEXT:]),
     }
 
