@@ -52,6 +52,14 @@ SMALL = """[...document.querySelectorAll("button, .button, select, input:not([ty
     return box.width > 0 && (box.width < 24 || box.height < 24);
 }).map((one) => one.outerHTML.slice(0, 90))"""
 
+COVERED = """() => [...document.querySelectorAll('[name="ids"]')].filter((box) => {
+  const area = box.getBoundingClientRect(), text = document.createRange();
+  return [...box.closest("tr").children].some((cell) => {
+    text.selectNodeContents(cell);
+    return !cell.contains(box) && [...text.getClientRects()].some((rect) => rect.width && rect.left < area.right
+      && rect.right > area.left && rect.top < area.bottom && rect.bottom > area.top);
+  });
+}).map((box) => `the checkbox of ${box.value} covers text`)"""
 SIDEWAYS = """[...document.querySelectorAll(".scroll:not(:has(.graph))")].filter((one) =>
     one.scrollWidth > one.clientWidth + 1).map((one) => `${one.getAttribute("aria-label")} scrolls sideways`)"""
 COLUMNS = """[...document.querySelectorAll("thead")].filter((one) => one.rows[0].cells.length > 8).map(
@@ -263,7 +271,7 @@ def test_no_table_is_wider_than_its_page_and_none_has_more_than_eight_columns(
     with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
         for path in [path for found in links(ids | {"queue": name, "type": name}).values() for path in found]:
             opened.page.goto(f"{url}/queue/{path}")
-            wrong[path] = [*opened.page.evaluate(SIDEWAYS), *opened.page.evaluate(COLUMNS)]
+            wrong[path] = [one for check in (SIDEWAYS, COLUMNS, COVERED) for one in opened.page.evaluate(check)]
         opened.context.close()
     assert not {path: found for path, found in wrong.items() if found}
 
