@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection, Engine, Text, cast, func, select
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -31,6 +31,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTy
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.statements.jobs import with_ends
 from sa_jobqueue.types import JobStatus
 
 P = ParamSpec("P")
@@ -293,12 +294,8 @@ class Database:
         if short is None:
             example = "its last ones after .., such as 0199c3f2..8d21e6"
             raise _bad(given, f"is not a UUID, nor one shortened to its first 8 characters or more, and {example}")
-        column = (of or self.model).id
-        first, last = (UUID(short[1].ljust(32, digit)) for digit in "0f")  # a range of the primary key
-        matching = func.replace(cast(column, Text), "-", "").endswith(short[2] or "", autoescape=True)
         with self.session() as session:
-            query = select(column).where(column.between(first, last), matching).order_by(column).limit(6)
-            found = session.scalars(query).all()
+            found = session.scalars(with_ends((of or self.model).id, short[1], short[2] or "", limit=6)).all()
         if len(found) == 1:
             return found[0]
         several = f"fits several ids: {', '.join(map(str, found[:5]))}{', ...' if found[5:] else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
@@ -288,3 +289,14 @@ def unserved_queues(model: JobClass) -> sa.Select[Any]:
     # Few are unserved, so few are probed.
     is_left = sa.case((serving.correlate(names).exists(), sa.literal_column("false", sa.Boolean)), else_=is_due)
     return sa.select(queue).where(names.c.queue.is_not(None), is_left).order_by(queue)
+
+
+def with_ends(column: Any, start: str, end: str, *, limit: int) -> sa.Select[Any]:
+    """Return the UUIDs that begin and end with these hexadecimal digits.
+
+    Shape: up to `limit` `(id,)`, ascending. Index: the primary key, in the range of those with the start. Locks: none.
+    """
+    first, last = (UUID(start.ljust(32, digit)) for digit in "0f")
+    digits = sa.func.replace(sa.cast(column, sa.Text), "-", "")
+    matching = (column.between(first, last), digits.endswith(end, autoescape=True))
+    return sa.select(column).where(*matching).order_by(column).limit(limit)

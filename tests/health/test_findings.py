@@ -249,7 +249,7 @@ def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_s
     (found,) = behind.findings
     assert (found.code, found.severity) == (Code.REPLICA, CRITICAL)
     assert "the last one 2 min ago. It is behind" in found.summary
-    assert "By what it has: 1 job is due, and no worker is alive." in found.summary
+    assert "By its own data: 1 job is due, and no worker is alive." in found.summary
     level = judge(replace(report, server=replace(report.server, is_replica=True, replayed_for=timedelta(seconds=1))), QUICK)
     assert {(one.code, one.severity) for one in level.findings} == {
         (Code.NO_WORKER, CRITICAL),
@@ -278,7 +278,7 @@ def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_sil
     (found,) = findings("ALTER DATABASE {} SET default_transaction_read_only = on")
     assert (found.code, found.severity) == (Code.READ_ONLY, CRITICAL)
     assert "default_transaction_read_only is on (database). No job can start." in found.summary
-    assert "By what it has: 1 job is due, and no worker is alive." in found.summary
+    assert "By its own data: 1 job is due, and no worker is alive." in found.summary
 
 
 def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs) -> None:

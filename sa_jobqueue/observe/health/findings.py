@@ -75,7 +75,7 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         for child in (*of(Code.WORKERS_SILENT), *of(Code.NO_WORKER), *of(Code.QUEUE_UNSERVED), *of(Code.ORPHANED)):
             for into in of(code):
                 if into.evidence.get("is_behind", True):
-                    fold(child, into, f"{into.summary} By what it has: {child.summary}")
+                    fold(child, into, f"{into.summary} By its own data: {child.summary}")
     for retries in of(Code.RETRIES):
         kind = retries.evidence["type_name"]
         for dead in of(Code.DEAD_LETTERS):

@@ -98,7 +98,7 @@ def _settings(report: Health) -> Iterator[Sample]:
     paused = ((one, 1.0) for one in report.settings if one.paused_for is not None)
     yield of("paused", "1 for each paused queue, fairness key and job type.", paused)
     limited = [(one, one.limit) for one in report.settings if one.limit is not None]
-    yield of("concurrency_limit", "Most jobs that may run at once in all workers together; key: of each key.", limited)
+    yield of("concurrency_limit", "Most jobs that run at a time in all workers together; key: of each key.", limited)
     in_use = ((one, report.running.under(one)) for one, _ in limited)
     yield of("concurrency_in_use", "Jobs that run under the limit; key: of the key with the most.", in_use)
 
