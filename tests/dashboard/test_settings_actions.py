@@ -193,16 +193,16 @@ def test_a_schedule_declared_in_code_cannot_be_edited(client: Client, session: S
 
 
 def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session: Session) -> None:
-    upsert_schedule(session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111"}))
+    upsert_schedule(session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111 1111"}))
     session.commit()
     access = Access(user="eve", permissions=ALL_PERMISSIONS, payload_types=["mail*"])
     client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))
     page = client.page("/queue/schedules?name=secret")
-    assert "4111" not in page
+    assert "4111 1111" not in page
     [what] = forms(page, "upsert-schedule")
     same = fields(page, "upsert-schedule")
     confirmed(client, client.post("upsert-schedule", what, **same | {"cron": "5 * * * *"}).text)
-    assert get_schedule(session, "secret").input == {"card": "4111"}
+    assert get_schedule(session, "secret").input == {"card": "4111 1111"}
     [what] = forms(client.page("/queue/schedules?name=secret"), "upsert-schedule")
     moved = client.post("upsert-schedule", what, confirmed="1", **same | {"type_name": "mail"})
     assert moved.status_code == 400

@@ -39,7 +39,7 @@ def acts() -> dict[str, tuple[Act, int]]:
                 s,
                 7,
                 where=JobFilter(queues=["default"]),
-                matching=Job.input["card"].as_string().is_distinct_from("4111"),
+                matching=Job.input["card"].as_string().is_distinct_from("4111 1111"),
                 **by,
             ),
             1,
@@ -123,7 +123,7 @@ def test_an_operation_with_an_actor_writes_one_audit_record(
     (line,) = caplog.messages
     assert line.startswith(f"{operation} by=ann changed={changed} ")
     # No payload: neither that of a schedule, nor one in a condition.
-    assert not [text for text in ("hunter2", "4111", "secret") if text in f"{record.arguments} {record.ids} {line}"]
+    assert not [text for text in ("hunter2", "4111 1111", "secret") if text in f"{record.arguments} {record.ids} {line}"]
 
 
 @pytest.mark.parametrize(

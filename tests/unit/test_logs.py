@@ -66,7 +66,7 @@ FAILED = {
     "type": "sqlalchemy.exc.IntegrityError",
     "message": "duplicate key",
     "traceback": 'Traceback (most recent call last):\n  File "shop.py", line 3, in charge\nDuplicate: duplicate key\n'
-    "DETAIL:  Key (card)=(4111) already exists.\n[SQL: INSERT INTO card]\n[parameters: {'card': '4111'}]\n",
+    "DETAIL:  Key (card)=(4111 1111) already exists.\n[SQL: INSERT INTO card]\n[parameters: {'card': '4111 1111'}]\n",
 }
 
 
@@ -80,7 +80,7 @@ def test_a_failed_attempt_is_logged_with_its_traceback_and_without_quoted_values
 ) -> None:
     bus.emit(event)
     assert 'File "shop.py", line 3, in charge\nDuplicate: duplicate key\n[SQL: INSERT INTO card]' in caplog.text
-    assert "4111" not in caplog.text
+    assert "4111 1111" not in caplog.text
     caplog.clear()
     monkeypatch.setenv("SA_JOBQUEUE_REDACT", "charge")
     bus.emit(event)
