@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
@@ -19,44 +20,20 @@ from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import listening_for
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
 
-OutT = TypeVar("OutT")
+OutT = TypeVar("OutT", default=Any)
 
 
-@overload
 async def wait_chain(
     engine: AsyncEngine,
     chain: ChainOrId,
     *,
     timeout: timedelta,
-    output: type[OutT] | Handler[Any, OutT, Any],
+    output: type[OutT] | Handler[Any, OutT, Any] | None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
     model: JobClass | None = None,
-) -> ChainResult[OutT]: ...
-@overload
-async def wait_chain(
-    engine: AsyncEngine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: None = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    on_progress: Callable[[Progress], object] | None = None,
-    model: JobClass | None = None,
-) -> ChainResult[Any]: ...
-async def wait_chain(
-    engine: AsyncEngine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: Any = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    on_progress: Callable[[Progress], object] | None = None,
-    model: JobClass | None = None,
-) -> ChainResult[Any]:
+) -> ChainResult[OutT]:
     """Wait until a chain ends, and return its result.
 
     `engine`: an `AsyncEngine`. The other parameters, locks and errors: as in `sa_jobqueue.wait_chain`. All waits for chains
@@ -77,38 +54,16 @@ async def wait_chain(
         return completed(await anext(results))
 
 
-@overload
 def wait_chains(
     engine: AsyncEngine,
     chains: Iterable[ChainOrId],
     *,
     timeout: timedelta,
-    output: type[OutT] | Handler[Any, OutT, Any],
+    output: type[OutT] | Handler[Any, OutT, Any] | None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     model: JobClass | None = None,
-) -> AsyncIterator[ChainResult[OutT | None]]: ...
-@overload
-def wait_chains(
-    engine: AsyncEngine,
-    chains: Iterable[ChainOrId],
-    *,
-    timeout: timedelta,
-    output: None = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: JobClass | None = None,
-) -> AsyncIterator[ChainResult[Any]]: ...
-def wait_chains(
-    engine: AsyncEngine,
-    chains: Iterable[ChainOrId],
-    *,
-    timeout: timedelta,
-    output: Any = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: JobClass | None = None,
-) -> AsyncIterator[ChainResult[Any]]:
+) -> AsyncIterator[ChainResult[OutT | None]]:
     """Yield the result of each chain as it ends: `async for result in wait_chains(...)`.
 
     `engine`: an `AsyncEngine`. The other parameters, results and errors: as in `sa_jobqueue.wait_chains`.

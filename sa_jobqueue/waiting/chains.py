@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
+from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
@@ -18,46 +19,22 @@ from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import ChainListener
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
 
-OutT = TypeVar("OutT")
+OutT = TypeVar("OutT", default=Any)
 
 POLL_INTERVAL: Final = timedelta(seconds=2)
 
 
-@overload
 def wait_chain(
     engine: Engine,
     chain: ChainOrId,
     *,
     timeout: timedelta,
-    output: type[OutT] | Handler[Any, OutT, Any],
+    output: type[OutT] | Handler[Any, OutT, Any] | None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     on_progress: Callable[[Progress], object] | None = None,
     model: JobClass | None = None,
-) -> ChainResult[OutT]: ...
-@overload
-def wait_chain(
-    engine: Engine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: None = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    on_progress: Callable[[Progress], object] | None = None,
-    model: JobClass | None = None,
-) -> ChainResult[Any]: ...
-def wait_chain(
-    engine: Engine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: Any = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    on_progress: Callable[[Progress], object] | None = None,
-    model: JobClass | None = None,
-) -> ChainResult[Any]:
+) -> ChainResult[OutT]:
     """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
     Do not wait in the transaction that enqueues, because no worker sees the job before the commit, nor in a handler: give
@@ -91,38 +68,16 @@ def wait_chain(
         return completed(next(results))
 
 
-@overload
 def wait_chains(
     engine: Engine,
     chains: Iterable[ChainOrId],
     *,
     timeout: timedelta,
-    output: type[OutT] | Handler[Any, OutT, Any],
+    output: type[OutT] | Handler[Any, OutT, Any] | None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
     model: JobClass | None = None,
-) -> Iterator[ChainResult[OutT | None]]: ...
-@overload
-def wait_chains(
-    engine: Engine,
-    chains: Iterable[ChainOrId],
-    *,
-    timeout: timedelta,
-    output: None = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: JobClass | None = None,
-) -> Iterator[ChainResult[Any]]: ...
-def wait_chains(
-    engine: Engine,
-    chains: Iterable[ChainOrId],
-    *,
-    timeout: timedelta,
-    output: Any = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: JobClass | None = None,
-) -> Iterator[ChainResult[Any]]:
+) -> Iterator[ChainResult[OutT | None]]:
     """Yield the result of each chain as it ends; blocks this thread. Use `aio.wait_chains` in asynchronous code.
 
     A chain that dies or is cancelled is a result too: its `status` and `error` show it, and its output is None.

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue import Job, JobQueue, aio, wait_chain
+from sa_jobqueue import Job, JobQueue, aio, wait_chain, wait_chains
 from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.models import ChainMixin
 from sa_jobqueue.types import ChainResult
@@ -41,9 +41,11 @@ def use(engine: Engine, chain: ChainMixin[UUID], chain_id: UUID) -> None:
     assert_type(wait_chain(engine, "text", timeout=LONG, output=pay), ChainResult[Receipt])
     assert_type(wait_chain(engine, chain_id, timeout=LONG, output=collect).output, list[int])
     assert_type(wait_chain(engine, chain_id, timeout=LONG, output=list[int]).output, list[int])
-    wait_chain(engine, chain_id)  # E: No overload variant of "wait_chain"
-    wait_chain(engine, 7, timeout=LONG)  # E: No overload variant of "wait_chain"
-    wait_chain(engine, chain_id, timeout=5)  # E: No overload variant of "wait_chain"
+    for result in wait_chains(engine, [chain_id], timeout=LONG, output=pay):
+        assert_type(result, ChainResult[Receipt | None])
+    wait_chain(engine, chain_id)  # E: Missing named argument "timeout" for "wait_chain"
+    wait_chain(engine, 7, timeout=LONG)  # E: Argument 2 to "wait_chain" has incompatible type "int"
+    wait_chain(engine, chain_id, timeout=5)  # E: Argument "timeout" to "wait_chain" has incompatible type "int"
     try:
         wait_chain(engine, chain_id, timeout=LONG)
     except ChainFailedError as failed:
@@ -54,4 +56,4 @@ async def use_async(engine: AsyncEngine, other: Engine, job: Job) -> None:
     assert_type(await aio.wait_chain(engine, job, timeout=LONG), ChainResult[Any])
     assert_type(await aio.wait_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
     assert_type((await aio.wait_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
-    await aio.wait_chain(other, job, timeout=LONG)  # E: No overload variant
+    await aio.wait_chain(other, job, timeout=LONG)  # E: has incompatible type "Engine"

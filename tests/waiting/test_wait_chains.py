@@ -180,6 +180,6 @@ def test_wrong_options_are_refused_before_the_first_result(engine: Engine, async
     with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.wait_chains"):
         aio.wait_chains(wrong, [uuid7()], timeout=SOON)
     with pytest.raises(InvalidOptionError, match="timeout: must be a timedelta"):
-        wait_chains(engine, [uuid7()], timeout=5)  # type: ignore[call-overload]
+        wait_chains(engine, [uuid7()], timeout=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="chain: must be a chain, a job or an id"):
         wait_chains(engine, ["x"], timeout=SOON)
