@@ -25,10 +25,10 @@ A new screen is two files and one line:
 3. The module in `SCREENS` of `screens/__init__.py`, in the order of the navigation; `part_of` names the page of the menu
    under which it is found if it has no entry there.
 
-An act is an `Act` in the screen's `acts`: its permission (one for each operation), `preview`, which reads what would be
-changed and returns it as sentences with a count, and `run`, which calls the operation with `by=` in one transaction
-of the operator engine. Its form is the macro `ui.act_form`; the first POST shows the preview, the second one, confirmed,
-runs it. Nothing else changes a row, so authorisation, CSRF and the audit line stand once, in `acts.perform`.
+An act is an `Act` in the screen's `acts`: its permission (one for each operation), and `run`, which calls the operation with
+`**context.change` and returns the changes with a count. Its form is the macro `ui.act_form`; the first POST runs it as a dry
+run in a READ ONLY transaction and shows the preview, the second one, confirmed, in one of the operator engine. Nothing else
+changes a row, so authorisation, CSRF and the audit line stand once, in `acts.perform`.
 
 Tests enumerate screens and acts: a new one is tested for access, methods, hostile text, fuzzed parameters and accessibility
 without further work, except for links to it that need parameters, in `tests/dashboard/links.py`.

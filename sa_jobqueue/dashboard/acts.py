@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from sa_jobqueue.dashboard.guard import FIELD, check_token
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview
+from sa_jobqueue.dashboard.screens.base import Act, Changes, Context
 from sa_jobqueue.display.printable import printable
 
 MAX_BODY: Final = 1 << 20
@@ -42,8 +42,8 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
     return [(name, value) for name, value in fields if name != FIELD]
 
 
-def perform(act: Act, context: Context) -> Preview | Outcome:
-    """Return the preview of an act, or, if the form is confirmed, run it and return the outcome.
+def perform(act: Act, context: Context) -> Changes:
+    """Return what an act would change, or, if the form is confirmed, run it and return what it has changed.
 
     Raises: HTTPException without the permission; the operation's errors, after a line in the log.
     """
@@ -51,17 +51,17 @@ def perform(act: Act, context: Context) -> Preview | Outcome:
         raise HTTPException(403, f"You do not have the permission {act.permission.value}.")
     if context.source.is_read_only:
         raise HTTPException(403, "This dashboard is read-only.")
-    if not context.params.flag("confirmed"):
+    if context.is_preview:
         with context.read() as session:
-            return act.preview(context, session)
+            return act.run(context, session)
     try:
         with context.source.write() as session:
-            outcome = act.run(context, session)
+            done = act.run(context, session)
     except Exception as error:
         _audit(act, context, "refused", error=type(error).__name__)
         raise
-    _audit(act, context, "performed", count=outcome.changed, ids=outcome.ids)
-    return outcome
+    _audit(act, context, "performed", count=done.count, ids=done.ids)
+    return done
 
 
 def _audit(act: Act, context: Context, result: str, *, count: int = 0, ids: Sequence[Any] = (), error: str = "") -> None:

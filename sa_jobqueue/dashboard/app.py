@@ -31,7 +31,7 @@ from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
 from sa_jobqueue.dashboard.rendering import assets, render, version
 from sa_jobqueue.dashboard.sampler import sentence
 from sa_jobqueue.dashboard.screens import ACTS, SCREENS
-from sa_jobqueue.dashboard.screens.base import Context, Download, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.errors import (
     ChainNotFoundError,
@@ -234,18 +234,18 @@ class _Pages:
         act = ACTS[request.url.path.rpartition("/")[2]]
         found = await run_in_threadpool(perform, act, context)
         back = _back(request, context)
-        if act.deletes_from and isinstance(found, Outcome) and found.changed:
+        if act.deletes_from and not context.is_preview and found.count:
             listed = context.url(act.deletes_from)
             page = urlsplit(back)
             back = back if page.path == listed and "name=" not in page.query else listed
         what = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
-        if isinstance(found, Outcome) and found.after is not None:
+        if not context.is_preview and found.after is not None:
             what["after"] = [str(found.after)]
         variables = self._frame(request, act.title, context) | {
             "act": act,
             "found": found,
-            "is_preview": isinstance(found, Preview),
-            "what": what | {"back": [back], "expected": [str(found.count)] if isinstance(found, Preview) else []},
+            "is_preview": context.is_preview,
+            "what": what | {"back": [back], "expected": [str(found.count)] if context.is_preview else []},
             "back": back,
         }
         return HTMLResponse(await run_in_threadpool(render, "act.html", variables))

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from starlette.exceptions import HTTPException
 
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import Context, Preview
+from sa_jobqueue.dashboard.screens.base import Changes, Context
 from sa_jobqueue.display.durations import write_duration
 from sa_jobqueue.operations.pages import BulkResult
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -45,29 +45,12 @@ def cut(lines: Sequence[str], count: int = 0) -> list[str]:
     return [*lines[:LISTED], f"and {more:,} more"] if more > 0 else list(lines)
 
 
-def preview_pause(
-    result: BulkResult[str],
-    given: Iterable[str],
-    paused_by: Mapping[str, str | None],
-    sentence: str,
-    title: Callable[[str], str] = str,
-) -> Preview:
-    """Return the preview of pausing rows. `result`: of the dry run. `paused_by`: by name, of those that are paused."""
-    already = [
-        f"{title(one)} is already paused, by {paused_by.get(one) or 'an unknown user'}"
-        for one in given
-        if one not in result.ids
-    ]
-    details = cut([*map(title, result.ids), *already])
-    return Preview(count=result.changed, sentence=sentence, details=details)
-
-
-def preview_resume(
-    result: BulkResult[str], given: Iterable[str], sentence: str, title: Callable[[str], str] = str
-) -> Preview:
-    """Return the preview of resuming rows. `result`: of the dry run."""
-    open_ = [f"{title(one)} is not paused" for one in given if one not in result.ids]
-    return Preview(count=result.changed, sentence=sentence, details=cut([*map(title, result.ids), *open_]))
+def changes(
+    result: BulkResult[str], given: Iterable[str], others: Callable[[str], str], title: Callable[[str], str] = str
+) -> Changes:
+    """Return the changes of named rows: those that change, then those `given` ones that do not, with the reason."""
+    rest = [f"{title(one)} {others(one)}" for one in given if one not in result.ids]
+    return Changes(count=result.changed, details=cut([*map(title, result.ids), *rest]), ids=result.ids)
 
 
 def seen(updated_at: datetime | None) -> str:

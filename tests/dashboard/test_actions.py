@@ -34,12 +34,12 @@ def test_an_action_previews_its_row_count_before_changing_anything(client: Clien
     what = {"id": [str(one) for one in (pending, running, done)]}
     preview = client.post("cancel-jobs", what).text
     assert "<strong>2</strong> rows would change" in preview
-    assert "1 of the selected jobs cannot: completed" in preview
+    assert "1 of the selected jobs stays as it is: completed" in preview
     assert f"test {pending} (pending) ValueError: no such order" in preview
     assert jobs.status(pending) is JobStatus.PENDING
     page = confirmed(client, preview)
     assert "<strong>2</strong> cancelled" in page
-    assert "1 had already ended" in page
+    assert "1 of the selected jobs stays as it is: completed" in page
     assert {jobs.status(pending), jobs.status(running)} == {JobStatus.CANCELLED}
     again = client.post("cancel-jobs", what).text
     assert "<strong>0</strong> rows would change" in again
@@ -71,7 +71,7 @@ def test_jobs_can_be_triggered_and_reprioritised(client: Client, jobs: Jobs) -> 
     later = jobs.add(due_in=3600)
     what = {"id": str(later)}
     assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", what).text)
-    assert "<strong>1</strong> set to priority 7" in confirmed(client, client.post("set-priority", what, priority="7").text)
+    assert "<strong>1</strong> set to the new priority" in confirmed(client, client.post("set-priority", what, priority="7").text)
     assert jobs.get(later)["priority"] == 7
     assert client.post("set-priority", what, priority="10").status_code == 400
 

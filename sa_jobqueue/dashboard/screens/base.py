@@ -47,6 +47,16 @@ class Context:
         """The `Job` class of the queue."""
         return self.source.model
 
+    @property
+    def is_preview(self) -> bool:
+        """Whether the form of an act is not confirmed yet."""
+        return not self.params.flag("confirmed")
+
+    @property
+    def change(self) -> dict[str, Any]:
+        """The arguments of the operation of an act."""
+        return {"by": self.access.user, "dry_run": self.is_preview, "model": self.model}
+
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Yield a session in a READ ONLY transaction with a statement timeout."""
@@ -104,47 +114,37 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """Preview of an act."""
+class Changes:
+    """What an act has changed, or in its preview would change."""
 
     count: int
-    """Number of rows that it would change."""
-    sentence: str
-    """Sentence that describes the effect."""
+    """Number of rows."""
     details: Sequence[str] = ()
-    """Rows, or exceptions, one line each."""
-    is_capped: bool = False
-    """Whether there may be more than `count` rows, the maximum that one call changes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of an act."""
-
-    changed: int
-    sentence: str
-    details: Sequence[str] = ()
-    """Rows that were not changed, with the reason, one line each."""
+    """Rows, and why others do not change, one line each."""
     ids: Sequence[Any] = ()
     """For the audit line."""
     has_more: bool = False
-    """Whether rows are left that the same act would change."""
+    """Whether the same act would change more rows: one call changes a limited number."""
     after: Any = None
     """Position from which the same act continues; None if it is complete."""
+    effect: str = ""
+    """Replaces the act's `effect`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     """A change that a screen offers.
 
-    `title`: an imperative, as on its button. `preview`: reads in a READ ONLY transaction. `run`: one transaction of the
-    operator engine, committed after it.
+    `title`: an imperative, as on its button. `run`: calls the operation with `context.change`: for the preview as a dry run
+    in a READ ONLY transaction, then in one of the operator engine. `effect`: sentences of the preview. `done`: follows the
+    number of changed rows.
     """
 
     permission: Permission
     title: str
-    preview: Callable[[Context, Session], Preview]
-    run: Callable[[Context, Session], Outcome]
+    run: Callable[[Context, Session], Changes]
+    done: str
+    effect: str = ""
     deletes_from: str | None = None
     """The screen with the list of its rows: a page about a deleted row leads back to that list."""
 

@@ -10,7 +10,7 @@ from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import short
-from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, status_tabs
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.errors import ChainNotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
 from sa_jobqueue.operations.pages import BulkResult, Page, collected
@@ -153,32 +153,21 @@ def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[s
     return forms.cut(lines, found.changed)
 
 
-def _preview_cancel(context: Context, session: Session) -> Preview:
-    result = cancel_chains(session, _asked(context), dry_run=True, model=context.model)
-    what = "The current job of each is cancelled, and nothing follows. A worker stops a job that is running."
-    return Preview(count=result.changed, sentence=what, details=_named(context, session, result))
-
-
-def _cancel(context: Context, session: Session) -> Outcome:
-    result = cancel_chains(session, _asked(context), by=context.access.user, model=context.model)
+def _cancel(context: Context, session: Session) -> Changes:
+    result = cancel_chains(session, _asked(context), **context.change)
     rest = result.matched - result.changed
-    details = [f"{rest} had already ended"] if rest else []
-    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
+    details = [*_named(context, session, result), *([f"{rest} had already ended"] if rest else [])]
+    return Changes(count=result.changed, details=details, ids=result.ids)
 
 
-def _preview_delete(context: Context, session: Session) -> Preview:
+def _delete(context: Context, session: Session) -> Changes:
     given, cascade = _asked(context), context.params.flag("cascade")
-    result = delete_chains(session, given, cascade=cascade, dry_run=True, model=context.model)
+    result = delete_chains(session, given, cascade=cascade, **context.change)
     what = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
     if more := result.changed - len(given):
         what += f" {more:,} of them are chains that those selected wait or waited for."
-    return Preview(count=result.changed, sentence=what, details=_named(context, session, result))
-
-
-def _delete(context: Context, session: Session) -> Outcome:
-    cascade, by = context.params.flag("cascade"), context.access.user
-    result = delete_chains(session, _asked(context), cascade=cascade, by=by, model=context.model)
-    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
+    details = _named(context, session, result) if context.is_preview else ()
+    return Changes(count=result.changed, effect=what, details=details, ids=result.ids)
 
 
 SCREEN = Screen(name="chains", title="Chains", view=view)
@@ -188,7 +177,13 @@ ONE = Screen(
     view=view_one,
     part_of="chains",
     acts=(
-        Act(Permission.CANCEL_CHAINS, "Cancel chains", _preview_cancel, _cancel),
-        Act(Permission.DELETE_CHAINS, "Delete chains", _preview_delete, _delete, deletes_from="chains"),
+        Act(
+            Permission.CANCEL_CHAINS,
+            "Cancel chains",
+            _cancel,
+            "cancelled",
+            "The current job of each is cancelled, and nothing follows. A worker stops a job that is running.",
+        ),
+        Act(Permission.DELETE_CHAINS, "Delete chains", _delete, "deleted", deletes_from="chains"),
     ),
 )

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     dismiss_dead_letters,
@@ -19,6 +19,7 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
+from sa_jobqueue.operations.pages import BulkResult
 from sa_jobqueue.types import DeadReason
 
 WINDOWS: Final = {
@@ -113,59 +114,34 @@ def _now(session: Session) -> datetime:
     return found.astimezone(UTC)
 
 
-def _meant(context: Context, session: Session) -> DeadLetterFilter:
-    return read_filter(context, _now(session))
+def _redrive(context: Context, session: Session) -> Changes:
+    where = read_filter(context, _now(session))
+    return _changes(context, session, where, redrive_dead_letters(session, where=where, **context.change))
 
 
-def _preview_redrive(context: Context, session: Session) -> Preview:
-    where = _meant(context, session)
-    result = redrive_dead_letters(session, where=where, dry_run=True, model=context.model)
-    what = "Their jobs become pending with as many new attempts as they once had; what waits for them goes on."
-    return _previewed(result, what, _named(context, session, where))
+def _dismiss(context: Context, session: Session) -> Changes:
+    where = replace(read_filter(context, _now(session)), resolved=False)
+    return _changes(context, session, where, dismiss_dead_letters(session, where=where, **context.change))
 
 
-def _redrive(context: Context, session: Session) -> Outcome:
-    where = _meant(context, session)
-    result = redrive_dead_letters(session, where=where, by=context.access.user, model=context.model)
-    return _outcome(context, session, where, result, "redriven")
-
-
-def _preview_dismiss(context: Context, session: Session) -> Preview:
-    where = replace(_meant(context, session), resolved=False)
-    result = dismiss_dead_letters(session, where=where, by=context.access.user, dry_run=True, model=context.model)
-    what = "They count as resolved. Their jobs stay dead, and what waits for these still waits."
-    return _previewed(result, what, _named(context, session, where))
-
-
-def _named(context: Context, session: Session, where: DeadLetterFilter) -> list[str]:
-    """Return the first of the dead letters that are meant, with their types and errors."""
-    found = list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
-    return [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found]
-
-
-def _dismiss(context: Context, session: Session) -> Outcome:
-    where = replace(_meant(context, session), resolved=False)
-    result = dismiss_dead_letters(session, where=where, by=context.access.user, model=context.model)
-    return _outcome(context, session, where, result, "dismissed")
-
-
-def _previewed(result: Any, what: str, details: list[str]) -> Preview:
-    details = forms.cut(details, result.changed)
-    return Preview(count=result.changed, sentence=what, details=details, is_capped=result.next is not None)
-
-
-def _outcome(context: Context, session: Session, where: DeadLetterFilter, result: Any, done: str) -> Outcome:
-    """Return the outcome, and who resolved the rest meanwhile."""
+def _changes(context: Context, session: Session, where: DeadLetterFilter, result: BulkResult[Any]) -> Changes:
+    """Return the changes: in the preview with the first dead letters, later with who resolved the rest meanwhile."""
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
-    details = []
-    if result.changed < min(expected, 1000) and where.resolved is False:
+    details: list[str] = []
+    if context.is_preview:
+        found = list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
+        details = forms.cut(
+            [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found],
+            result.changed,
+        )
+    elif result.changed < min(expected, 1000) and where.resolved is False:
         others = list_dead_letters(session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model)
         details = [
             f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
             for one in others
             if one.resolved_at is not None
         ]
-    return Outcome(changed=result.changed, sentence=done, details=details, ids=result.ids, has_more=result.next is not None)
+    return Changes(count=result.changed, details=details, ids=result.ids, has_more=result.next is not None)
 
 
 SCREEN = Screen(
@@ -173,7 +149,19 @@ SCREEN = Screen(
     title="Dead letters",
     view=view,
     acts=(
-        Act(Permission.REDRIVE_DEAD_LETTERS, "Redrive", _preview_redrive, _redrive),
-        Act(Permission.DISMISS_DEAD_LETTERS, "Dismiss", _preview_dismiss, _dismiss),
+        Act(
+            Permission.REDRIVE_DEAD_LETTERS,
+            "Redrive",
+            _redrive,
+            "redriven",
+            "Their jobs become pending with as many new attempts as they once had; what waits for them goes on.",
+        ),
+        Act(
+            Permission.DISMISS_DEAD_LETTERS,
+            "Dismiss",
+            _dismiss,
+            "dismissed",
+            "They count as resolved. Their jobs stay dead, and what waits for these still waits.",
+        ),
     ),
 )

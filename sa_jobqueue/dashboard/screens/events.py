@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations import list_awaited_events, send_event
 from sa_jobqueue.statements import steps
@@ -42,31 +42,23 @@ def _sent(context: Context, session: Session, event: str) -> Any:
     return session.scalars(steps.sent(context.model), {"event": event}).first()
 
 
-def _given(context: Context) -> tuple[str, Any]:
-    # The field is called input because the log line of an act leaves that one out.
+def _send(context: Context, session: Session) -> Changes:
     event = check_event(forms.name(context, "event"))
-    return event, context.params.document("input", longest=_MAX_PAYLOAD)
-
-
-def _preview(context: Context, session: Session) -> Preview:
-    event, _ = _given(context)
-    sent = _sent(context, session, event)
-    if sent is not None:
-        sentence = f"Event {event} was sent before, by {sent.sent_by}, and counts: sending it again changes nothing."
-        return Preview(count=0, sentence=sentence)
+    # The field is called input because the log line of an act leaves that one out.
+    payload = context.params.document("input", longest=_MAX_PAYLOAD)
+    if not context.is_preview:
+        return Changes(
+            count=int(send_event(session, event, payload, by=context.access.user, model=context.model)), ids=[event]
+        )
+    if (sent := _sent(context, session, event)) is not None:
+        effect = f"Event {event} was sent before, by {sent.sent_by}, and counts: sending it again changes nothing."
+        return Changes(count=0, effect=effect)
     waiting = _waiting(context, session, event, forms.LISTED + 1)
     lines = forms.cut([f"{job.type_name} {job.id}, in step {step.name}" for job, step in waiting])
-    sentence = (
+    effect = (
         "The jobs that wait for it continue immediately." if waiting else "No job waits for it yet: it is kept for 30 days."
     )
-    return Preview(count=1, sentence=sentence, details=lines)
-
-
-def _send(context: Context, session: Session) -> Outcome:
-    event, payload = _given(context)
-    is_first = send_event(session, event, payload, by=context.access.user, model=context.model)
-    sentence = "sent" if is_first else "sent: it was sent before, and the first one counts"
-    return Outcome(changed=int(is_first), sentence=sentence, ids=[event])
+    return Changes(count=1, effect=effect, details=lines)
 
 
 SCREEN = Screen(
@@ -74,5 +66,5 @@ SCREEN = Screen(
     title="Events",
     view=view,
     group="Control",
-    acts=(Act(Permission.SEND_EVENT, "Send the event", _preview, _send),),
+    acts=(Act(Permission.SEND_EVENT, "Send the event", _send, "sent"),),
 )

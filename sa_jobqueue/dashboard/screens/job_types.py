@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
     delete_job_types,
@@ -54,63 +54,34 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-def _preview_pause(context: Context, session: Session) -> Preview:
+def _pause(context: Context, session: Session) -> Changes:
     given = forms.names(context, "job type")
-    result = pause_job_types(session, given, dry_run=True, model=context.model)
-    found = list_job_types(session, names=given, model=context.model)
-    what = "No worker starts jobs of the type until it is resumed. Running jobs continue, and what is enqueued waits."
-    return forms.preview_pause(result, given, {one.type_name: one.paused_by for one in found}, what)
+    by = {one.type_name: one.paused_by for one in list_job_types(session, names=given, model=context.model)}
+    result = pause_job_types(session, given, **context.change)
+    return forms.changes(result, given, lambda name: f"is already paused, by {by[name] or 'an unknown user'}")
 
 
-def _pause(context: Context, session: Session) -> Outcome:
-    result = pause_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="paused", ids=result.ids)
-
-
-def _preview_resume(context: Context, session: Session) -> Preview:
+def _resume(context: Context, session: Session) -> Changes:
     given = forms.names(context, "job type")
-    result = resume_job_types(session, given, dry_run=True, model=context.model)
-    return forms.preview_resume(result, given, "Workers start jobs of the type again.")
+    return forms.changes(resume_job_types(session, given, **context.change), given, lambda name: "is not paused")
 
 
-def _resume(context: Context, session: Session) -> Outcome:
-    result = resume_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
+def _upsert(context: Context, session: Session) -> Changes:
+    settings = TypeSettings(type_name=forms.name(context, "job type"), **vars(forms.settings(context, Limits)))
+    one = next(iter(list_job_types(session, names=[settings.type_name], model=context.model)), None)
+    if not context.is_preview:
+        if one is not None and one.created_at is not None:
+            one = get_job_type(session, settings.type_name, for_update=True, model=context.model)
+        forms.refuse_if_changed(context, one.updated_at if one else None)
+    default = TypeSettings(type_name=settings.type_name).row
+    before = default if one is None else {column: getattr(one, column) for column in default}
+    is_written = upsert_job_type(session, settings, **context.change)
+    return Changes(count=int(is_written), details=forms.differences(before, settings.row), ids=[settings.type_name])
 
 
-def _settings(context: Context) -> TypeSettings:
-    limits = forms.settings(context, Limits)
-    return TypeSettings(type_name=forms.name(context, "job type"), **vars(limits))
-
-
-def _preview_upsert(context: Context, session: Session) -> Preview:
-    settings = _settings(context)
-    found = list_job_types(session, names=[settings.type_name], model=context.model).items
-    before = {column: getattr(one, column) for one in found for column in settings.row}
-    lines = forms.differences(before or TypeSettings(type_name=settings.type_name).row, settings.row)
-    is_written = upsert_job_type(session, settings, dry_run=True, model=context.model)
-    return Preview(count=int(is_written), sentence="Workers apply the limits from their next claim on.", details=lines)
-
-
-def _upsert(context: Context, session: Session) -> Outcome:
-    settings = _settings(context)
-    existing = list_job_types(session, names=[settings.type_name], model=context.model).items
-    if any(one.created_at is not None for one in existing):
-        existing = [get_job_type(session, settings.type_name, for_update=True, model=context.model)]
-    forms.refuse_if_changed(context, existing[0].updated_at if existing else None)
-    is_written = upsert_job_type(session, settings, by=context.access.user, model=context.model)
-    return Outcome(changed=int(is_written), sentence="set", ids=[settings.type_name] if is_written else [])
-
-
-def _preview_delete(context: Context, session: Session) -> Preview:
-    result = delete_job_types(session, forms.names(context, "job type"), dry_run=True, model=context.model)
-    what = "They have no limits then and are not paused. Their jobs stay and run."
-    return Preview(count=result.changed, sentence=what, details=forms.cut(result.ids))
-
-
-def _delete(context: Context, session: Session) -> Outcome:
-    result = delete_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
+def _delete(context: Context, session: Session) -> Changes:
+    given = forms.names(context, "job type")
+    return forms.changes(delete_job_types(session, given, **context.change), given, lambda name: "has no settings")
 
 
 SCREEN = Screen(
@@ -119,9 +90,27 @@ SCREEN = Screen(
     view=view,
     group="Control",
     acts=(
-        Act(Permission.PAUSE_JOB_TYPES, "Pause job types", _preview_pause, _pause),
-        Act(Permission.RESUME_JOB_TYPES, "Resume job types", _preview_resume, _resume),
-        Act(Permission.UPSERT_JOB_TYPE, "Set the limits", _preview_upsert, _upsert),
-        Act(Permission.DELETE_JOB_TYPES, "Delete the settings", _preview_delete, _delete),
+        Act(
+            Permission.PAUSE_JOB_TYPES,
+            "Pause job types",
+            _pause,
+            "paused",
+            "No worker starts jobs of the type until it is resumed. Running jobs continue, and what is enqueued waits.",
+        ),
+        Act(Permission.RESUME_JOB_TYPES, "Resume job types", _resume, "resumed", "Workers start jobs of the type again."),
+        Act(
+            Permission.UPSERT_JOB_TYPE,
+            "Set the limits",
+            _upsert,
+            "set",
+            "Workers apply the limits from their next claim on.",
+        ),
+        Act(
+            Permission.DELETE_JOB_TYPES,
+            "Delete the settings",
+            _delete,
+            "deleted",
+            "They have no limits then and are not paused. Their jobs stay and run.",
+        ),
     ),
 )

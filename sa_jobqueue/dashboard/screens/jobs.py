@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
-from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, status_tabs
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
-from sa_jobqueue.operations.pages import collected
+from sa_jobqueue.operations.pages import BulkResult, collected
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 COLUMNS: Final = (
@@ -213,11 +213,6 @@ def selected(context: Context) -> list[Any]:
     return found
 
 
-def _standing(context: Context, session: Session) -> dict[Any, dict[str, Any]]:
-    """Return the jobs that a form is about and that exist, by id."""
-    return _found(context, session)[0]
-
-
 def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]], Any]:
     """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
     columns = ("id", "type_name", "status", "last_error")
@@ -252,67 +247,43 @@ def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]
     return found, after
 
 
-def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus], what: str) -> Preview:
+def _changes(
+    context: Context, session: Session, change: Callable[..., BulkResult[Any]], statuses: frozenset[JobStatus]
+) -> Changes:
+    """Change those of the jobs that have one of the statuses; name them, and why the others stay as they are."""
     jobs, following = _found(context, session)
-    able = [job for job in jobs.values() if job["status"] in statuses]
-    errors = [context.error_line(job["type_name"], job["last_error"]) for job in able]
-    details = forms.cut(
-        [f"{job['type_name']} {job['id']} ({job['status'].value}) {error}" for job, error in zip(able, errors, strict=True)]
-    )
-    if rest := [job for job in jobs.values() if job["status"] not in statuses]:
-        details.append(
-            f"{len(rest)} of the selected jobs cannot: {', '.join(sorted({job['status'].value for job in rest}))}"
-        )
+    result = change(session, [job["id"] for job in jobs.values() if job["status"] in statuses], **context.change)
+    changed = set(result)
+    lines = [
+        f"{job['type_name']} {job['id']} ({job['status']}) {context.error_line(job['type_name'], job['last_error'])}"
+        for job in jobs.values()
+        if job["id"] in changed
+    ]
+    details = forms.cut(lines)
+    if rest := [job["status"].value for job in jobs.values() if job["id"] not in changed]:
+        stay = "stays as it is" if len(rest) == 1 else "stay as they are"
+        details.append(f"{len(rest)} of the selected jobs {stay}: {', '.join(sorted(set(rest)))}")
     if not context.params.flag("matching") and (missing := len(selected(context)) - len(jobs)):
         details.append(f"{missing} of the selected jobs no longer exist")
-    return Preview(count=len(able), sentence=what if able else "", details=details, is_capped=following is not None)
+    return Changes(count=result.changed, details=details, ids=result.ids, after=following)
 
 
-def _preview_cancel(context: Context, session: Session) -> Preview:
-    what = "They will not run again. Workers stop those that are running, and roll back what their handlers wrote."
-    return _previewed(context, session, _OPEN, what)
+def _cancel(context: Context, session: Session) -> Changes:
+    return _changes(context, session, cancel_jobs, _OPEN)
 
 
-def _cancel(context: Context, session: Session) -> Outcome:
-    jobs, following = _found(context, session)
-    result = cancel_jobs(session, list(jobs), by=context.access.user, model=context.model)
-    rest = result.matched - result.changed
-    details = [f"{rest} had already ended"] if rest else []
-    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids, after=following)
+def _trigger(context: Context, session: Session) -> Changes:
+    return _changes(context, session, trigger_jobs, frozenset(INITIAL))
 
 
-def _preview_trigger(context: Context, session: Session) -> Preview:
-    what = "They become due now. Blocked jobs still wait for their blockers."
-    return _previewed(context, session, frozenset(INITIAL), what)
+def _set_priority(context: Context, session: Session) -> Changes:
+    priority = context.params.number("priority", low=MIN_PRIORITY, high=MAX_PRIORITY, default=0)
 
+    def change(session: Session, ids: list[Any], **how: Any) -> BulkResult[Any]:
+        return set_priority(session, priority, where=JobFilter(ids=ids), **how) if ids else BulkResult([], 0)
 
-def _trigger(context: Context, session: Session) -> Outcome:
-    jobs = _standing(context, session)
-    ids = [job_id for job_id, job in jobs.items() if job["status"] in INITIAL]
-    result = trigger_jobs(session, ids, by=context.access.user, model=context.model)
-    rest = len(jobs) - result.changed
-    details = [f"{rest} are neither pending nor blocked"] if rest else []
-    return Outcome(changed=result.changed, sentence="made due now", details=details, ids=result.ids)
-
-
-def _preview_priority(context: Context, session: Session) -> Preview:
-    priority = read_priority(context)
     what = f"They get priority {priority}; larger runs first. Workers apply it from their next claim on."
-    return _previewed(context, session, frozenset(INITIAL), what)
-
-
-def _set_priority(context: Context, session: Session) -> Outcome:
-    ids = list(_standing(context, session))
-    priority = read_priority(context)
-    result = set_priority(session, priority, where=JobFilter(ids=ids), by=context.access.user, model=context.model)
-    rest = len(ids) - result.matched
-    details = [f"{rest} are neither pending nor blocked"] if rest else []
-    return Outcome(changed=result.changed, sentence=f"set to priority {priority}", details=details, ids=result.ids)
-
-
-def read_priority(context: Context) -> int:
-    """Return the priority of a form."""
-    return context.params.number("priority", low=MIN_PRIORITY, high=MAX_PRIORITY, default=0)
+    return replace(_changes(context, session, change, frozenset(INITIAL)), effect=what)
 
 
 SCREEN = Screen(
@@ -320,8 +291,20 @@ SCREEN = Screen(
     title="Jobs",
     view=view,
     acts=(
-        Act(Permission.CANCEL_JOBS, "Cancel jobs", _preview_cancel, _cancel),
-        Act(Permission.TRIGGER_JOBS, "Run jobs now", _preview_trigger, _trigger),
-        Act(Permission.SET_PRIORITY, "Set the priority", _preview_priority, _set_priority),
+        Act(
+            Permission.CANCEL_JOBS,
+            "Cancel jobs",
+            _cancel,
+            "cancelled",
+            "They will not run again. Workers stop those that are running, and roll back what their handlers wrote.",
+        ),
+        Act(
+            Permission.TRIGGER_JOBS,
+            "Run jobs now",
+            _trigger,
+            "made due now",
+            "They become due now. Blocked jobs still wait for their blockers.",
+        ),
+        Act(Permission.SET_PRIORITY, "Set the priority", _set_priority, "set to the new priority"),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo, available_timezones
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import (
     ScheduleStatus,
@@ -95,59 +96,36 @@ def _local(one: ScheduleStatus, time: datetime | None) -> str:
         return ""
 
 
-def _preview_pause(context: Context, session: Session) -> Preview:
+def _pause(context: Context, session: Session) -> Changes:
     given = forms.names(context, "schedule")
-    result = pause_schedules(session, given, dry_run=True, model=context.model)
-    found = list_schedules(session, names=given, model=context.model)
-    what = "It does not fire until it is resumed. Jobs that it made still run."
-    return forms.preview_pause(result, given, {one.name: one.paused_by for one in found}, what)
+    by = {one.name: one.paused_by for one in list_schedules(session, names=given, model=context.model)}
+    result = pause_schedules(session, given, **context.change)
+    return forms.changes(result, given, lambda name: f"is already paused, by {by[name] or 'an unknown user'}")
 
 
-def _pause(context: Context, session: Session) -> Outcome:
-    result = pause_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="paused", ids=result.ids)
-
-
-def _preview_resume(context: Context, session: Session) -> Preview:
+def _resume(context: Context, session: Session) -> Changes:
     given = forms.names(context, "schedule")
-    result = resume_schedules(session, given, dry_run=True, model=context.model)
-    what = "A paused one fires next at its first time from now. What was missed is not run, and no longer a finding."
-    return forms.preview_resume(result, given, what)
+    return forms.changes(resume_schedules(session, given, **context.change), given, lambda name: "is not paused")
 
 
-def _resume(context: Context, session: Session) -> Outcome:
-    result = resume_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
-
-
-def _period(context: Context) -> tuple[datetime | None, datetime | None]:
-    return context.params.instant("since"), context.params.instant("until")
-
-
-def _preview_run(context: Context, session: Session) -> Preview:
-    since, until = _period(context)
-    count, lines = 0, []
+def _run(context: Context, session: Session) -> Changes:
+    since, until = context.params.instant("since"), context.params.instant("until")
+    ids: list[Any] = []
+    lines = []
     for name in forms.names(context, "schedule"):
         one = get_schedule(session, name, model=context.model)
-        ids = run_schedule(session, name, since=since, until=until, dry_run=True, model=context.model)
-        count += len(ids)
+        made = run_schedule(session, name, since=since, until=until, **context.change)
         where = f"queue {one.queue}" if one.queue else "the queue of the type"
-        jobs = f"{len(ids):,} {'job' if len(ids) == 1 else 'jobs'} of type {one.type_name} in {where}"
-        times = [time for time in map(time_in, ids) if time is not None] if since else []
+        jobs = f"{len(made):,} {'job' if len(made) == 1 else 'jobs'} of type {one.type_name} in {where}"
+        times = [time for time in map(time_in, made) if time is not None] if since else []
         lines.append(f"{name}: {jobs}" + (f", for times from {_utc(times[0])} to {_utc(times[-1])}" if times else ""))
+        ids += made
     what = "Jobs are enqueued now. The next regular times do not change."
     if since:
         what = "A job is enqueued for each time of the period that did not fire. The next regular times do not change."
-    return Preview(count=count, sentence=what, details=forms.cut(lines))
-
-
-def _run(context: Context, session: Session) -> Outcome:
-    since, until = _period(context)
-    by = context.access.user
-    ids: list[Any] = []
-    for name in forms.names(context, "schedule"):
-        ids += run_schedule(session, name, since=since, until=until, by=by, model=context.model)
-    return Outcome(changed=len(ids), sentence="enqueued", details=forms.cut([f"job {job_id}" for job_id in ids]), ids=ids)
+    if not context.is_preview:
+        lines = [f"job {job_id}" for job_id in ids]
+    return Changes(count=len(ids), effect=what, details=forms.cut(lines), ids=ids)
 
 
 def _utc(time: datetime) -> str:
@@ -180,59 +158,37 @@ def _is_hidden(context: Context, one: ScheduleStatus) -> bool:
     return bool(context.payload(one.type_name, one.input) != one.input)
 
 
-def _standing(context: Context, session: Session) -> ScheduleStatus | None:
-    found = list_schedules(session, names=[forms.name(context, "schedule")], model=context.model).items
-    return found[0] if found else None
-
-
-def _preview_upsert(context: Context, session: Session) -> Preview:
-    before = _standing(context, session)
+def _upsert(context: Context, session: Session) -> Changes:
+    name, model = forms.name(context, "schedule"), context.model
+    before = next(iter(list_schedules(session, names=[name], model=model)), None)
+    if not context.is_preview:
+        before = before and get_schedule(session, name, for_update=True, model=model)
+        forms.refuse_if_changed(context, before.updated_at if before else None)
     schedule = _settings(context, before)
-    is_written = upsert_schedule(session, schedule, dry_run=True, model=context.model)
+    is_written = upsert_schedule(session, schedule, **context.change)
     now: datetime = session.execute(select(func.now())).scalar_one()
-    lines = (
-        []
-        if before is None
-        else forms.differences(
-            {column: getattr(before, column) for column in COLUMNS},
-            {column: getattr(schedule, column) for column in COLUMNS},
-            hidden=("input",),
-        )
-    )
-    zone = ZoneInfo(schedule.time_zone)
-    times = [f"{time.astimezone(zone):%a %Y-%m-%d %H:%M %Z}" for time in schedule.times.times(now, _TIMES)]
+    old, new = ({column: getattr(one, column, None) for column in COLUMNS} for one in (before, schedule))
+    lines = forms.differences(old, new, hidden=("input",)) if before else []
+    times = [
+        f"{time.astimezone(ZoneInfo(schedule.time_zone)):%a %Y-%m-%d %H:%M %Z}" for time in schedule.times.times(now, _TIMES)
+    ]
     what = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
     if before is not None and before.paused_at is not None:
         what += " It is paused and stays so."
-    return Preview(count=int(is_written), sentence=what, details=lines)
+    return Changes(count=int(is_written), effect=what, details=lines, ids=[name])
 
 
-def _upsert(context: Context, session: Session) -> Outcome:
-    before = _standing(context, session)
-    if before is not None:
-        before = get_schedule(session, before.name, for_update=True, model=context.model)
-    forms.refuse_if_changed(context, before.updated_at if before else None)
-    schedule = _settings(context, before)
-    is_written = upsert_schedule(session, schedule, by=context.access.user, model=context.model)
-    return Outcome(changed=int(is_written), sentence="set", ids=[schedule.name] if is_written else [])
-
-
-def _preview_delete(context: Context, session: Session) -> Preview:
+def _delete(context: Context, session: Session) -> Changes:
     given = forms.names(context, "schedule")
-    result = delete_schedules(session, given, dry_run=True, model=context.model)
     declared = [one.name for one in list_schedules(session, names=given, model=context.model) if one.source == "code"]
-    sentence = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
+    result = delete_schedules(session, given, **context.change)
+    what = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
     if declared:
-        sentence += (
+        what += (
             f" Code declares {', '.join(declared[: forms.LISTED])}: a worker that starts with this declaration creates it "
             "again, not paused."
         )
-    return Preview(count=result.changed, sentence=sentence, details=forms.cut(result.ids))
-
-
-def _delete(context: Context, session: Session) -> Outcome:
-    result = delete_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
+    return replace(forms.changes(result, given, lambda name: "does not exist"), effect=what)
 
 
 SCREEN = Screen(
@@ -241,10 +197,22 @@ SCREEN = Screen(
     view=view,
     group="Control",
     acts=(
-        Act(Permission.PAUSE_SCHEDULES, "Pause schedules", _preview_pause, _pause),
-        Act(Permission.RESUME_SCHEDULES, "Resume schedules", _preview_resume, _resume),
-        Act(Permission.RUN_SCHEDULE, "Run schedules", _preview_run, _run),
-        Act(Permission.UPSERT_SCHEDULE, "Set the schedule", _preview_upsert, _upsert),
-        Act(Permission.DELETE_SCHEDULES, "Delete schedules", _preview_delete, _delete, deletes_from="schedules"),
+        Act(
+            Permission.PAUSE_SCHEDULES,
+            "Pause schedules",
+            _pause,
+            "paused",
+            "It does not fire until it is resumed. Jobs that it made still run.",
+        ),
+        Act(
+            Permission.RESUME_SCHEDULES,
+            "Resume schedules",
+            _resume,
+            "resumed",
+            "A paused one fires next at its first time from now. What was missed is not run, and no longer a finding.",
+        ),
+        Act(Permission.RUN_SCHEDULE, "Run schedules", _run, "enqueued"),
+        Act(Permission.UPSERT_SCHEDULE, "Set the schedule", _upsert, "set"),
+        Act(Permission.DELETE_SCHEDULES, "Delete schedules", _delete, "deleted", deletes_from="schedules"),
     ),
 )

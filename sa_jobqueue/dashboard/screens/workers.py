@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers, resize_workers
 from sa_jobqueue.types import MOST_CONCURRENT
 
@@ -45,32 +45,17 @@ def _asked(context: Context) -> WorkerFilter:
     return WorkerFilter(ids=ids)
 
 
-def _preview_drain(context: Context, session: Session) -> Preview:
-    result = drain_workers(session, where=_asked(context), dry_run=True, model=context.model)
-    what = "It starts no more jobs, finishes those that it runs, and stops. Its supervisor may start it again."
-    return Preview(count=result.changed, sentence=what, details=result.ids)
+def _drain(context: Context, session: Session) -> Changes:
+    result = drain_workers(session, where=_asked(context), **context.change)
+    return Changes(count=result.changed, details=result.ids, ids=result.ids)
 
 
-def _drain(context: Context, session: Session) -> Outcome:
-    result = drain_workers(session, where=_asked(context), by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="asked to drain", details=result.ids, ids=result.ids)
-
-
-def _number(context: Context) -> int | None:
-    return context.params.number("concurrency", low=1, high=MOST_CONCURRENT, default=0) or None
-
-
-def _preview_resize(context: Context, session: Session) -> Preview:
-    number = _number(context)
-    result = resize_workers(session, number, where=_asked(context), dry_run=True, model=context.model)
+def _resize(context: Context, session: Session) -> Changes:
+    number = context.params.number("concurrency", low=1, high=MOST_CONCURRENT, default=0) or None
+    result = resize_workers(session, number, where=_asked(context), **context.change)
     count = "as many jobs at once as it was started with" if number is None else f"at most {number:,} jobs at once"
-    return Preview(count=result.changed, sentence=f"It runs {count}, until it is restarted.", details=result.ids)
-
-
-def _resize(context: Context, session: Session) -> Outcome:
-    where, number = _asked(context), _number(context)
-    result = resize_workers(session, number, where=where, by=context.access.user, model=context.model)
-    return Outcome(changed=result.changed, sentence="asked to change its concurrency", ids=result.ids)
+    what = f"It runs {count}, until it is restarted."
+    return Changes(count=result.changed, effect=what, details=result.ids, ids=result.ids)
 
 
 SCREEN = Screen(
@@ -79,7 +64,13 @@ SCREEN = Screen(
     view=view,
     group="System",
     acts=(
-        Act(Permission.DRAIN_WORKERS, "Drain the worker", _preview_drain, _drain),
-        Act(Permission.RESIZE_WORKERS, "Change the concurrency", _preview_resize, _resize),
+        Act(
+            Permission.DRAIN_WORKERS,
+            "Drain the worker",
+            _drain,
+            "asked to drain",
+            "It starts no more jobs, finishes those that it runs, and stops. Its supervisor may start it again.",
+        ),
+        Act(Permission.RESIZE_WORKERS, "Change the concurrency", _resize, "asked to change its concurrency"),
     ),
 )
