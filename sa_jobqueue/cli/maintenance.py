@@ -12,11 +12,10 @@ import click
 from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, reading
 from sa_jobqueue.cli._output import console, print_json, print_result, print_table, shown
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.observe.maintenance import OnProgress, Reindexed, Vacuumed
+from sa_jobqueue.observe.maintenance import Reindexed, Vacuumed
 
 _lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10))
 
@@ -30,9 +29,7 @@ def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: time
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
-    with ProgressLines("maintenance") as lines:
-        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines)}
-        done = maintenance.vacuum(database.engine(), tables=tables, model=database.model, **options)
+    done = maintenance.vacuum(database.engine(), tables=tables, lock_timeout=lock_timeout, model=database.model)
     _print(done, [], as_json=as_json)
 
 
@@ -47,9 +44,8 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
     index was skipped because of a lock or a missing privilege.
     """
-    with ProgressLines("maintenance") as lines:
-        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": _shown(lines)}
-        done = maintenance.reindex(database.engine(), indexes=indexes, model=database.model, **options)
+    engine, model = database.engine(), database.model
+    done = maintenance.reindex(engine, indexes=indexes, every=every, lock_timeout=lock_timeout, model=model)
     _print([], done, as_json=as_json)
 
 
@@ -67,16 +63,11 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
         rows = [f"vacuum {name}" for name in tables] + [f"reindex {name}" for name in indexes]
         print_result({"vacuum": tables, "reindex": indexes}, *(rows or ["nothing to do"]), as_json=as_json)
         return
-    with ProgressLines("maintenance") as lines:
-        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines), "model": database.model}
-        vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
-        # After the vacuum, which may already have freed bloat of an index.
-        reindexed = maintenance.reindex(engine, **options)
+    options: dict[str, Any] = {"lock_timeout": lock_timeout, "model": database.model}
+    vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
+    # After the vacuum, which may already have freed bloat of an index.
+    reindexed = maintenance.reindex(engine, **options)
     _print(vacuumed, reindexed, as_json=as_json)
-
-
-def _shown(lines: ProgressLines) -> OnProgress:
-    return lambda name, phase, done, total: lines.update(done, total or 0, step=f"{name}: {phase}")
 
 
 def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_json: bool) -> None:

@@ -6,15 +6,14 @@ alive. No function waits long for a lock: tables and indexes that are locked are
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, TextClause, func, select
+from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import InvalidOptionError
@@ -24,11 +23,6 @@ from sa_jobqueue.observe.health import Health, Holder, IndexHealth, TableHealth,
 from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
 
-OnProgress = Callable[[str, str, int, int], None]
-"""Called regularly, from a thread, with the name of a table or index, the phase, and the amounts done and in total."""
-
-_POLL: Final = 0.3
-"""Seconds between two reads of the progress."""
 _LEFTOVERS: Final = ("_ccnew", "_ccold")
 _LOCKED: Final = "55P03"
 WORTH_BYTES: Final = 8 * 2**20
@@ -98,13 +92,12 @@ def vacuum(
     tables: Sequence[str] = (),
     analyze: bool = True,
     lock_timeout: timedelta = timedelta(seconds=10),
-    on_progress: OnProgress | None = None,
     model: JobClass = Job,
 ) -> list[Vacuumed]:
     """VACUUM the job tables, one after the other; return dead rows before and after, and what keeps the rest.
 
     `engine`: connects as the owner of the tables; others are skipped. `analyze`: also update the planner's statistics.
-    `on_progress`: as in `OnProgress`. `tables`: their names in the database; by default all. `lock_timeout`: how long to
+    `tables`: their names in the database; by default all. `lock_timeout`: how long to
     wait for the lock of each, 1 ms to 1 hour.
     Raises: InvalidOptionError for an unknown table or a `lock_timeout` out of bounds, before anything is done.
     """
@@ -115,7 +108,7 @@ def vacuum(
         for name in wanted:
             begun = monotonic()
             statement = maintenance.vacuum(model.__jobqueue__, name, analyze=analyze)
-            skipped = _run(engine, connection, statement, name, on_progress)
+            skipped = _run(connection, statement)
             seen = health(engine, model=model)
             after = _by_name(seen.tables)[name]
             if skipped is None and after.last_vacuum == before[name].last_vacuum:
@@ -130,12 +123,11 @@ def reindex(
     indexes: Sequence[str] = (),
     every: bool = False,
     lock_timeout: timedelta = timedelta(seconds=10),
-    on_progress: OnProgress | None = None,
     model: JobClass = Job,
 ) -> list[Reindexed]:
     """Rebuild indexes concurrently, and drop the remains of interrupted rebuilds; return the result of each.
 
-    `engine`, `on_progress`: as in `vacuum`. `indexes`: their names; by default those that are invalid or mostly bloat, with
+    `engine`: as in `vacuum`. `indexes`: their names; by default those that are invalid or mostly bloat, with
     `every` all of the queue's. `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may
     use the old index. After a timeout the new index is dropped. Needs temporary disk space for each index.
     Raises: InvalidOptionError for an unknown index or a `lock_timeout` out of bounds, before anything is done.
@@ -149,7 +141,7 @@ def reindex(
         done = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
             begun = monotonic()
-            skipped = _run(engine, connection, maintenance.reindex(layout, name), name, on_progress)
+            skipped = _run(connection, maintenance.reindex(layout, name))
             if skipped is not None:
                 _drop_leftovers(connection, model, health(engine, model=model))
             rows = connection.execute(storage.indexes(model)).mappings()
@@ -212,13 +204,10 @@ def _chosen(option: str, names: Sequence[str], known: Sequence[str] | dict[str, 
     return list(names or known)
 
 
-def _run(
-    engine: Engine, connection: Connection, statement: TextClause, name: str, on_progress: OnProgress | None
-) -> str | None:
+def _run(connection: Connection, statement: TextClause) -> str | None:
     """Run a statement; return why it failed, if that is a lock or a missing privilege, else None."""
     try:
-        with _watched(engine, connection, name, on_progress):
-            connection.execute(statement)
+        connection.execute(statement)
     except DBAPIError as error:
         if connection.invalidated:
             raise
@@ -226,30 +215,6 @@ def _run(
             return "lock not available within the lock timeout"
         return str(error.orig).strip().partition("\n")[0]
     return None
-
-
-@contextmanager
-def _watched(engine: Engine, connection: Connection, name: str, on_progress: OnProgress | None) -> Iterator[None]:
-    """Report the progress of a connection's statement, from a thread with another connection."""
-    if on_progress is None:
-        yield
-        return
-    report, ended = on_progress, threading.Event()
-    pid = connection.execute(select(func.pg_backend_pid())).scalar_one()
-
-    def poll() -> None:
-        with suppress(DBAPIError), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
-            while not ended.wait(_POLL):
-                for phase, done, total in other.execute(maintenance.progress(), {"pid": pid}):
-                    report(name, phase, done, total)
-
-    thread = threading.Thread(target=poll, name="sa_jobqueue maintenance progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _drop_leftovers(connection: Connection, model: JobClass, seen: Health) -> None:

@@ -1,4 +1,4 @@
-"""Vacuum and the rebuilding of indexes by hand, and how far each has come. None runs in a transaction."""
+"""Vacuum and the rebuilding of indexes by hand. None runs in a transaction."""
 
 from __future__ import annotations
 
@@ -44,40 +44,6 @@ def bounded(*, lock_timeout_ms: int) -> sa.Select[Any]:
         "idle_in_transaction_session_timeout": "0",
     }
     return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
-
-
-def progress() -> sa.Select[Any]:
-    """Return the progress of a session's vacuum or rebuild. Parameters: `pid`.
-
-    Shape: `(phase, done, total)`, in blocks or whatever the phase counts; no row where it is at neither. Locks: none.
-    """
-    vacuuming = sa.table(
-        "pg_stat_progress_vacuum", *_columns("pid", "phase", "heap_blks_scanned", "heap_blks_total"), schema=_PG
-    )
-    building = sa.table(
-        "pg_stat_progress_create_index", *_columns("pid", "phase", "blocks_done", "blocks_total"), schema=_PG
-    )
-    pid = sa.bindparam("pid", type_=sa.Integer)
-    one: Any = sa.select(
-        sa.cast(vacuuming.c.phase, sa.Text).label("phase"),
-        sa.cast(vacuuming.c.heap_blks_scanned, sa.BigInteger).label("done"),
-        sa.cast(vacuuming.c.heap_blks_total, sa.BigInteger).label("total"),
-    ).where(vacuuming.c.pid == pid)
-    other: Any = sa.select(
-        sa.cast(building.c.phase, sa.Text),
-        sa.cast(building.c.blocks_done, sa.BigInteger),
-        sa.cast(building.c.blocks_total, sa.BigInteger),
-    ).where(building.c.pid == pid)
-    both: Any = sa.union_all(one, other)
-    chosen: sa.Select[Any] = sa.select(both.subquery("progress"))
-    return chosen
-
-
-_PG = "pg_catalog"
-
-
-def _columns(*names: str) -> list[Any]:
-    return [sa.column(name) for name in names]
 
 
 def _name(layout: Layout, name: str) -> str:

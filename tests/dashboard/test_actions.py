@@ -71,7 +71,8 @@ def test_jobs_can_be_triggered_and_reprioritised(client: Client, jobs: Jobs) -> 
     later = jobs.add(due_in=3600)
     what = {"id": str(later)}
     assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", what).text)
-    assert "<strong>1</strong> set to the new priority" in confirmed(client, client.post("set-priority", what, priority="7").text)
+    preview = client.post("set-priority", what, priority="7").text
+    assert "<strong>1</strong> set to the new priority" in confirmed(client, preview)
     assert jobs.get(later)["priority"] == 7
     assert client.post("set-priority", what, priority="10").status_code == 400
 
