@@ -30,7 +30,7 @@ from sa_jobqueue.operations.pages import (
     check_position,
     scanned_page,
 )
-from sa_jobqueue.statements import audit
+from sa_jobqueue.statements import audit, listings
 from sa_jobqueue.types import LONGEST
 
 RECORDED: Final = 100
@@ -76,7 +76,9 @@ def list_audit(
     check_limit(limit, scan_limit)
     check_position(after, UUID)
     conditions = audit.matching(model, **asdict(where))
-    statement = audit.page(model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
+    statement = listings.audit(
+        model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first
+    )
     return scanned_page(session, statement, columns=(), limit=limit, scan_limit=scan_limit)
 
 

@@ -361,9 +361,14 @@ def check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
 
 def missing_chains(session: Session, missing: Sequence[JobId], model: JobClass) -> ChainNotFoundError | NotAChainError:
     """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
-    belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
+    belongs = _chains_of(session, missing, model)
     unknown = [chain_id for chain_id in missing if chain_id not in belongs]
     return ChainNotFoundError(unknown) if unknown else NotAChainError(belongs)
+
+
+def _chains_of(session: Session, job_ids: Sequence[JobId], model: JobClass) -> dict[Any, Any]:
+    found = session.execute(jobs.named(model, ("id", "chain_id")), {"ids": list(job_ids)})
+    return {row.id: row.chain_id for row in found}
 
 
 def _connected(session: Session, model: JobClass, chain_ids: Iterable[JobId]) -> set[Any]:
@@ -434,7 +439,7 @@ def cancel_chains(
     given = check_chain_ids(model, chain_ids)
     session.flush()
     if dry_run:
-        belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": given})}
+        belongs = _chains_of(session, given, model)
         if missing := [chain_id for chain_id in given if belongs.get(chain_id) != chain_id]:
             raise missing_chains(session, missing, model)
         would = [row.chain_id for row in session.execute(deletion.current_jobs(model), {"ids": given})]

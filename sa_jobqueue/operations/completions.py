@@ -31,10 +31,10 @@ from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.statements import chains, completions, jobs, leases
+from sa_jobqueue.statements import chains, completions, jobs, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.statements.session_names import read_name
-from sa_jobqueue.types import ENDED, JobId, JobStatus
+from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus
 
 _MODEL_OF_THE_HANDLER: Any = DEFAULT_MODEL
 """Not of the type of `Job`, which Pyright would join with the class that `handler` has."""
@@ -237,7 +237,7 @@ def complete_job(
     require_transaction(session.connection(bind_arguments={"mapper": model}), "completing a job")
     session.flush()
     with translated():
-        places = session.execute(chains.chain_of(model), {"ids": [job_id]}).first()
+        places = session.execute(jobs.named(model, ("chain_id",)), {"ids": [job_id]}).first()
     if places is None:
         raise JobNotFoundError([job_id])
     waited = [one.chain_id for one in result.job._blockers] if isinstance(result, Continuation) else []
@@ -255,7 +255,8 @@ def complete_job(
     with nullcontext() if following is None else session.begin_nested():
         connection = queue_connection(session, model)
         if job.status is JobStatus.RUNNING:
-            connection.execute(leases.supersede(model), {"job_id": job_id})
+            connection.execute(jobs.interrupt(model, AttemptOutcome.SUPERSEDED), {"ids": [job_id]})
+            connection.execute(notifications.notify_each(model, "lost"), {"ids": [str(job_id)]})
         row = connection.execute(
             chains.complete_unclaimed(model, continues=following is not None),
             {"job_id": job_id, "job_output": None if following is not None else json.dumps(output)},

@@ -19,7 +19,7 @@ from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_alr
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import SETTINGS, MisfirePolicy
-from sa_jobqueue.statements import schedules
+from sa_jobqueue.statements import jobs
 from sa_jobqueue.types import ENDED, JobStatus
 
 COUNTED: Final = 100
@@ -128,7 +128,7 @@ def last_runs(
         found = cron.latest(since=one.created_at, until=until, limit=count)
         times[one.name] = {id_of(one.name, time, model): time for time in found}
     ids = [job_id for made in times.values() for job_id in made]
-    rows = session.execute(schedules.made_already(model), {"ids": ids}).all() if ids else []
+    rows = session.execute(jobs.named(model, ("id", "status")), {"ids": ids}).all() if ids else []
     statuses = {row.id: row.status for row in rows}
     return {
         name: [

@@ -36,7 +36,7 @@ from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings, notifications, priorities, progress
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobId, JobStatus, Progress
+from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, AttemptOutcome, JobId, JobStatus, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, running: Se
     """Cancel jobs that are locked. `running`: those of them whose attempts end with it."""
     with translated():
         for some in _batches(running):
-            session.execute(jobs.interrupt(model), {"ids": some})
+            session.execute(jobs.interrupt(model, AttemptOutcome.CANCELLED), {"ids": some})
             session.execute(notifications.notify_each(model, "lost"), {"ids": list(map(str, some))})
         for some in _batches(ids):
             session.execute(jobs.cancel(model), {"ids": some})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningDelete
@@ -42,33 +41,6 @@ def matching(
     if done_before is not None:
         found.append(row.c.done_at < done_before)
     return found
-
-
-def page(
-    model: JobClass, *conditions: sa.ColumnElement[bool], after: UUID | None, limit: int, scan_limit: int, newest_first: bool
-) -> sa.Select[Any]:
-    """Return one page of the audit by id, the order of the acts.
-
-    Shape: `(id, place, fits, Audit)`, as `listings.jobs`. Index: the primary key, at most `scan_limit` entries of it.
-    """
-    row = table(model.Audit)
-    order = row.c.id.desc() if newest_first else row.c.id.asc()
-    fits: sa.ColumnElement[bool] = sa.and_(sa.true(), *conditions)
-    scanned = sa.select(row.c.id, sa.func.row_number().over(order_by=order).label("place"), fits.label("fits"))
-    if after is not None:
-        scanned = scanned.where(row.c.id < after if newest_first else row.c.id > after)
-    walked = scanned.order_by(order).limit(scan_limit).subquery("walked")
-    wanted = walked.c.fits | (walked.c.place == scan_limit)
-    order = walked.c.id.desc() if newest_first else walked.c.id.asc()
-    found = sa.select(walked).where(wanted).order_by(order).limit(limit + 1).subquery("found")
-    order = found.c.id.desc() if newest_first else found.c.id.asc()
-    read: Any = model.Audit
-    return (
-        sa.select(found.c.id, found.c.place, found.c.fits, read)
-        .select_from(found)
-        .join(read, read.id == found.c.id)
-        .order_by(order)
-    )
 
 
 @once_a_model

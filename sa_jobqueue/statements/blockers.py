@@ -73,29 +73,10 @@ def outcomes(model: JobClass) -> sa.Select[Any]:
     Parameters: `job_id`. Shape: `(chain_id, type_name, status, output, error)`, in the order of the edges.
     Locks: none: a claimed job's blockers have ended. Index: `pk_job_blocker`, then the primary key and `uq_job_chain`.
     """
-    job, edge = table(model), table(model.Blocker)
-    root, last, later = job.alias("root"), job.alias("last"), job.alias("later")
-    last_id = (
-        sa.select(later.c.id)
-        .where(later.c.root_id == root.c.id)
-        .order_by(later.c.chain_index.desc())
-        .limit(sa.literal_column("1"))
-        .correlate(root)
-        .scalar_subquery()
-    )
+    chain, edge = table(model.Chain), table(model.Blocker)
     return (
-        sa.select(
-            root.c.id,
-            root.c.type_name,
-            last.c.status,
-            sa.case((last.c.status == status(JobStatus.COMPLETED), last.c.output)),
-            sa.case((last.c.status != status(JobStatus.COMPLETED), last.c.last_error)),
-        )
-        .select_from(
-            edge.join(root, root.c.id == edge.c.blocked_by_chain_id).join(
-                last, last.c.id == sa.func.coalesce(last_id, root.c.id)
-            )
-        )
+        sa.select(chain.c.id, chain.c.type_name, chain.c.status, chain.c.output, chain.c.error)
+        .select_from(edge.join(chain, chain.c.id == edge.c.blocked_by_chain_id))
         .where(edge.c.job_id == id_value(model, "job_id"))
         .order_by(edge.c.index)
     )

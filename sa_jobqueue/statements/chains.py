@@ -8,13 +8,12 @@ statements skip held rows and try again, so they cannot be part of a deadlock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import JSONB
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
     XID,
     array,
@@ -28,6 +27,7 @@ from sa_jobqueue.statements._parts import (
     table,
 )
 from sa_jobqueue.statements.completions import awaited, end_chains, free
+from sa_jobqueue.statements.jobs import new_rows
 from sa_jobqueue.types import JobStatus
 
 
@@ -87,27 +87,9 @@ def complete(model: JobClass, columns: Sequence[str] = ()) -> sa.Select[Any]:
 
 def _inserted(model: JobClass, columns: Sequence[str], ended: Any) -> Any:
     job = table(model)
-    key = id_parameter(model.__jobqueue__)
-    arrays: list[Any] = [id_array(model, "parents")]
-    read: list[Any] = [sa.column("parent", key)]
-    for name in columns:
-        kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
-        arrays.append(array(f"next_{name}", kind))
-        read.append(sa.column(name, kind))
-    arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
-    read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
-    given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
-    values = [
-        sa.cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else given.c[name]
-        for name in columns
-    ]
-    due = sa.func.greatest(given.c["at"], sa.func.now() + sa.func.coalesce(given.c.delay, sa.literal_column("interval '0'")))
+    names, chosen, given = new_rows(model, columns, parents=True)
     written = sa.any_(sa.func.array(sa.select(ended.c.id).scalar_subquery()))
-    return (
-        sa.insert(job)
-        .from_select([*columns, "scheduled_at"], sa.select(*values, due).select_from(given).where(given.c.parent == written))
-        .returning(job.c.id)
-    )
+    return sa.insert(job).from_select(names, chosen.where(given.c.parent == written)).returning(job.c.id)
 
 
 @once_a_model
@@ -153,13 +135,6 @@ def end(model: JobClass) -> sa.Update:
 
 
 @once_a_model
-def chain_of(model: JobClass) -> sa.Select[Any]:
-    """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
-    job = table(model)
-    return sa.select(job.c.id, job.c.chain_id).where(job.c.id == sa.any_(id_array(model, "ids")))
-
-
-@once_a_model
 def last_job(model: JobClass) -> sa.Select[Any]:
     """Return a chain's last job as an ORM object, locked.
 
@@ -167,18 +142,11 @@ def last_job(model: JobClass) -> sa.Select[Any]:
     Obliges: the root is locked by an earlier statement, so that no continuation can follow the job found.
     Index: `uq_job_chain`, and the primary key for a root alone.
     """
-    job: Any = model
-    chain_id = id_value(model, "chain_id")
-    last = (
-        sa.select(job.id)
-        .where(job.root_id == chain_id)
-        .order_by(job.chain_index.desc())
-        .limit(sa.literal_column("1"))
-        .scalar_subquery()
-    )
+    job, chain = cast("Any", model), table(model.Chain)
+    last = sa.select(chain.c.last_job_id).where(chain.c.id == id_value(model, "chain_id")).scalar_subquery()
     return (
         sa.select(model)
-        .where(job.id == sa.func.coalesce(last, chain_id))
+        .where(job.id == last)
         .with_for_update(key_share=True, of=model)
         .execution_options(populate_existing=True)
     )

@@ -164,24 +164,11 @@ def current_jobs(model: JobClass) -> sa.Select[Any]:
     Obliges: the roots were locked by an earlier statement, so that no continuation can follow the job found.
     Index: the primary key, and `uq_job_chain` once a chain.
     """
-    job = table(model)
-    root, later = job.alias("root"), job.alias("later")
-    last = (
-        sa.select(later.c.id)
-        .where(later.c.root_id == root.c.id)
-        .order_by(later.c.chain_index.desc())
-        .limit(sa.literal_column("1"))
-        .correlate(root)
-        .scalar_subquery()
-    )
+    chain = table(model.Chain)
     return (
-        sa.select(sa.func.coalesce(last, root.c.id).label("id"), root.c.id.label("chain_id"))
-        .where(
-            root.c.id == sa.any_(id_array(model, "ids")),
-            root.c.root_id.is_(None),
-            root.c.chain_completed_at.is_(None),
-        )
-        .order_by(root.c.id)
+        sa.select(chain.c.last_job_id.label("id"), chain.c.id.label("chain_id"))
+        .where(chain.c.id == sa.any_(id_array(model, "ids")), chain.c.completed_at.is_(None))
+        .order_by(chain.c.id)
     )
 
 

@@ -7,9 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import id_array, once_a_model, table
-
 _INSTANT = TIMESTAMP(timezone=True)
 _ACTIVITY = (
     *("pid", "datid", "datname", "usename", "application_name", "backend_type", "leader_pid"),
@@ -96,19 +93,6 @@ def _slots() -> Any:
         sa.case((slot.c.active, sa.literal_column("'active'")), else_=sa.literal_column("'inactive'")).label("state"),
         sa.cast(sa.null(), sa.Text).label("query"),
     ).where(slot.c.xmin.is_not(None))
-
-
-@once_a_model
-def jobs_held(model: JobClass) -> sa.Select[Any]:
-    """Return the jobs whose handlers' sessions were found among the holders.
-
-    Parameters: `ids`. Shape: `(id, type_name, status, attempt, leased_by)` a job that is there. Locks: none.
-    Index: the primary key.
-    """
-    job = table(model)
-    names = ("id", "type_name", "status", "attempt", "leased_by")
-    ids = id_array(model, "ids")
-    return sa.select(*(job.c[name] for name in names)).where(job.c.id == sa.func.any(ids))
 
 
 def _seconds(since: sa.ColumnElement[Any]) -> sa.ColumnElement[float | None]:

@@ -73,16 +73,20 @@ def enqueue_many(model: JobClass, columns: tuple[str, ...], equal: tuple[str, ..
     return sa.insert(job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
-def new_rows(model: JobClass, columns: Sequence[str]) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
-    """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads."""
-    job = table(model)
-    arrays: list[Any] = []
-    read: list[Any] = []
+def new_rows(
+    model: JobClass, columns: Sequence[str], *, parents: bool = False
+) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
+    """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads.
+
+    `parents`: of continuations, whose arrays begin with `next_`: the relation has each one's predecessor, from `parents`.
+    """
+    job, prefix = table(model), "next_" if parents else ""
+    arrays: list[Any] = [id_array(model, "parents")] if parents else []
+    read: list[Any] = [sa.column("parent", id_parameter(model.__jobqueue__))] if parents else []
     for name in columns:
-        kind = job.c[name].type
-        as_text = isinstance(kind, sa.JSON)
-        arrays.append(array(name, sa.Text() if as_text else kind))
-        read.append(sa.column(name, sa.Text() if as_text else kind))
+        kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
+        arrays.append(array(f"{prefix}{name}", kind))
+        read.append(sa.column(name, kind))
     read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
     arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
     given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
@@ -126,6 +130,16 @@ def job_queue(model: JobClass) -> sa.TableClause:
         sa.column("scheduled_at", TIMESTAMP(timezone=True)),
         schema=layout.schema,
     )
+
+
+@once_a_model
+def named(model: JobClass, columns: tuple[str, ...]) -> sa.Select[Any]:
+    """Return columns of some jobs. Parameters: `ids`.
+
+    Shape: `columns` of those that exist, unordered. Locks: none. Index: the primary key.
+    """
+    job = table(model)
+    return sa.select(*(job.c[name] for name in columns)).where(job.c.id == sa.any_(id_array(model, "ids")))
 
 
 def lock(model: JobClass, ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True) -> sa.Select[Any]:
@@ -197,12 +211,13 @@ def touch(model: JobClass) -> sa.Update | None:
 
 
 @once_a_model
-def interrupt(model: JobClass) -> sa.Insert:
-    """Record that the current attempts of running jobs were cancelled. Parameters: `ids`. Index: the primary keys."""
+def interrupt(model: JobClass, outcome: AttemptOutcome) -> sa.Insert:
+    """Record how the current attempts of running jobs ended. Parameters: `ids`. Obliges: the jobs are locked.
+    Index: the primary keys."""
     job, attempt = table(model), table(model.Attempt)
-    chosen = sa.select(
-        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal_column(f"'{AttemptOutcome.CANCELLED}'")
-    ).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.status == status(JobStatus.RUNNING))
+    chosen = sa.select(job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal_column(f"'{outcome}'")).where(
+        job.c.id == sa.any_(id_array(model, "ids")), job.c.status == status(JobStatus.RUNNING)
+    )
     names = ["job_id", "attempt", "worker_id", "started_at", "outcome"]
     return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 

@@ -26,7 +26,6 @@ from sa_jobqueue.statements._parts import (
 )
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
-from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
@@ -136,41 +135,6 @@ def extend(model: JobClass) -> sa.Update:
         )
         .returning(job.c.id)
     )
-
-
-@once_a_model
-def holders(model: JobClass) -> sa.Select[Any]:
-    """Return how jobs stand and who holds them, to tell why an attempt is no longer its worker's.
-
-    Parameters: `ids`. Shape: `(id, status, attempt, leased_by, completed_by)` of those that exist, unordered. Locks: none.
-    Index: the primary key.
-    """
-    job = table(model)
-    ids = id_array(model, "ids")
-    return sa.select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by, job.c.completed_by).where(
-        job.c.id == sa.any_(ids)
-    )
-
-
-@once_a_model
-def supersede(model: JobClass) -> sa.Select[Any]:
-    """Record the attempt of a running job as superseded and notify its worker, when and if this transaction commits.
-
-    Parameters: `job_id`. Shape: one row, nothing in it. Changes: a `job_attempt` row.
-    Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
-    """
-    job, attempts = table(model), table(model.Attempt)
-    given = id_value(model, "job_id")
-    running = sa.select(
-        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal(AttemptOutcome.SUPERSEDED.value)
-    ).where(job.c.id == given)
-    recorded_attempt = (
-        insert(attempts)
-        .from_select(["job_id", "attempt", "worker_id", "started_at", "outcome"], running)
-        .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
-        .cte("recorded_attempt")
-    )
-    return notification(model, "lost", sa.cast(given, sa.Text)).add_cte(recorded_attempt)
 
 
 @once_a_model

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -133,6 +134,23 @@ def blocked_jobs(
         newest_first=newest_first,
     )
     return _read(page, model, columns, newest_first=newest_first)
+
+
+def audit(
+    model: JobClass,
+    *conditions: sa.ColumnElement[bool],
+    after: UUID | None,
+    limit: int,
+    scan_limit: int,
+    newest_first: bool,
+) -> sa.Select[Any]:
+    """Return one page of the audit by id, the order of the operations; otherwise as `jobs`.
+
+    Shape: `(id, place, fits, Audit)`. Index: the primary key, at most `scan_limit` entries of it.
+    """
+    key = table(model.Audit).c.id
+    page = _scan(key, fits=conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
+    return _read(page, model.Audit, (), newest_first=newest_first)
 
 
 def count_continuations(model: JobClass, chain_ids: Sequence[JobId]) -> sa.Select[Any]:

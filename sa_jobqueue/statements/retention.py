@@ -60,18 +60,7 @@ def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
     job = table(model)
-    names = (
-        "id",
-        "root_id",
-        "type_name",
-        "queue",
-        "status",
-        "chain_status",
-        "chain_completed_at",
-        "has_waiters",
-        "created_at",
-    )
-    page = sa.select(*(job.c[name] for name in names)).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
+    page = sa.select(*(job.c[name] for name in _READ)).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
         page = page.where(job.c.id > id_value(model, "after"))
     seen = page.cte("page")

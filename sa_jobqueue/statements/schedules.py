@@ -92,13 +92,6 @@ def _due(schedule: sa.Table, now: sa.ColumnElement[Any]) -> list[sa.ColumnElemen
 
 
 @once_a_model
-def made_already(model: JobClass) -> sa.Select[Any]:
-    """Return those of some ids that jobs have, with their status. Parameters: `ids`. Locks: none. Index: the primary key."""
-    job = table(model)
-    return sa.select(job.c.id, job.c.status).where(job.c.id == sa.any_(array("ids", job.c.id.type)))
-
-
-@once_a_model
 def fired_already(model: JobClass) -> sa.Select[Any]:
     """Return those of some ids whose job exists, or whose time the row of its schedule records as fired.
 

@@ -16,19 +16,6 @@ _COLUMNS = (
 
 
 @once_a_model
-def chain_ends(model: JobClass) -> sa.Select[Any]:
-    """Return the chains of jobs and, for root jobs, whether the chain has ended.
-
-    Parameters: `job_ids`. Shape: `(id, chain_id, chain_completed_at, has_waiters)` of each that there is, in no order.
-    Locks: none. Index: the primary key.
-    """
-    job = table(model)
-    return sa.select(job.c.id, job.c.chain_id, job.c.chain_completed_at, job.c.has_waiters).where(
-        job.c.id == sa.any_(id_array(model, "job_ids"))
-    )
-
-
-@once_a_model
 def chain_results(model: JobClass) -> sa.Select[Any]:
     """Return the results of chains that have ended.
 
@@ -53,7 +40,7 @@ def mark_awaited(model: JobClass) -> sa.Update:
     Parameters: `awaited_ids`. Shape: `(id,)` of each that was marked now, not of those that were already, have ended, are
     gone, or whose root another transaction holds: try these again. Changes: the roots' `has_waiters`.
     Locks: the roots, until the transaction ends; held ones are skipped, so that this never waits.
-    Obliges: run it alone and commit immediately, then `chain_ends`: an end that preceded the mark sends no notification.
+    Obliges: run it alone and commit immediately, then read the chains: an end that preceded the mark sends no notification.
     Index: the primary key.
     """
     job = table(model)

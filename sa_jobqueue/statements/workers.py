@@ -12,25 +12,8 @@ from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import status, table
 from sa_jobqueue.types import JobStatus
 
-SHOWN = (
-    "id",
-    "name",
-    "host",
-    "pid",
-    "version",
-    "queues",
-    "job_types",
-    "concurrency",
-    "state",
-    "started_at",
-    "heartbeat_at",
-    "drain_requested_at",
-    "selectors",
-    "type_slots",
-    "stuck_threads",
-    "failure",
-)
-"""Columns of a listing."""
+_OTHERS = ("heartbeat_pause", "progress", "concurrency_requested")
+"""Columns that a listing leaves out."""
 
 
 def matching(
@@ -58,8 +41,8 @@ def page(
 ) -> sa.Select[Any]:
     """Return workers as of their last heartbeat, by name and id.
 
-    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last
-    heartbeat and its pause, and `running`, how many jobs the worker has leased.
+    Shape: up to `limit` rows of all columns but `_OTHERS`, those behind the name and id `after`; then `silent_for`, the
+    time since the last heartbeat and its pause, and `running`, how many jobs the worker has leased.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
     worker, job = table(model.Worker), table(model)
@@ -71,7 +54,7 @@ def page(
     )
     since = worker.c.heartbeat_at + worker.c.heartbeat_pause
     silent = sa.func.greatest(sa.func.clock_timestamp() - since, sa.literal_column("interval '0'"), type_=sa.Interval)
-    columns = [worker.c[name] for name in SHOWN]
+    columns = [one for one in worker.c if one.name not in _OTHERS]
     chosen = sa.select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     if after is not None:
         chosen = chosen.where(

@@ -26,7 +26,7 @@ from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.codecs import Codecs, opened
 from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.statements import progress, waiting
+from sa_jobqueue.statements import jobs, progress, waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus, Progress
 
 _HELD_SECONDS: Final = 0.05
@@ -38,6 +38,8 @@ _LEAST_SECONDS: Final = 0.05
 
 _BATCH: Final = 1000
 """Chains that one statement reads or marks."""
+
+_CHAIN: Final = ("id", "chain_id", "chain_completed_at", "has_waiters")
 
 _NOT_THERE: Final = "the transaction that enqueues it has not committed yet, or it was deleted"
 
@@ -119,7 +121,7 @@ class Wait:
                 noted: Answer = None
                 if marking:
                     noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
-                seen = yield Ask(waiting.chain_ends(self._model), {"job_ids": ids})
+                seen = yield Ask(jobs.named(self._model, _CHAIN), {"ids": ids})
                 for answer in (noted, seen):
                     if isinstance(answer, Exception):
                         _pass_over(answer)
@@ -193,7 +195,7 @@ class Wait:
         chain_of: dict[JobId, JobId] = {}
         ended: set[JobId] = set()
         for ids in _batches(self._asked):
-            seen = yield Ask(waiting.chain_ends(self._model), {"job_ids": ids})
+            seen = yield Ask(jobs.named(self._model, _CHAIN), {"ids": ids})
             if isinstance(seen, Exception):
                 raise seen
             chain_of |= {row.id: row.chain_id for row in seen or ()}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements import leases
+from sa_jobqueue.statements import jobs as job_statements
 from sa_jobqueue.types import CancelReason, JobId, JobStatus
+
+COLUMNS: Final = ("id", "status", "attempt", "leased_by", "completed_by")
 
 
 class Ownership:
@@ -20,7 +22,9 @@ class Ownership:
     def __init__(self, engine: AsyncEngine, model: JobClass, worker_id: str) -> None:
         self._engine = engine
         self._worker_id = worker_id
-        self._holders = compiled(leases.holders, model)
+        self._holders = compiled(
+            job_statements.named, model, columns=("id", "status", "attempt", "leased_by", "completed_by")
+        )
 
     async def held(self, jobs: Iterable[ClaimedJob], connection: AsyncConnection | None = None) -> set[JobId]:
         """Return the ids of the jobs whose attempts this worker still holds."""

@@ -22,8 +22,10 @@ from sa_jobqueue.db.compiled import Compiled, compiled
 from sa_jobqueue.errors import ChainTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.statements import controls, leases
+from sa_jobqueue.statements import controls
+from sa_jobqueue.statements.jobs import named
 from sa_jobqueue.worker.background.listener import BURST, MOST_PAYLOADS, Throttle
+from sa_jobqueue.worker.ownership import COLUMNS
 from sa_jobqueue.worker.signals import Hints
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
@@ -152,7 +154,7 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
         count, seconds = sent - before, loop.time() - began
         release.set()
         await log.until(JobCompleted)
-    for statement in (compiled(leases.holders, Job), compiled(controls.of_worker, Job)):
+    for statement in (compiled(named, Job, columns=COLUMNS), compiled(controls.of_worker, Job)):
         assert 1 <= count[statement] <= (BURST + seconds) * 10 + 2
     # A claim is up to two statements: the claim, and a search for new partitions.
     assert count.total() <= 2 * (BURST + seconds) * 250

@@ -212,7 +212,7 @@ CASES = [
         lambda world: complete_parameters(world.running[:BATCH]),
         guarded=False,
     ),
-    Case("lease_holders", lambda: leases.holders(Job), PK, lambda world: {"ids": list(world.running[:BATCH])}),
+    Case("named", lambda: jobs.named(Job, ("id", "status")), PK, lambda world: {"ids": list(world.running[:BATCH])}),
     Case("finish", lambda: completions.finish(Job), PK, lambda world: dying(world.running[:BATCH])),
     Case("heartbeat", lambda: leases.heartbeat(Job), NONE, lambda world: heartbeat_parameters()),
     Case("forget_worker", lambda: leases.forget_worker(Job), RUNNING, lambda world: {"worker_id": WORKER}),

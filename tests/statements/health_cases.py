@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health, horizon
+from sa_jobqueue.statements import health
 from tests.statements.shapes import PK, Case
 
 _TTL = {"ttl": timedelta(seconds=15)}
@@ -68,11 +68,5 @@ HEALTH_CASES = [
         lambda: health.chains_to_unblock(Job),
         frozenset({"ix_job_has_waiters"}),
         lambda world: {"limit": 100},
-    ),
-    Case(
-        "horizon_jobs_held",
-        lambda: horizon.jobs_held(Job),
-        PK,
-        lambda world: {"ids": world.running[:10]},
     ),
 ]

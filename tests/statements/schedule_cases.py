@@ -12,7 +12,6 @@ SCHEDULE_CASES = [
     Case("schedules_due", lambda: schedules.due(Job), PK, lambda world: {"limit": 50, "at": None}),
     Case("schedules_due_names", lambda: schedules.due_names(Job), frozenset(), lambda world: {"limit": 50}),
     Case("schedules_next_due", lambda: schedules.next_due(Job), frozenset()),
-    Case("schedules_made_already", lambda: schedules.made_already(Job), PK, lambda world: {"ids": world.running[:10]}),
     Case(
         "schedules_fired_already",
         lambda: schedules.fired_already(Job),

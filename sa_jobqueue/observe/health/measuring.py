@@ -507,7 +507,8 @@ def _holders(session: Session, model: JobClass) -> list[Holder]:
     rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
     named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == HolderKind.SESSION}
     ids = [job_id for job_id in named.values() if job_id is not None]
-    found = session.execute(horizon.jobs_held(model), {"ids": ids}).all() if ids else []
+    columns = ("id", "type_name", "status", "attempt", "leased_by")
+    found = session.execute(jobs.named(model, columns), {"ids": ids}).all() if ids else []
     held = {str(job.id): job for job in found}
     holders = []
     for row in rows:
