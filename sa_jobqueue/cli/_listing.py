@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import click
 
 from sa_jobqueue.cli._options import Database, limit_option, stacked
-from sa_jobqueue.cli._output import counted, echo, print_json, print_table, row_of
+from sa_jobqueue.cli._output import Columns, counted, print_result, row_of, table_of
 from sa_jobqueue.operations.pages import Page, collected
-
-Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
-"""The values of a table's rows, by heading: the name of an attribute, or a function of the row."""
 
 page_options: Final = stacked(
     limit_option,
@@ -37,7 +34,6 @@ def print_page(
     limit: int,
     after: str | None,
     oldest_first: bool,
-    as_json: bool,
     **filters: Any,
 ) -> None:
     """Print one page of a list.
@@ -59,17 +55,6 @@ def print_page(
             after=position,
             limit=limit,
         )
-    if as_json:
-        print_json({key or f"{noun}s": [row_of(one, without=without) for one in page], "next_after": page.next})
-        return
-    print_rows(counted(len(page.items), noun), columns, page.items)
-    if page.next is not None:
-        echo(f"next page: --after {page.next}")
-
-
-def print_rows(title: str, columns: Columns, rows: Sequence[Any]) -> None:
-    """Print a table with one line for each row."""
-    cells = [
-        [getattr(row, column) if isinstance(column, str) else column(row) for column in columns.values()] for row in rows
-    ]
-    print_table(title, list(columns), cells)
+    document = {key or f"{noun}s": [row_of(one, without=without) for one in page], "next_after": page.next}
+    more = [] if page.next is None else [f"next page: --after {page.next}"]
+    print_result(document, table_of(counted(len(page.items), noun), columns, page), *more)

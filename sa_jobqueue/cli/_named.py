@@ -1,16 +1,15 @@
-"""The commands that all kinds of named rows have: queues, job types and schedules."""
+"""The commands that all kinds of named rows have: queues, job types, schedules and events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, replace
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._limits import read_settings, setting_options
-from sa_jobqueue.cli._listing import Columns, print_rows
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
@@ -18,19 +17,23 @@ from sa_jobqueue.cli._options import (
     by_option,
     changing,
     dry_run_option,
+    duration,
     json_option,
     reading,
     stacked,
     url_option,
 )
-from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json
+from sa_jobqueue.cli._output import Columns, counted, fields_of, print_changed, print_result, shown, table_of
+from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import QueueKey
+from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.settings import Limits
+from sa_jobqueue.registry.settings import Limits, settings_of
 
 Operation = Callable[..., Any]
 Option = Callable[[Any], Any]
+_METAVARS: Final[dict[type, str]] = {int: "N", float: "N", timedelta: "DURATION", RateAlgorithm: "NAME"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,64 +49,57 @@ class NamedRows:
     def add_list(self, key: str, operation: Operation, columns: Columns, words: str) -> None:
         """Add `list`. `key`: name of the rows in the JSON document. `words`: the command's help, also below."""
 
-        def list_(database: Database, /, *, as_json: bool) -> None:
+        def list_(database: Database, /) -> None:
             with database.session() as session:
                 found = list(every_item(lambda after: operation(session, after=after, model=database.model)))
-            if as_json:
-                print_json({key: [asdict(one) for one in found]})
-            else:
-                print_rows(counted(len(found), self.noun), columns, found)
+            print_result({key: [asdict(one) for one in found]}, table_of(counted(len(found), self.noun), columns, found))
 
         self._add("list", words, list_, reading)
 
     def add_show(self, operation: Operation, words: str) -> None:
         """Add `show`."""
 
-        def show(database: Database, /, *, name: str, as_json: bool, **identity: str) -> None:
+        def show(database: Database, /, *, name: str, **identity: str) -> None:
             with database.session() as session:
                 found = operation(session, name, model=database.model, **identity)
-            self._print(name, found, as_json=as_json, **identity)
+            self._print(name, found, **identity)
 
         self._add("show", words, show, self._name(), *self.options, reading)
 
     def add_set(self, of: type[Limits], get: Operation, upsert: Operation, words: str) -> None:
         """Add `set`, with an option for each setting of a class."""
 
-        def set_(
-            database: Database, /, *, name: str, by: str, as_json: bool, fairness_key: str | None = None, **given: Any
-        ) -> None:
+        def set_(database: Database, /, *, name: str, by: str, fairness_key: str | None = None, **given: Any) -> None:
             identity = {} if fairness_key is None else {"fairness_key": fairness_key}
             with database.session() as session:
                 locked = get(session, name, for_update=True, model=database.model, **identity)
                 upsert(session, replace(locked, **read_settings(of, given)).settings, by=by, model=database.model)
                 session.commit()
                 found = get(session, name, model=database.model, **identity)
-            self._print(name, found, as_json=as_json, **identity)
+            self._print(name, found, **identity)
 
         self._add("set", words, set_, self._name(), *self.options, setting_options(of), by_option, reading)
 
     def add_change(self, verb: str, operation: Operation, words: str) -> None:
         """Add a command that changes one or more rows, such as `pause`."""
 
-        def change(
-            database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool, **identity: str
-        ) -> None:
+        def change(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, **identity: str) -> None:
             with database.session() as session:
                 done = operation(session, names, by=by, dry_run=dry_run, model=database.model, **identity)
                 session.commit()
-            print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run, as_json=as_json)
+            print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run)
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
         self._add(verb, words, change, names, *self.options, changing)
 
     def add_sync(self, sync: Callable[[Session, JobQueue[Any], str], Any], show: Callable[..., None], words: str) -> None:
-        """Add `sync` with the application's JobQueue. `show`: prints the result, given `as_json` and `dry_run`."""
+        """Add `sync` with the application's JobQueue. `show`: prints the result, given `dry_run`."""
 
-        def command(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
+        def command(application: str, url: str | None, *, dry_run: bool, by: str) -> None:
             with application_session(application, url) as (jobs, session):
                 synced = sync(session, jobs, by)
                 session.rollback() if dry_run else session.commit()
-            show(synced, dry_run=dry_run, as_json=as_json)
+            show(synced, dry_run=dry_run)
 
         options = (application_argument("application"), dry_run_option, by_option, json_option, url_option)
         self._add("sync", words, command, *options)
@@ -111,11 +107,58 @@ class NamedRows:
     def _name(self) -> Option:
         return click.argument("name", metavar=self.metavar)
 
-    def _print(self, name: str, row: Any, *, as_json: bool, fairness_key: str = "") -> None:
-        if as_json:
-            print_json(asdict(row))
-        else:
-            print_fields(f"{self.noun} {QueueKey(name, fairness_key).label}", asdict(row))
+    def _print(self, name: str, row: Any, *, fairness_key: str = "") -> None:
+        print_result(asdict(row), fields_of(f"{self.noun} {QueueKey(name, fairness_key).label}", asdict(row)))
 
     def _add(self, name: str, words: str, command: Any, *options: Option) -> None:
         self.group.command(name, help=words)(stacked(*options)(command))
+
+
+def setting_options(of: type[Limits]) -> Option:
+    """Return a decorator that gives a command an option for each setting of a class."""
+
+    def decorate(command: Any) -> Any:
+        for name, setting in reversed(settings_of(of).items()):
+            words = f"{setting.help.rstrip('.')}; 'none' removes it."
+            option = click.option(f"--{name.replace('_', '-')}", metavar=_METAVARS[setting.kind], help=words)
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def read_settings(of: type[Limits], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the given settings, with the default for `none`. Raises: click.BadParameter."""
+    found: dict[str, Any] = {}
+    for name, setting in settings_of(of).items():
+        text = given[name]
+        if text is None:
+            continue
+        if text == "none" and name in {"rate_limit", "retry_base"}:  # without it, its other settings have no meaning
+            found |= {one: None for one in settings_of(of) if one.startswith(f"{name.partition('_')[0]}_")}
+            continue
+        try:
+            found[name] = getattr(of, name) if text == "none" else _read(text, setting.kind)
+        except click.BadParameter as error:
+            error.param_hint = f"'--{name.replace('_', '-')}'"
+            raise
+    return found
+
+
+def rate_text(one: QueueStatus | TypeStatus) -> str | None:
+    """Return the rate limit as text; None without a limit."""
+    if one.rate_limit is None or one.rate_period is None:
+        return None
+    burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
+    any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
+    return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
+
+
+def _read(text: str, kind: type[Any]) -> Any:
+    if kind is timedelta:
+        return duration(text)
+    try:
+        return text if kind is RateAlgorithm else kind(text)
+    except ValueError:
+        noun = "a whole number" if kind is int else "a number"
+        raise click.BadParameter(f"{text!r} is neither {noun} nor 'none'") from None

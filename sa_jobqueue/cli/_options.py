@@ -23,6 +23,7 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli._output import set_json
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
@@ -144,7 +145,9 @@ def application_argument(name: str) -> Callable[[F], F]:
     return click.argument(name, cls=_ApplicationArgument, envvar=APP_VARIABLE)
 
 
-json_option: Final[Callable[[F], F]] = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+json_option: Final[Callable[[F], F]] = click.option(
+    "--json", is_flag=True, expose_value=False, callback=set_json, help="Print JSON instead of text."
+)
 dry_run_option: Final[Callable[[F], F]] = click.option(
     "--dry-run", is_flag=True, help="Show what would change, and change nothing."
 )

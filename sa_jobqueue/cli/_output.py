@@ -1,4 +1,4 @@
-"""Output of the commands: tables for people, one JSON document for programs.
+"""Output of the commands: lines and tables for people, or with `--json` one JSON document for programs.
 
 All output goes through this module, and values from the database through `printable`; a test ensures that no other module
 of this package writes to a stream.
@@ -7,10 +7,10 @@ of this package writes to a stream.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import click
@@ -23,6 +23,11 @@ from sqlalchemy import inspect
 from sa_jobqueue.display.printable import printable, printable_json
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
+"""The values of a table's rows, by heading: the name of an attribute, or a function of the row."""
+
+_JSON: Final = "sa_jobqueue.json"
+"""In a context's `meta`: whether the command has `--json`."""
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
 _PIPED_WIDTH: Final = 200
 """Width of a table that is not written to a terminal."""
@@ -47,9 +52,32 @@ def echo_script(statements: Iterable[str]) -> None:
         click.echo(printable(f"{statement};", newline="\n") + "\n" * (statement != "COMMIT"))
 
 
-def echo_traceback(text: str) -> None:
-    """Print a stored traceback, indented, so that its lines cannot be mistaken for the command's output."""
-    click.echo("  " + printable(text.rstrip("\n"), newline="\n  "))
+def set_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+    """Store whether the command prints JSON; the callback of the option."""
+    context.meta[_JSON] = given
+
+
+def is_json() -> bool:
+    """Return whether the command prints JSON."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def print_result(document: Any, *parts: RenderableType) -> None:
+    """Print the result of a command: with `--json` its document, otherwise its parts, one below the other."""
+    if is_json():
+        print_json(document)
+        return
+    for part in parts:
+        if isinstance(part, str):
+            echo(part)
+        else:
+            console().print(part, soft_wrap=isinstance(part, Text))
+
+
+def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool) -> None:
+    """Print the changes, made or with `dry_run` planned."""
+    done = f"would be {done}" if dry_run else done
+    print_result({done.replace(" ", "_"): names}, f"{counted(len(names), noun)} {done}")
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:
@@ -84,14 +112,17 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
     return row | {name: redacted_error(kind, row[name]) for name in ERRORS & row.keys()}
 
 
-def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table."""
-    console().print(table_of(title, headings, rows))
+def table_of(title: str, columns: Columns | Sequence[str], rows: Iterable[Any]) -> RenderableType:
+    """Return a table, one line a row on a terminal: the most important columns come first, and are the last to be cut.
 
-
-def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
-    output, found = console(), [*rows]
+    `columns`: how to read the cells of a row, or the headings of rows that are sequences of cells.
+    """
+    output, headings = console(), [*columns]
+    readers = [*columns.values()] if isinstance(columns, Mapping) else None
+    found = [
+        row if readers is None else [getattr(row, one) if isinstance(one, str) else one(row) for one in readers]
+        for row in rows
+    ]
     cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in found]
     widths = _widths(headings, cells)
     if output.is_terminal:
@@ -147,11 +178,6 @@ def _cell_len(cell: str | Text) -> int:
     return cell_len(cell) if isinstance(cell, str) else cell.cell_len
 
 
-def print_fields(title: str, fields: dict[str, Any]) -> None:
-    """Print names and values, one pair a line."""
-    console().print(fields_of(title, fields))
-
-
 def fields_of(title: str, fields: dict[str, Any]) -> RenderableType:
     """Return a table of names and values, one pair a line."""
     table = Table(show_header=False)
@@ -193,27 +219,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def print_result(document: Any, *lines: str, as_json: bool) -> None:
-    """Print the result of a command: a JSON document, or lines for people."""
-    if as_json:
-        print_json(document)
-    else:
-        for line in lines:
-            echo(line)
-
-
-def print_record(title: str, row: dict[str, Any]) -> None:
-    """Print a row, and the traceback of its error below it."""
-    tracebacks = [row[name].pop("traceback", None) for name in ERRORS & row.keys() if isinstance(row[name], dict)]
-    print_fields(title, row)
-    for traceback in filter(None, tracebacks):
-        echo_traceback(traceback)
-
-
-def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print the changes, made or with `dry_run` planned."""
-    done = f"would be {done}" if dry_run else done
-    print_result({done.replace(" ", "_"): names}, f"{counted(len(names), noun)} {done}", as_json=as_json)
+def record_of(title: str, row: Mapping[str, Any]) -> list[RenderableType]:
+    """Return a row as names and values, and the traceback of its error below it, indented as no other output is."""
+    shortened, tracebacks = dict(row), []
+    for name in ERRORS & row.keys():
+        if isinstance(row[name], dict) and (traceback := row[name].get("traceback")):
+            shortened[name] = {key: value for key, value in row[name].items() if key != "traceback"}
+            tracebacks.append(Text("  " + printable(traceback.rstrip("\n"), newline="\n  ")))
+    return [fields_of(title, shortened), *tracebacks]
 
 
 def first_line(error: Any, type_name: str | None = None) -> str:

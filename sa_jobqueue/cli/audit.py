@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._listing import Columns, page_options, print_page
+from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import Database, duration_option, instant_option, only, reading
-from sa_jobqueue.cli._output import counted, print_result
+from sa_jobqueue.cli._output import Columns, counted, print_result
 from sa_jobqueue.operations import AuditFilter, list_audit, prune_audit
 
 _COLUMNS: Final[Columns] = {
@@ -45,7 +45,7 @@ def list_(database: Database, /, **given: Any) -> None:
 @audit.command()
 @duration_option("--older-than", "Only records older than this, such as 90d.", required=True)
 @reading
-def prune(database: Database, /, *, older_than: timedelta, as_json: bool) -> None:
+def prune(database: Database, /, *, older_than: timedelta) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
     total, deleted = 0, 1
     with database.session() as session:
@@ -53,4 +53,4 @@ def prune(database: Database, /, *, older_than: timedelta, as_json: bool) -> Non
             deleted = prune_audit(session, older_than, model=database.model)
             session.commit()
             total += deleted
-    print_result({"deleted": total}, f"{counted(total, 'record')} deleted", as_json=as_json)
+    print_result({"deleted": total}, f"{counted(total, 'record')} deleted")

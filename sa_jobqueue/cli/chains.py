@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Final
 
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
+from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
     changing,
@@ -19,20 +18,10 @@ from sa_jobqueue.cli._options import (
     reading,
     yes_option,
 )
-from sa_jobqueue.cli._output import (
-    counted,
-    echo,
-    first_line,
-    print_changed,
-    print_fields,
-    print_json,
-    print_record,
-    row_of,
-)
+from sa_jobqueue.cli._output import Columns, counted, first_line, print_changed, print_result, record_of, row_of, table_of
 from sa_jobqueue.operations import (
     ChainFilter,
     cancel_chains,
-    count_blockers,
     delete_chains,
     get_chain,
     list_blocked_jobs,
@@ -66,7 +55,7 @@ JOB_COLUMNS: Final[Columns] = {
     "due or ended": lambda job: job.completed_at or job.scheduled_at,
     "last error": lambda job: first_line(job.last_error, job.type_name),
 }
-_BLOCKERS: Final[Columns] = {
+BLOCKERS: Final[Columns] = {
     "chain": "blocked_by_chain_id",
     "job": "job_id",
     "index": "index",
@@ -108,7 +97,7 @@ def list_(database: Database, /, **given: Any) -> None:
 @chains.command()
 @click.argument("chain_id", metavar="ID")
 @reading
-def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
+def show(database: Database, /, *, chain_id: str) -> None:
     """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
     found = database.job_id(chain_id)
     with database.session() as session:
@@ -118,47 +107,28 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
         blocked = collected(
             lambda **more: list_blocked_jobs(session, found, newest_first=False, model=database.model, **more), limit=SHOWN
         )
-    if as_json:
-        document = {
-            "chain": row_of(chain),
-            "jobs": [row_of(job, without=_PAYLOADS) for job in jobs],
-            "blockers": [blocker_row(blocker) for blocker in blockers],
-            "blocks": [row_of(job, without=_PAYLOADS) for job in blocked],
-        }
-        print_json(document)
-        return
-    print_record(f"chain {chain.id}", row_of(chain))
-    print_rows(_some("job", jobs), {**JOB_COLUMNS, "index": "chain_index"}, jobs.items)
-    if blockers:
-        print_blockers(blockers)
-    if blocked.items:
-        print_rows("blocks", _BLOCKED, blocked.items)
-
-
-@chains.command()
-@click.argument("job_id", metavar="JOB_ID")
-@reading
-def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Count the chains that a job waits or waited for, by status: the progress of a fan-in."""
-    with database.session() as session:
-        found = count_blockers(session, database.job_id(job_id), model=database.model)
-    document = asdict(found) | {"total": found.total}
-    if as_json:
-        print_json(document)
-        return
-    echo(f"{found.ended} of {counted(found.total, 'chain')} ended")
-    print_fields(f"blockers of job {job_id}", document)
+    document = {
+        "chain": row_of(chain),
+        "jobs": [row_of(job, without=_PAYLOADS) for job in jobs],
+        "blockers": [blocker_row(blocker) for blocker in blockers],
+        "blocks": [row_of(job, without=_PAYLOADS) for job in blocked],
+    }
+    parts = record_of(f"chain {chain.id}", row_of(chain))
+    parts.append(table_of(_some("job", jobs), {**JOB_COLUMNS, "index": "chain_index"}, jobs))
+    parts += [table_of("blocked by", BLOCKERS, blockers)] if blockers else []
+    parts += [table_of("blocks", _BLOCKED, blocked)] if blocked.items else []
+    print_result(document, *parts)
 
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @changing
-def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
+def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
     with database.session() as session:
         cancelled = cancel_chains(session, database.job_ids(ids), by=by, dry_run=dry_run, model=database.model).ids
         session.commit()
-    print_changed("chain", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
+    print_changed("chain", cancelled, "cancelled", dry_run=dry_run)
 
 
 @chains.command()
@@ -166,9 +136,7 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
 @yes_option
 @changing
-def delete(
-    database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+def delete(database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool) -> None:
     """Delete chains with all their jobs, in any state: all chains or none.
 
     Fails if a job of another chain waits or waited for one of them.
@@ -183,7 +151,7 @@ def delete(
             click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
         deleted = delete_chains(session, given, dry_run=dry_run, **options).ids
         session.commit()
-    print_changed("chain", deleted, "deleted", dry_run=dry_run, as_json=as_json)
+    print_changed("chain", deleted, "deleted", dry_run=dry_run)
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
@@ -194,11 +162,6 @@ def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
 def blocker_row(blocker: Any) -> dict[str, Any]:
     """Return a blocker with its chain, without payloads."""
     return row_of(blocker) | {"chain": row_of(blocker.chain, without=_PAYLOADS)}
-
-
-def print_blockers(blockers: list[Any]) -> None:
-    """Print the chains that jobs wait or waited for."""
-    print_rows("blocked by", _BLOCKERS, blockers)
 
 
 def _some(noun: str, page: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
+from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
     changing,
@@ -26,15 +26,7 @@ from sa_jobqueue.cli._options import (
     stacked,
     type_option,
 )
-from sa_jobqueue.cli._output import (
-    counted,
-    first_line,
-    print_json,
-    print_record,
-    print_result,
-    row_of,
-    shown,
-)
+from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
 from sa_jobqueue.cli.prune import prune_all_dead_letters
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import ConflictError, JobQueueError
@@ -109,7 +101,7 @@ def list_(database: Database, /, *, resolved: bool | None, **given: Any) -> None
 @dead_letters.command()
 @click.argument("dead_letter_id", metavar="ID")
 @reading
-def show(database: Database, /, *, dead_letter_id: str, as_json: bool) -> None:
+def show(database: Database, /, *, dead_letter_id: str) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
     where = DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
     with database.session() as session:
@@ -117,23 +109,18 @@ def show(database: Database, /, *, dead_letter_id: str, as_json: bool) -> None:
     if not found:
         raise DeadLetterNotFoundError(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
-    if as_json:
-        print_json({"dead_letter": fields})
-        return
-    print_record(f"dead letter {found[0].id}", fields)
+    print_result({"dead_letter": fields}, *record_of(f"dead letter {found[0].id}", fields))
 
 
 @dead_letters.command()
 @_filters
 @reading
-def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
+def groups(database: Database, /, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
     with database.session() as session:
         found = group_dead_letters(session, where=DeadLetterFilter(**filters), model=database.model)
-    if as_json:
-        print_json({"groups": [asdict(group) for group in found]})
-        return
-    print_rows(counted(sum(group.count for group in found), "dead letter"), _GROUPS, found)
+    title = counted(sum(group.count for group in found), "dead letter")
+    print_result({"groups": [asdict(group) for group in found]}, table_of(title, _GROUPS, found))
 
 
 @dead_letters.command()
@@ -165,14 +152,14 @@ def dismiss(database: Database, /, **chosen: Any) -> None:
 @type_option
 @dry_run_option
 @reading
-def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool) -> None:
     """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
     retention = Retention(dead_letters=older_than)
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
     with database.session() as session:
         deleted = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     text = f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}"
-    print_result({"dry_run": dry_run, "dead_letters": deleted}, text, as_json=as_json)
+    print_result({"dry_run": dry_run, "dead_letters": deleted}, text)
 
 
 def _resolve(
@@ -185,7 +172,6 @@ def _resolve(
     everything: bool,
     dry_run: bool,
     by: str,
-    as_json: bool,
     **filters: Any,
 ) -> None:
     """Resolve the selected dead letters, one page per transaction; print the changes and the conflicts."""
@@ -215,7 +201,7 @@ def _resolve(
             lines.update(len(done), step=verb)
     skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
     document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}
-    print_result(document, f"{counted(len(done), noun)} {'would be ' if dry_run else ''}{verb}", as_json=as_json)
+    print_result(document, f"{counted(len(done), noun)} {'would be ' if dry_run else ''}{verb}")
     if unfit:
         raise DeadLetterNotFoundError("; ".join(unfit))
     for job_id, reason in conflicts.items():

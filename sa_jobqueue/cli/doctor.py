@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sa_jobqueue.cli._doctor import Check, Status, application, examine
 from sa_jobqueue.cli._options import app_option, json_option, listen_url_option, parse_url, url_option
-from sa_jobqueue.cli._output import console, print_json, shown
+from sa_jobqueue.cli._output import print_result, shown
 from sa_jobqueue.migrations.grants import RIGHTS
 
 _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "bold red"}
@@ -29,7 +29,7 @@ _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "b
 @listen_url_option
 @url_option
 @app_option
-def doctor(*, url: str | None, app: str | None, as_json: bool, role: str, listen_url: str | None) -> None:
+def doctor(*, url: str | None, app: str | None, role: str, listen_url: str | None) -> None:
     """Check an installation: application, versions, settings, tables, privileges, pooler and clock; print what to change.
 
     Changes nothing. Run it where the worker runs, with the worker's URL. Exit status: 0 without errors, 1 with errors.
@@ -38,10 +38,8 @@ def doctor(*, url: str | None, app: str | None, as_json: bool, role: str, listen
     checks, model = application(app, role)
     checks += examine(address, model, role=role, listen_url=direct)
     failed = any(check.status is Status.ERROR for check in checks)
-    if as_json:
-        print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
-    else:
-        console().print(Group(*(line for check in checks for line in _lines(check))))
+    document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    print_result(document, Group(*(line for check in checks for line in _lines(check))))
     raise click.exceptions.Exit(int(failed))
 
 

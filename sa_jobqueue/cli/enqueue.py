@@ -43,7 +43,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 @json_option
 def enqueue(
     *, type_name: str, payload: Any, app: str | None, url: str | None, delay: timedelta | None, at: datetime | None,
-    as_json: bool, **options: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Enqueue one job of TYPE with a JSON payload, and print its id. With - the payload is read from standard input.
 
@@ -68,4 +68,4 @@ def enqueue(
         job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue
         session.commit()
-    print_result({"id": job_id, "type_name": type_name, "queue": queue}, str(job_id), as_json=as_json)
+    print_result({"id": job_id, "type_name": type_name, "queue": queue}, str(job_id))

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, reading
-from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
+from sa_jobqueue.cli._output import fields_of, print_result, shown
 from sa_jobqueue.operations import Explanation, explain_job
 from sa_jobqueue.policies.fairness import QueueKey
 
@@ -23,21 +23,15 @@ _DEEP: Final = 4
 @click.argument("job_id", metavar="JOB_ID")
 @heartbeat_timeout_option
 @reading
-def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta, as_json: bool) -> None:
+def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
     with database.session() as session:
         found = explain_job(session, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout, model=database.model)
-    if as_json:
-        print_json(_document(found))
-        return
-    echo(found.sentence)
     place = QueueKey(found.queue, found.fairness_key).label
     title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
-    print_fields(title, found.evidence)
-    if found.blockers:
-        tree = Tree(Text("waits for"))
-        _grow(tree, found, _DEEP)
-        console().print(tree)
+    tree = Tree(Text("waits for"))
+    _grow(tree, found, _DEEP)
+    print_result(_document(found), found.sentence, fields_of(title, found.evidence), *([tree] if found.blockers else ()))
 
 
 def _state(of: Explanation) -> str:

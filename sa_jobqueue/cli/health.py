@@ -25,7 +25,7 @@ from sa_jobqueue.cli._options import (
     window_option,
     with_database,
 )
-from sa_jobqueue.cli._output import console, fields_of, print_json, shown, table_of
+from sa_jobqueue.cli._output import console, fields_of, is_json, print_json, print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, get_thresholds
@@ -110,7 +110,7 @@ def threshold(given: Any) -> tuple[str, Any]:
 @click.option("--times", type=int, hidden=True)
 @with_database
 def health(
-    database: Database, /, *, as_json: bool, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
+    database: Database, /, *, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
     times: int | None, **options: timedelta,
 ) -> None:  # fmt: skip
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
@@ -128,15 +128,15 @@ def health(
     def read() -> Health:
         return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)
 
-    live = Live(console=console(), auto_refresh=False) if watch and not as_json else None
+    live = Live(console=console(), auto_refresh=False) if watch and not is_json() else None
     with live or nullcontext():
         for last in _watched(read, interval, times if watch else 1):
             if live is not None:
                 live.update(rendered(last), refresh=True)
-            elif as_json:
-                print_json(document(last), indent=None if watch else 2)
+            elif watch:
+                print_json(document(last), indent=None)
             else:
-                console().print(rendered(last))
+                print_result(document(last), rendered(last))
     raise click.exceptions.Exit(last.severity)
 
 

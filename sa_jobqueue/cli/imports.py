@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, inspect, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, stacked, url_option
-from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
+from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacted
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.models import JobMixin
@@ -277,7 +277,7 @@ def pgqueuer(**options: Any) -> None:
 
 def _run(
     source: Source, *, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str = "",
-    partial: bool, dry_run: bool, by: str, as_json: bool,
+    partial: bool, dry_run: bool, by: str,
 ) -> None:  # fmt: skip
     with application_session(app, url) as (jobs, session), session.begin() as transaction:
         types = _types(jobs, pairs)
@@ -290,8 +290,9 @@ def _run(
             transaction.rollback()
         else:
             record(session, "import_jobs", by=by, ids=move.ids, model=jobs.model, source=source.name, types=types)
-    _print(tasks, others, source, as_json=as_json, dry_run=dry_run, is_refused=is_refused)
+    _print(tasks, others, source, dry_run=dry_run, is_refused=is_refused)
     if is_refused:
+        echo("Nothing was changed. Correct these jobs, or pass --partial to move the rest.", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -312,33 +313,26 @@ def _names(jobs: JobQueue[Any]) -> set[str]:
     return {handler.name for handler in jobs}
 
 
-def _print(
-    tasks: list[TaskCounts], others: dict[str, int], source: Source, *, as_json: bool, dry_run: bool, is_refused: bool
-) -> None:
+def _print(tasks: list[TaskCounts], others: dict[str, int], source: Source, *, dry_run: bool, is_refused: bool) -> None:
     moved, left = sum(counts.moved for counts in tasks), sum(counts.left for counts in tasks)
-    if as_json:
-        document = {"source": source.name, "dry_run": dry_run, "committed": not (dry_run or is_refused)}
-        print_json(document | {"moved": moved, "left": left, "other": others, "tasks": [_row(counts) for counts in tasks]})
-        return
+    document = {"source": source.name, "dry_run": dry_run, "committed": not (dry_run or is_refused)}
+    document |= {"moved": moved, "left": left, "other": others, "tasks": [_row(counts) for counts in tasks]}
     title = f"{counted(moved, 'job')} {'would be moved' if dry_run or is_refused else 'moved'}"
     if left:
         title += f", {left} cannot be"
     headings = ["task", "type", "waiting", "movable" if dry_run or is_refused else "moved", "duplicates", "left"]
-    print_table(
-        title, headings, [(one.task, one.type_name, one.waiting, one.moved, one.duplicates, one.left) for one in tasks]
-    )
+    rows = [(one.task, one.type_name, one.waiting, one.moved, one.duplicates, one.left) for one in tasks]
+    lines: list[str] = []
     for one in tasks:
         for reason, ids in one.reasons.items():
             named = ", ".join(str(job_id) for job_id in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
-            echo(f"{one.task}: {counted(len(ids), 'job')} left: {reason} (ids {named})")
+            lines.append(f"{one.task}: {counted(len(ids), 'job')} left: {reason} (ids {named})")
         if one.priority_changed:
             bound = f"its nearest bound of {MIN_PRIORITY} to {MAX_PRIORITY}"
-            echo(f"{one.task}: {counted(one.priority_changed, 'job')} whose priority becomes {bound}")
+            lines.append(f"{one.task}: {counted(one.priority_changed, 'job')} whose priority becomes {bound}")
     if others:
-        echo(f"not looked at in {source.name}: " + ", ".join(f"{count} {status}" for status, count in others.items()))
-    if is_refused:
-        advice = "Nothing was changed. Correct these jobs, or pass --partial to move the rest."
-        console(stderr=True).print(advice)
+        lines.append(f"not looked at in {source.name}: " + ", ".join(f"{n} {status}" for status, n in others.items()))
+    print_result(document, table_of(title, headings, rows), *lines)
 
 
 def _row(counts: TaskCounts) -> dict[str, Any]:

@@ -8,13 +8,17 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import click
+from sqlalchemy import type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
+from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
     chain_option,
     changing,
     fairness_key_option,
+    json_document,
+    number_option,
     one_of,
     only,
     queue_option,
@@ -24,18 +28,18 @@ from sa_jobqueue.cli._options import (
     yes_option,
 )
 from sa_jobqueue.cli._output import (
+    Columns,
     counted,
-    echo,
     first_line,
     print_changed,
-    print_json,
-    print_record,
     print_result,
+    record_of,
     row_of,
     shown,
+    table_of,
 )
-from sa_jobqueue.cli.chains import JOB_COLUMNS, blocker_row, blockers_of, print_blockers
-from sa_jobqueue.cli.priorities import priority
+from sa_jobqueue.cli.chains import BLOCKERS, JOB_COLUMNS, blocker_row, blockers_of
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.display.redaction import redacted
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
@@ -50,10 +54,11 @@ from sa_jobqueue.operations import (
     list_jobs,
     list_steps,
     redrive_dead_letters,
+    set_priority,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import MAX_PAGE, every_item
-from sa_jobqueue.types import ENDED, JobStatus
+from sa_jobqueue.operations.pages import MAX_PAGE, every_item, every_page
+from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
 _PAYLOADS: Final = ("input", "output", "last_error")
@@ -86,9 +91,6 @@ def jobs() -> None:
     """List, show, retry and cancel jobs, and change their priority."""
 
 
-jobs.add_command(priority)
-
-
 @jobs.command("list")
 @status_option
 @type_option
@@ -105,7 +107,7 @@ def list_(database: Database, /, **given: Any) -> None:
 @jobs.command()
 @click.argument("job_id", metavar="ID")
 @reading
-def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
+def show(database: Database, /, *, job_id: str) -> None:
     """Show one job with its payload, progress, chain, blockers, steps, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
@@ -122,40 +124,33 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         blockers = blockers_of(session, database, job)
         progress = get_progress(session, found, model=database.model)
         steps = list_steps(session, found, model=database.model)
-    if as_json:
-        document = {
-            "job": row_of(job),
-            "progress": None if progress is None else asdict(progress),
-            "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
-            "blockers": [blocker_row(blocker) for blocker in blockers],
-            "steps": [row_of(step, type_name=job.type_name) for step in steps],
-            "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
-            "dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in dead_letters],
-        }
-        print_json(document)
-        return
-    print_record(f"job {job.id}", row_of(job))
-    if progress is not None:
-        echo(f"progress: {progress}, as of {shown(progress.as_of)}")
-    echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
-    if blockers:
-        print_blockers(blockers)
+    document = {
+        "job": row_of(job),
+        "progress": None if progress is None else asdict(progress),
+        "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
+        "blockers": [blocker_row(blocker) for blocker in blockers],
+        "steps": [row_of(step, type_name=job.type_name) for step in steps],
+        "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
+        "dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in dead_letters],
+    }
+    parts = record_of(f"job {job.id}", row_of(job))
+    parts += [] if progress is None else [f"progress: {progress}, as of {shown(progress.as_of)}"]
+    parts.append(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
     result: Columns = {"result": lambda one: json.dumps(redacted(job.type_name, one.output), ensure_ascii=False)[:100]}
     reason: Columns = {"error": lambda one: first_line(one.error, job.type_name)}
     tables: dict[str, tuple[Columns, Sequence[Any]]] = {
+        "blocked by": (BLOCKERS, blockers),
         "steps": ({**_STEPS, **result}, steps),
         "unsuccessful attempts": ({**_ATTEMPTS, **reason}, attempts),
         "dead letters": (_DEATHS, dead_letters),
     }
-    for title, (columns, rows) in tables.items():
-        if rows:
-            print_rows(title, columns, rows)
+    print_result(document, *parts, *(table_of(title, columns, rows) for title, (columns, rows) in tables.items() if rows))
 
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @changing
-def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
+def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
     given, model = database.job_ids(ids), database.model
     with database.session() as session, session.begin():
@@ -176,7 +171,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
             raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
     due, again, would = counted(len(pending), "pending job"), counted(len(redriven), "dead job"), "would be " * dry_run
     document = {f"{would}triggered".replace(" ", "_"): pending, f"{would}redriven".replace(" ", "_"): redriven}
-    print_result(document, f"{due} {would}triggered, {again} {would}redriven", as_json=as_json)
+    print_result(document, f"{due} {would}triggered, {again} {would}redriven")
 
 
 @jobs.command()
@@ -186,9 +181,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
 @queue_option
 @yes_option
 @changing
-def cancel(
-    database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: bool, by: str, as_json: bool, **filters: Any
-) -> None:
+def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: bool, by: str, **filters: Any) -> None:
     """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped.
 
     \b
@@ -212,4 +205,44 @@ def cancel(
             page = given[start : start + MAX_PAGE]
             cancelled += cancel_jobs(session, page, by=by, dry_run=dry_run, model=database.model).ids
             session.commit()
-    print_changed("job", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
+    print_changed("job", cancelled, "cancelled", dry_run=dry_run)
+
+
+@jobs.command()
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@number_option("--to", "New priority, -9 to 9; larger runs first.", least=MIN_PRIORITY, most=MAX_PRIORITY, required=True)
+@chain_option
+@type_option
+@queue_option
+@click.option(
+    "--payload", type=json_document, metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'."
+)
+@changing
+def priority(
+    database: Database, /, *, ids: tuple[str, ...], to: int, chain_ids: tuple[str, ...], types: tuple[str, ...],
+    queues: tuple[str, ...], payload: Any, dry_run: bool, by: str,
+) -> None:  # fmt: skip
+    """Change the priority of waiting jobs, by id or by filters.
+
+    Changes a thousand jobs per transaction. Workers use the new priority from their next claim on. Running jobs are not
+    changed.
+
+    \b
+    Example:
+      sa-jobqueue jobs priority --to 9 --queue imports --payload '{"tenant": 2}'
+    """
+    model = database.model
+    if not (ids or chain_ids or types or queues) and payload is None:
+        raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
+    chosen: dict[str, Any] = {"ids": database.job_ids(ids), "chain_ids": database.job_ids(chain_ids)}
+    where = JobFilter(**chosen, types=types, queues=queues, statuses=sorted(INITIAL))
+    matching = None if payload is None else model.input.contains(type_coerce(payload, JSONB))
+    changed = 0
+    options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
+    with database.session() as session, ProgressLines("priority") as lines:
+        for page in every_page(lambda after: set_priority(session, to, after=after, **options)):
+            session.commit()
+            changed += page.changed
+            lines.update(changed, step="jobs changed")
+    text = f"{counted(changed, 'job')} {'would be changed' if dry_run else 'changed'} to priority {to}"
+    print_result({"priority": to, "dry_run": dry_run, "jobs": changed}, text)

@@ -8,9 +8,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
+from rich.console import RenderableType
+from rich.text import Text
 
 from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, reading
-from sa_jobqueue.cli._output import console, print_json, print_result, print_table, shown
+from sa_jobqueue.cli._output import print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
@@ -24,13 +26,13 @@ _lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait f
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @_lock_timeout
 @reading
-def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: timedelta, as_json: bool) -> None:
+def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: timedelta) -> None:
     """Vacuum the job tables, by default all, and report dead rows that could not be removed and why.
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
     done = maintenance.vacuum(database.engine(), tables=tables, lock_timeout=lock_timeout, model=database.model)
-    _print(done, [], as_json=as_json)
+    _print(done, [])
 
 
 @click.command()
@@ -38,7 +40,7 @@ def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: time
 @click.option("--all", "every", is_flag=True, help="Rebuild all indexes of the queue.")
 @_lock_timeout
 @reading
-def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta, as_json: bool) -> None:
+def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta) -> None:
     """Rebuild indexes concurrently, one after the other.
 
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
@@ -46,14 +48,14 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     """
     engine, model = database.engine(), database.model
     done = maintenance.reindex(engine, indexes=indexes, every=every, lock_timeout=lock_timeout, model=model)
-    _print([], done, as_json=as_json)
+    _print([], done)
 
 
 @click.command()
 @dry_run_option
 @_lock_timeout
 @reading
-def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, as_json: bool) -> None:
+def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta) -> None:
     """Vacuum tables with many dead rows, and rebuild indexes that are mostly bloat."""
     engine = database.engine()
     seen = health(engine, model=database.model)
@@ -61,32 +63,30 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
     indexes = [index.name for index in seen.indexes if maintenance.worth_rebuilding(index)]
     if dry_run:
         rows = [f"vacuum {name}" for name in tables] + [f"reindex {name}" for name in indexes]
-        print_result({"vacuum": tables, "reindex": indexes}, *(rows or ["nothing to do"]), as_json=as_json)
+        print_result({"vacuum": tables, "reindex": indexes}, *(rows or ["nothing to do"]))
         return
     options: dict[str, Any] = {"lock_timeout": lock_timeout, "model": database.model}
     vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
     # After the vacuum, which may already have freed bloat of an index.
     reindexed = maintenance.reindex(engine, **options)
-    _print(vacuumed, reindexed, as_json=as_json)
+    _print(vacuumed, reindexed)
 
 
-def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"vacuumed": [asdict(one) for one in vacuumed], "reindexed": [asdict(one) for one in reindexed]})
-    else:
-        if vacuumed:
-            headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "skipped because"]
-            print_table("vacuumed", headings, [_cells(one, one.table, one.dead_before, one.dead_after) for one in vacuumed])
-        if reindexed:
-            headings = ["index", "table", "size before", "size after", "seconds", "skipped because"]
-            print_table("rebuilt", headings, [_cells(one, one.index, one.table) for one in reindexed])
-        if not vacuumed and not reindexed:
-            console().print("nothing to do")
-        for one in vacuumed:
-            if one.kept_for is not None:
-                held = "" if one.kept_for.held_for is None else f", open for {span(one.kept_for.held_for)}"
-                words = f"{one.dead_after:,} dead rows of {one.table} are kept by {described(one.kept_for)}{held}"
-                console().print(shown(words), style="yellow", markup=False, soft_wrap=True)
+def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed]) -> None:
+    parts: list[RenderableType] = [] if vacuumed or reindexed else ["nothing to do"]
+    if vacuumed:
+        headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "skipped because"]
+        rows = [_cells(one, one.table, one.dead_before, one.dead_after) for one in vacuumed]
+        parts.append(table_of("vacuumed", headings, rows))
+    if reindexed:
+        headings = ["index", "table", "size before", "size after", "seconds", "skipped because"]
+        parts.append(table_of("rebuilt", headings, [_cells(one, one.index, one.table) for one in reindexed]))
+    for one in vacuumed:
+        if one.kept_for is not None:
+            held = "" if one.kept_for.held_for is None else f", open for {span(one.kept_for.held_for)}"
+            words = f"{one.dead_after:,} dead rows of {one.table} are kept by {described(one.kept_for)}{held}"
+            parts.append(Text(shown(words), style="yellow"))
+    print_result({"vacuumed": [asdict(one) for one in vacuumed], "reindexed": [asdict(one) for one in reindexed]}, *parts)
     if any(one.skipped for one in vacuumed) or any(one.skipped for one in reindexed):
         raise click.exceptions.Exit(1)
 

@@ -36,13 +36,13 @@ def migrate() -> None:
 @_to
 @_patience
 @reading
-def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
+def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta) -> None:
     """Upgrade the tables to a version. Does nothing if they have it, so it is safe at every start of a program.
 
     First it creates columns and indexes without blocking the queue, as `prepare` does.
     """
     _prepare(database, to_version, patience)
-    with _changing(database, as_json=as_json) as connection:
+    with _changing(database) as connection:
         runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
@@ -50,13 +50,13 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
 @_to
 @_patience
 @reading
-def prepare(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
+def prepare(database: Database, /, *, to_version: int | None, patience: timedelta) -> None:
     """Create the new columns and indexes of a version in advance, without blocking the queue.
 
     For large tables, before `alembic upgrade head`: it keeps the migration's own locks short.
     """
     made = _prepare(database, to_version, patience)
-    print_result({"made": made}, f"created {', '.join(made)}" if made else "nothing to prepare", as_json=as_json)
+    print_result({"made": made}, f"created {', '.join(made)}" if made else "nothing to prepare")
 
 
 @migrate.command()
@@ -66,25 +66,25 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
 @yes_option
 @_patience
 @reading
-def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta, as_json: bool) -> None:
+def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta) -> None:
     """Downgrade the tables to a version. Downgrading to 0 deletes every job."""
     if not yes:
         lost = "deletes every job" if to_version == 0 else "may drop columns with their data"
         table = database.model.__jobqueue__.qualified("job")
         click.confirm(f"Downgrading {table} to version {to_version} {lost}. Continue?", abort=True, err=True)
-    with _changing(database, as_json=as_json) as connection:
+    with _changing(database) as connection:
         runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @migrate.command()
 @reading
-def version(database: Database, /, *, as_json: bool) -> None:
+def version(database: Database, /) -> None:
     """Show the version of the tables and the latest one; 0 means that there are no tables."""
     with database.connection() as connection:
         found = _versions(connection, database)
     lines = [f"{_table(database, unit)} is at version {version}; the latest is {LATEST}" for unit, version in found.items()]
     document = {"version": found["queue"], "pipeline": found.get("pipeline"), "latest": LATEST}
-    print_result(document, *lines, as_json=as_json)
+    print_result(document, *lines)
 
 
 @migrate.command()
@@ -117,7 +117,7 @@ def _prepare(database: Database, to_version: int | None, patience: timedelta) ->
 
 
 @contextmanager
-def _changing(database: Database, *, as_json: bool) -> Iterator[Connection]:
+def _changing(database: Database) -> Iterator[Connection]:
     """Yield a connection in a transaction, then print the versions before and after it."""
     with database.connection() as connection, connection.begin():
         before = _versions(connection, database)
@@ -130,7 +130,7 @@ def _changing(database: Database, *, as_json: bool) -> Iterator[Connection]:
         same = f"already at version {change['to']}"
         lines.append(f"{_table(database, unit)} is {same if change['from'] == change['to'] else changed}")
     document = {**changes["queue"], "pipeline": changes.get("pipeline")}
-    print_result(document, *lines, as_json=as_json)
+    print_result(document, *lines)
 
 
 def _versions(connection: Connection, database: Database) -> dict[Unit, int]:

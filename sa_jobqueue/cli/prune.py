@@ -21,7 +21,7 @@ from sa_jobqueue.cli._options import (
     parse_url,
     url_option,
 )
-from sa_jobqueue.cli._output import counted, print_json, print_table
+from sa_jobqueue.cli._output import counted, print_result, table_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations import PruneCursor, prune_dead_letters
@@ -46,7 +46,7 @@ _PATIENCE: Final = 2
 @json_option
 def prune(
     *, url: str | None, app: str | None, older_than: timedelta | None, statuses: tuple[str, ...], types: tuple[str, ...],
-    dry_run: bool, as_json: bool,
+    dry_run: bool,
 ) -> None:  # fmt: skip
     """Delete chains that ended before a given age, one page per transaction. Locked chains are skipped.
 
@@ -82,17 +82,14 @@ def prune(
         letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model) if is_whole else 0
     totals.update(chains=chains.total(), dead_letters=letters)
     kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
-    if as_json:
-        by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
-        print_json({"dry_run": dry_run} | totals | {"by": by_kind})
-        return
+    by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
     title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
     title += "would be deleted" if dry_run else "deleted"
     if letters:
         title += f", and {counted(letters, 'dead letter')}"
     if totals["kept"]:
         title += f"; {counted(totals['kept'], 'chain')} kept for now: other chains refer to them, or their rows are locked"
-    print_table(title, ["type", "status", "chains"], kinds)
+    print_result({"dry_run": dry_run} | totals | {"by": by_kind}, table_of(title, ["type", "status", "chains"], kinds))
 
 
 def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: JobClass) -> int:

@@ -9,10 +9,9 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._limits import rate_text
-from sa_jobqueue.cli._named import NamedRows
+from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.cli._options import Database, duration_option, reading
-from sa_jobqueue.cli._output import counted, echo, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, print_result, shown, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
@@ -75,19 +74,17 @@ _rows.add_change("resume", resume_queues, "Resume paused queues.")
 @queues.command("shares")
 @duration_option("--window", "Period whose started jobs are counted.", default=timedelta(minutes=1))
 @reading
-def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
+def shares_(database: Database, /, *, window: timedelta) -> None:
     """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
     with database.session() as session:
         found = shares(session, window=window, model=database.model)
-    if as_json:
-        document: dict[str, Any] = {"window": found.window, "is_partial": found.is_partial}
-        for kind, of in (("queues", found.queues), ("keys", found.keys)):
-            document[kind] = [asdict(one) | {"is_starving": one.is_starving} for one in of]
-        print_json(document)
-        return
+    document: dict[str, Any] = {"window": found.window, "is_partial": found.is_partial}
+    for kind, of in (("queues", found.queues), ("keys", found.keys)):
+        document[kind] = [asdict(one) | {"is_starving": one.is_starving} for one in of]
     headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "state")
     rows = [_share(one, "all") for one in found.queues] + [_share(one, "none") for one in found.keys]
-    print_table(f"jobs started within {span(window)}{', at least' if found.is_partial else ''}", headings, rows)
+    title = f"jobs started within {span(window)}{', at least' if found.is_partial else ''}"
+    print_result(document, table_of(title, headings, rows))
 
 
 def _share(one: Share, without_key: str) -> tuple[Any, ...]:
@@ -102,20 +99,16 @@ def _sync(session: Session, jobs: JobQueue[Any], by: str) -> SyncedQueues:
     return sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
 
 
-def _print_synced(synced: SyncedQueues, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}
-        print_json(asdict(replace(synced, changed={})) | {"changed": changed, "dry_run": dry_run})
-        return
+def _print_synced(synced: SyncedQueues, *, dry_run: bool) -> None:
+    changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}
     would = "would be " if dry_run else ""
-    for name in synced.created:
-        echo(f"{name}: {would}created")
+    lines = [f"{name}: {would}created" for name in synced.created]
     for name, what in synced.changed.items():
         changes = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
-        echo(f"{name}: {would}changed: {changes}")
-    for name in synced.undeclared:
-        echo(f"{name}: not declared, not changed")
-    echo(f"{counted(len(synced.unchanged), 'queue')} unchanged")
+        lines.append(f"{name}: {would}changed: {changes}")
+    lines += [f"{name}: not declared, not changed" for name in synced.undeclared]
+    lines.append(f"{counted(len(synced.unchanged), 'queue')} unchanged")
+    print_result(asdict(replace(synced, changed={})) | {"changed": changed, "dry_run": dry_run}, *lines)
 
 
 _rows.add_sync(

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import Database, changing, instant, number_option, reading
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_result, print_table, shown
+from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
@@ -68,15 +68,11 @@ _rows.add_change(
 @schedules.command()
 @click.argument("name")
 @reading
-def explain(database: Database, /, *, name: str, as_json: bool) -> None:
+def explain(database: Database, /, *, name: str) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
     with database.session() as session:
         found = explain_schedule(session, name, model=database.model)
-    if as_json:
-        print_json(asdict(found))
-        return
-    echo(found.sentence)
-    print_fields(f"schedule {name} ({found.cause})", found.evidence)
+    print_result(asdict(found), found.sentence, fields_of(f"schedule {name} ({found.cause})", found.evidence))
 
 
 @schedules.command("next")
@@ -84,17 +80,15 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
 @number_option("--count", "Number of times to list.", least=1, most=1000, default=10)
 @click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
 @reading
-def next_(database: Database, /, *, name: str, count: int, after: datetime | None, as_json: bool) -> None:
+def next_(database: Database, /, *, name: str, count: int, after: datetime | None) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
         one = get_schedule(session, name, model=database.model)
         times = one.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
-    if as_json:
-        print_json({"schedule": name, "times": times})
-        return
     zone = ZoneInfo(one.time_zone)
     rows = [(time.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z"), time.astimezone(UTC)) for time in times]
-    print_table(f"schedule {name}: {one.cron}, {one.in_words}", (one.time_zone, "UTC"), rows)
+    title = f"schedule {name}: {one.cron}, {one.in_words}"
+    print_result({"schedule": name, "times": times}, table_of(title, (one.time_zone, "UTC"), rows))
 
 
 @schedules.command()
@@ -104,7 +98,7 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 )
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
 @changing
-def run(database: Database, /, *, name: str, dry_run: bool, by: str, as_json: bool, **period: datetime | None) -> None:
+def run(database: Database, /, *, name: str, dry_run: bool, by: str, **period: datetime | None) -> None:
     """Enqueue a schedule's job now, or the jobs of a past period. The next regular time does not change.
 
     \b
@@ -116,20 +110,19 @@ def run(database: Database, /, *, name: str, dry_run: bool, by: str, as_json: bo
         session.commit()
     count = counted(len(made), "job")
     if dry_run:
-        print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued", as_json=as_json)
-        return
-    print_result({"jobs": made}, f"{count} enqueued", *map(str, made), as_json=as_json)
+        print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued")
+    else:
+        print_result({"jobs": made}, f"{count} enqueued", *map(str, made))
 
 
-def _print_synced(synced: Any, *, dry_run: bool, as_json: bool) -> None:
+def _print_synced(synced: Any, *, dry_run: bool) -> None:
     document: dict[str, Any] = asdict(synced)
-    if as_json:
-        print_json(document)
-        return
-    for what in ("created", "changed", "unchanged"):
-        echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(document[what]) or 'none'}")
-    for name, type_name in synced.undeclared.items():
-        echo(f"not declared, not changed: {name} (job type {type_name})", err=True)
+    lines = [
+        f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(document[what]) or 'none'}"
+        for what in ("created", "changed", "unchanged")
+    ]
+    lines += [f"not declared, not changed: {name} (job type {kind})" for name, kind in synced.undeclared.items()]
+    print_result(document | {"dry_run": dry_run}, *lines)
 
 
 _rows.add_sync(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sa_jobqueue.cli._options import Database, by_option, reading
-from sa_jobqueue.cli._output import print_json, print_table
+from sa_jobqueue.cli._output import print_result, table_of
 from sa_jobqueue.cli.health import threshold
 from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
 from sa_jobqueue.observe.health.thresholds import KINDS
@@ -21,10 +21,10 @@ def thresholds() -> None:
 
 @thresholds.command("list")
 @reading
-def list_(database: Database, /, *, as_json: bool) -> None:
+def list_(database: Database, /) -> None:
     """List the thresholds: those of all queues, and those of single queues that differ."""
     with database.session() as session:
-        _show(get_thresholds(session, model=database.model), as_json)
+        _show(get_thresholds(session, model=database.model))
 
 
 @thresholds.command("set")
@@ -32,7 +32,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @click.option("--queue", default="", metavar="QUEUE", help="Only for this queue.  [default: all others]")
 @by_option
 @reading
-def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str, as_json: bool) -> None:
+def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str) -> None:
     """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
 
     \b
@@ -44,15 +44,13 @@ def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str, 
     with database.session() as session:
         stored = set_thresholds(session, values, queue=queue, by=by, model=database.model)
         session.commit()
-    _show(stored, as_json)
+    _show(stored)
 
 
-def _show(stored: Thresholds, as_json: bool) -> None:
+def _show(stored: Thresholds) -> None:
     rows = list(_rows(stored))
-    if as_json:
-        print_json({"thresholds": [dict(zip(("name", "queue", "value", "default"), row, strict=True)) for row in rows]})
-    else:
-        print_table("thresholds", ["threshold", "queue", "value", "default"], rows)
+    document = {"thresholds": [dict(zip(("name", "queue", "value", "default"), row, strict=True)) for row in rows]}
+    print_result(document, table_of("thresholds", ["threshold", "queue", "value", "default"], rows))
 
 
 def _rows(stored: Thresholds) -> Iterator[tuple[str, str | None, Any, Any]]:

@@ -11,7 +11,7 @@ from rich.tree import Tree
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, number_option, reading
-from sa_jobqueue.cli._output import console, first_line, print_json, shown
+from sa_jobqueue.cli._output import first_line, print_result, shown
 from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.types import JobStatus
@@ -27,7 +27,7 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 @click.argument("chain_id", metavar="ID")
 @number_option("--depth", "Levels of blockers to follow.", least=0, most=20, default=3)
 @reading
-def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
+def trace(database: Database, /, *, chain_id: str, depth: int) -> None:
     """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
 
     ID is the id of its first job. Times are seconds since the chain was enqueued. The data is read from the job tables,
@@ -35,12 +35,9 @@ def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) ->
     """
     with database.session() as session:
         found = _Reader(session, database.model).chain(database.job_id(chain_id), depth)
-    if as_json:
-        print_json(found)
-        return
     tree = Tree(_heading(found))
     _grow(tree, found, found["created_at"])
-    console().print(tree)
+    print_result(found, tree)
 
 
 class _Reader:

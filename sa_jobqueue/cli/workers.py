@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import print_rows
 from sa_jobqueue.cli._options import (
     Database,
     by_option,
@@ -20,7 +19,7 @@ from sa_jobqueue.cli._options import (
     only,
     reading,
 )
-from sa_jobqueue.cli._output import counted, echo, print_json, print_result
+from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
@@ -54,13 +53,10 @@ def workers() -> None:
 @_queue_option
 @heartbeat_timeout_option
 @reading
-def list_(database: Database, /, *, heartbeat_timeout: timedelta, as_json: bool, **filters: tuple[str, ...]) -> None:
+def list_(database: Database, /, *, heartbeat_timeout: timedelta, **filters: tuple[str, ...]) -> None:
     """List workers with their last reported state, silent ones first: dead or frozen, their heartbeat is overdue."""
     with database.session() as session:
         found = _every_worker(session, database, WorkerFilter(**filters))
-    if as_json:
-        print_json({"workers": [asdict(worker) for worker in found]})
-        return
 
     def state(one: WorkerStatus) -> str:
         if one.silent_for > heartbeat_timeout:
@@ -68,7 +64,8 @@ def list_(database: Database, /, *, heartbeat_timeout: timedelta, as_json: bool,
         return f"failing ({one.failure})" if one.failure else one.state
 
     worst_first = sorted(found, key=lambda one: (-max(one.silent_for, heartbeat_timeout), -one.stuck_threads, one.id))
-    print_rows(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)
+    table = table_of(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)
+    print_result({"workers": [asdict(worker) for worker in found]}, table)
 
 
 def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:
@@ -85,7 +82,7 @@ def _every_worker(session: Session, database: Database, where: WorkerFilter) -> 
 )
 @changing
 def drain(
-    database: Database, /, *, everybody: bool, wait: timedelta | None, dry_run: bool, by: str, as_json: bool,
+    database: Database, /, *, everybody: bool, wait: timedelta | None, dry_run: bool, by: str,
     **filters: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Drain workers: they stop claiming, finish running jobs and exit. A service manager may restart them.
@@ -103,7 +100,7 @@ def drain(
         left = _wait(session, database, asked, wait) if wait is not None and asked and not dry_run else None
     document = {"would_drain" if dry_run else "asked_to_drain": asked} | ({} if left is None else {"still_there": left})
     text = f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain"
-    print_result(document, text, as_json=as_json)
+    print_result(document, text)
     for worker_id in left or ():
         echo(f"worker {worker_id} has not stopped", err=True)
     if left:
@@ -115,7 +112,7 @@ def drain(
 @click.argument("number", metavar="[N]", type=int, required=False)
 @by_option
 @reading
-def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str, as_json: bool) -> None:
+def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
     with database.session() as session:
         asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
@@ -123,7 +120,7 @@ def concurrency(database: Database, /, *, worker_id: str, number: int | None, by
     if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
     text = f"requested concurrency of worker {worker_id}: {'its initial value' if number is None else number}"
-    print_result({"worker": worker_id, "concurrency_requested": number}, text, as_json=as_json)
+    print_result({"worker": worker_id, "concurrency_requested": number}, text)
 
 
 def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:

@@ -19,7 +19,7 @@ from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
-from sa_jobqueue.db.urls import for_psycopg
+from sa_jobqueue.db.urls import for_psycopg, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.errors.drivers import RAW_ERRORS
 from sa_jobqueue.payloads import read_json
@@ -278,9 +278,4 @@ def noticing_death(patience: timedelta) -> dict[str, Any]:
 def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:
     """Return our error for one that means the database cannot be reached. The URL is shown without its passwords."""
     reason = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
-    return DatabaseUnavailableError(f"cannot use {shown(url)}: {reason}")
-
-
-def shown(url: URL) -> str:
-    """Return a URL for people, without its passwords: libpq takes them among the parameters as well."""
-    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
+    return DatabaseUnavailableError(f"cannot use {shown_url(url)}: {reason}")

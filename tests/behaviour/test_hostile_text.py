@@ -64,7 +64,6 @@ COMMANDS = {
     "jobs cancel": ["{gone}"],
     "chains list": ["--limit", "2"],
     "chains show": ["{dead}"],
-    "chains progress": ["{blocked}"],
     "chains cancel": ["{gone}"],
     "chains delete": ["{dead}", "--yes"],
     "schedules list": [],

@@ -20,7 +20,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, headings: Sequence[str], rows: Sequ
     written = io.StringIO()
     terminal = Console(file=written, width=WIDTH, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(_output, "console", lambda *, stderr=False: terminal)
-    _output.print_table("rows", headings, rows)
+    _output.console().print(_output.table_of("rows", headings, rows))
     return [line for line in written.getvalue().splitlines() if line]
 
 

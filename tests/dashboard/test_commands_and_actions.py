@@ -66,7 +66,7 @@ READS = {
         "jobs show",
         "explain",
     ),
-    *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
+    *("chains list", "chains show", "schedules explain", "schedules list", "schedules next"),
     *("schedules show", "thresholds list", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
     *("migrate version", "grants", "doctor"),

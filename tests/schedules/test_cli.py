@@ -69,6 +69,6 @@ def test_schedules_are_paused_resumed_run_and_deleted(run: Run, engine: Engine) 
     with engine.begin() as connection:
         old = "INSERT INTO schedule (name, type_name, cron, source) VALUES ('old', 't', '@daily', 'code')"
         connection.execute(text(old))
-    assert "not changed: old" in run("schedules", "sync", "nightly_app:jobs").stderr
+    assert "not changed: old" in run("schedules", "sync", "nightly_app:jobs").stdout
     assert "2 schedules deleted" in run("schedules", "delete", "nightly", "old").stdout
     assert document(run("schedules", "list", "--json")) == {"schedules": []}

@@ -23,11 +23,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, number_option, parse_url
-from sa_jobqueue.cli._output import echo, print_fields, print_json
+from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
 from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Job, SourceFile, count, count_file
-from sa_jobqueue.db.connections import shown
+from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations import runner
@@ -57,7 +57,7 @@ class DemoError(JobQueueError):
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @number_option("--files", "Maximum number of files.  [default: all]", least=50)
 @json_option
-def demo(*, url: str | None, with_dashboard: bool, files: int | None, as_json: bool) -> None:
+def demo(*, url: str | None, with_dashboard: bool, files: int | None) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
     Starts PostgreSQL and two worker processes, kills one of them, and checks the result against a count without the queue.
@@ -67,14 +67,14 @@ def demo(*, url: str | None, with_dashboard: bool, files: int | None, as_json: b
         require_extra()  # before a server is started: the error would stop it again
     # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    say = partial(echo, err=as_json)  # standard output is for the JSON document only
+    say = partial(echo, err=is_json())  # standard output is for the JSON document only
     given = "auto"
     if url:
         with Database(parse_url(url), Job).connection():
             given = parse_url(url).render_as_string(hide_password=False)
     with open_server(given, ServerOptions(settings={"shared_buffers": "64MB"})) as server, prepared(server.url) as engine:
         version = ".".join(map(str, server.version))
-        say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
+        say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown_url(make_url(server.url))}")
         with ExitStack() as stack:
             if with_dashboard:
                 app, token = make_app([make_url(server.url)], Job, read_only=False)
@@ -83,7 +83,7 @@ def demo(*, url: str | None, with_dashboard: bool, files: int | None, as_json: b
             with ProgressLines("demo", write=say, interval=1) as lines:
                 found = _run(engine, server.url, find(LIBRARY, files), lines)
             found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
-            print_json(found) if as_json else print_fields("sa-jobqueue demo", found)
+            print_result(found, fields_of("sa-jobqueue demo", found))
             if with_dashboard:
                 say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
                 with suppress(KeyboardInterrupt):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import click
+from rich.console import RenderableType
 
 from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.pipeline.cli._spark import spark_session
@@ -71,7 +72,6 @@ def archive(
     max_jobs: int,
     max_runs: int | None,
     abandon: UUID | None,
-    as_json: bool,
 ) -> None:
     """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
 
@@ -90,22 +90,22 @@ def archive(
         if runs is None:
             raise click.UsageError("--abandon goes with runs: sa-jobqueue archive runs --abandon RUN")
         abandon_run(database.url, abandon, model=database.model)
-        echo(f"run {abandon} given up; its chains are in the tables")
+        print_result({"abandoned": abandon}, f"run {abandon} given up; its chains are in the tables")
         return
     if runs is not None:
-        _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)], as_json=as_json)
+        _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)])
         return
     if before is None or (path is None and not dry_run):
         raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
     options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
     if dry_run or path is None:
         found = preview(database.url, before=before, model=database.model, options=options)
-        _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff), as_json=as_json)
+        _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff))
         return
     with _listener() as listener:
         given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
         report = _with_spark(database, path, **given) if engine == "spark" else _with_pyarrow(database, path, **given)
-    _print_report(report, as_json=as_json)
+    _print_report(report)
 
 
 def _with_pyarrow(database: Database, path: str, **given: Any) -> ArchiveReport:
@@ -149,40 +149,35 @@ def _unresolved(database: Database, cutoff: datetime) -> int:
         return len(list_dead_letters(session, where=where, limit=_COUNTED, model=database.model).items)
 
 
-def _print_preview(found: ArchivePreview, unresolved: int, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(found) | {"unresolved_dead_letters": unresolved})
-        return
+def _print_preview(found: ArchivePreview, unresolved: int) -> None:
     rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
     count = f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')}"
     title = f"{count} that ended before {shown(found.cutoff)} would be archived"
-    print_table(title, ["type", "month", "chains", "jobs"], rows)
-    _print_held(found)
+    parts = [table_of(title, ["type", "month", "chains", "jobs"], rows), *_held(found)]
     if unresolved:
         many = f"{'at least ' if unresolved == _COUNTED else ''}{counted(unresolved, 'dead letter')}"
-        echo(f"Chains with unresolved dead letters are kept: {many}. Redrive or dismiss them, or pass --include-dead.")
+        parts.append(
+            f"Chains with unresolved dead letters are kept: {many}. Redrive or dismiss them, or pass --include-dead."
+        )
+    print_result(asdict(found) | {"unresolved_dead_letters": unresolved}, *parts)
 
 
-def _print_report(report: ArchiveReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(report) | {"jobs_per_second": round(report.jobs / max(report.seconds, 0.001), 1)})
-        return
+def _print_report(report: ArchiveReport) -> None:
     fields = asdict(report) | {"seconds": round(report.seconds, 1)}
     del fields["held_by"]
-    print_fields(f"{counted(report.chains, 'chain')} archived", fields)
-    _print_held(report)
+    document = asdict(report) | {"jobs_per_second": round(report.jobs / max(report.seconds, 0.001), 1)}
+    print_result(document, fields_of(f"{counted(report.chains, 'chain')} archived", fields), *_held(report))
 
 
-def _print_held(found: ArchivePreview | ArchiveReport) -> None:
-    if found.held:
-        rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
-        title = f"{counted(found.held, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
-        print_table(title, ["chain", "referring job", "its chain"], rows)
+def _held(found: ArchivePreview | ArchiveReport) -> list[RenderableType]:
+    if not found.held:
+        return []
+    rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
+    title = f"{counted(found.held, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
+    return [table_of(title, ["chain", "referring job", "its chain"], rows)]
 
 
-def _print_runs(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"runs": rows})
-        return
+def _print_runs(rows: list[dict[str, Any]]) -> None:
     headings = ["id", "state", "engine", "path", "cutoff", "chains", "jobs", "retained", "started_at", "changed_at"]
-    print_table(counted(len(rows), "run"), headings, [[row[name] for name in headings] for row in rows])
+    cells = [[row[name] for name in headings] for row in rows]
+    print_result({"runs": rows}, table_of(counted(len(rows), "run"), headings, cells))

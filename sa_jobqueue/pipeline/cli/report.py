@@ -25,7 +25,7 @@ from sa_jobqueue.cli._options import (
     load_model,
     parse_url,
 )
-from sa_jobqueue.cli._output import echo, print_json
+from sa_jobqueue.cli._output import echo, is_json, print_json
 from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
@@ -67,7 +67,6 @@ def report(
     *,
     sources: tuple[str, ...],
     html_path: Path | None,
-    as_json: bool,
     app: str | None,
     since: datetime | None,
     until: datetime | None,
@@ -86,7 +85,7 @@ def report(
     Example:
       sa-jobqueue report /srv/archive --html report.html --since 2026-01-01
     """
-    if html_path is None and not as_json:
+    if html_path is None and not is_json():
         raise click.UsageError("no output: pass --html FILE, --json, or both")
     places = sources or tuple(filter(None, [os.environ.get(URL_VARIABLE)]))
     if not places:
@@ -126,8 +125,8 @@ def report(
         )
     if html_path is not None:
         _write(html_path, render(contents))
-        echo(f"wrote {html_path}, {html_path.stat().st_size / 1e6:.1f} MB", err=as_json)
-    if as_json:
+        echo(f"wrote {html_path}, {html_path.stat().st_size / 1e6:.1f} MB", err=is_json())
+    if is_json():
         print_json(contents.document())
 
 

@@ -17,7 +17,7 @@ from sa_jobqueue.cli._options import (
     limit_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table
+from sa_jobqueue.cli._output import counted, echo, fields_of, is_json, print_changed, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacting
 from sa_jobqueue.pipeline.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
 
@@ -38,18 +38,14 @@ def writes() -> None:
 )
 @json_option
 @with_database
-def list_(
-    database: Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None, as_json: bool
-) -> None:
+def list_(database: Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None) -> None:
     """List bulk writes that have committed, newest first."""
     with database.session() as session:
         page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
-    if as_json:
-        print_json({"writes": [asdict(one) for one in page.items], "next": page.next})
-        return
     headings = ["write id", "batch", "staged", "enqueued", "duplicates", "rejected", "written by", "written at"]
-    print_table(counted(len(page.items), "write"), headings, [tuple(asdict(one).values()) for one in page.items])
-    if page.next is not None:
+    table = table_of(counted(len(page.items), "write"), headings, [tuple(asdict(one).values()) for one in page])
+    print_result({"writes": [asdict(one) for one in page], "next": page.next}, table)
+    if page.next is not None and not is_json():
         written_at, last_id, sequence = page.next
         echo(f"more: --after {written_at.isoformat()} {last_id} {sequence}", err=True)
 
@@ -67,7 +63,7 @@ def list_(
 @limit_option
 @json_option
 @with_database
-def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
+def show(database: Database, /, *, write_id: str, sequence: int, limit: int) -> None:
     """Show one bulk write, its chains counted by status, and its rejected rows."""
     with database.session() as session:
         write = _find(session, database, write_id, sequence)
@@ -76,16 +72,13 @@ def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_
         page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
     rejected = [one for one in page.items if one.sequence == sequence]
     rows: list[dict[str, Any]] = [asdict(one) | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
-    if as_json:
-        print_json(asdict(write) | {"chains": chains and asdict(chains), "rejected_rows": rows})
-        return
-    print_fields(f"write {write_id}", asdict(write))
-    if chains is not None:
-        print_fields("chains", asdict(chains))
+    parts = [fields_of(f"write {write_id}", asdict(write))]
+    parts += [] if chains is None else [fields_of("chains", asdict(chains))]
     if rows:
         headings = ["task", "row", "field", "reason", "record"]
         shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
-        print_table(counted(len(rows), "rejected row"), headings, shown)
+        parts.append(table_of(counted(len(rows), "rejected row"), headings, shown))
+    print_result(asdict(write) | {"chains": chains and asdict(chains), "rejected_rows": rows}, *parts)
 
 
 def _find(session: Any, database: Database, write_id: str, sequence: int) -> Write:
@@ -99,7 +92,7 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 @dry_run_option
 @json_option
 @with_database
-def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
+def prune(database: Database, /, *, older_than: timedelta, dry_run: bool) -> None:
     """Delete the records of writes older than a given age, with their rejected rows. Their jobs stay.
 
     A write that is forgotten can be made again under its name. The last batch of each stream is kept.
@@ -108,4 +101,4 @@ def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_jso
         pruned = prune_writes(session, older_than=older_than, dry_run=dry_run, model=database.model)
         session.commit()
     names = [{"write_id": write_id, "sequence": sequence} for write_id, sequence in pruned]
-    print_changed("write", names, "pruned", dry_run=dry_run, as_json=as_json)
+    print_changed("write", names, "pruned", dry_run=dry_run)
