@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, func
+from sqlalchemy import Integer, Text, func
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type, one_of
 from sa_jobqueue.types import AttemptOutcome
 
 IdT = TypeVar("IdT")
@@ -41,15 +40,6 @@ class AttemptMixin(Companion, Generic[IdT]):
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """Id of the transaction that wrote the row, for exact incremental reads."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("job_id", "attempt", name=conv(name("pk_job_attempt"))),
-            CheckConstraint(
-                "outcome IN ({})".format(", ".join(f"'{outcome}'" for outcome in AttemptOutcome)),
-                name=conv(name("ck_job_attempt_outcome")),
-            ),
-            Index(conv(name("ix_job_attempt_changed")), "changed_xid"),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("job_id", "attempt")
+    __checks__: ClassVar = {"ck_job_attempt_outcome": one_of("outcome", AttemptOutcome)}
+    __indexes__: ClassVar = {"ix_job_attempt_changed": ("changed_xid",)}

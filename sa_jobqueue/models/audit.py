@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, PrimaryKeyConstraint, Text, Uuid, func
+from sqlalchemy import Integer, Text, Uuid, func
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion
 
@@ -37,9 +36,4 @@ class AuditMixin(Companion):
     ids: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=False)
     """Ids or names of the changed rows, at most 100."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        return (
-            PrimaryKeyConstraint("id", name=conv(cls.__jobqueue__.name("pk_job_audit"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("id",)

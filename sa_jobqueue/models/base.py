@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from sqlalchemy import (
     DDL,
+    CheckConstraint,
     ColumnDefault,
     Connection,
+    ForeignKeyConstraint,
     FromClause,
+    Index,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     TextClause,
@@ -24,7 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, declared_attr
+from sqlalchemy.sql.elements import conv
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from sa_jobqueue import ddl
@@ -70,12 +75,73 @@ class Base(DeclarativeBase):
     """The base of the ready-made models; an application's own models go on the application's base."""
 
 
+class Where(str):
+    """The condition of a partial index, after its columns."""
+
+    __slots__ = ()
+
+
+def table_args(
+    layout: Layout,
+    *,
+    key: Mapping[str, Sequence[str]],
+    checks: Mapping[str, str],
+    indexes: Mapping[str, Sequence[str]],
+    job_ids: Mapping[str, str],
+    storage: Mapping[str, float],
+    **options: Any,
+) -> tuple[Any, ...]:
+    """Return the `__table_args__` of one of a queue's tables, each name placed by its layout.
+
+    `key`: the columns of the primary key, by its name. `checks`, `indexes`: conditions and columns, by name; an index
+    called `uq_...` is unique. `job_ids`: columns that refer to a job, by the name of the foreign key. `storage`: storage
+    parameters. `options`: those of the `Table`.
+    """
+    job_id = f"{layout.schema}.{layout.name('job')}.id" if layout.schema else f"{layout.name('job')}.id"
+
+    def name(noun: str) -> str:
+        return conv(layout.name(noun))
+
+    def index(noun: str, parts: Sequence[str]) -> Index:
+        columns = [part for part in parts if not isinstance(part, Where)]
+        where = [text(part) for part in parts if isinstance(part, Where)]
+        return Index(name(noun), *columns, unique=noun.startswith("uq_"), postgresql_where=where[0] if where else None)
+
+    return (
+        *(PrimaryKeyConstraint(*columns, name=name(noun)) for noun, columns in key.items()),
+        *(ForeignKeyConstraint([column], [job_id], name=name(noun)) for noun, column in job_ids.items()),
+        *(CheckConstraint(condition, name=name(noun)) for noun, condition in checks.items()),
+        *(index(noun, parts) for noun, parts in indexes.items()),
+        {"schema": layout.schema, **options, **(stored(storage) if storage else {})},
+    )
+
+
 class Companion:
     """A class of one queue that is derived from its `Job`: attempts, blockers, chains, dead letters, workers."""
 
     __jobqueue__: ClassVar[Layout]
     __job__: ClassVar[type[Any]]
+    __noun__: ClassVar[str]
     __table__: ClassVar[FromClause]
+    # What its table has beside columns: see `table_args`.
+    __key__: ClassVar[tuple[str, ...]] = ()
+    __checks__: ClassVar[Mapping[str, str]] = {}
+    __indexes__: ClassVar[Mapping[str, Sequence[str]]] = {}
+    __job_ids__: ClassVar[Mapping[str, str]] = {}
+    __storage__: ClassVar[Mapping[str, float]] = {}
+    __options__: ClassVar[Mapping[str, Any]] = {}
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        return table_args(
+            cls.__jobqueue__,
+            key={f"pk_{cls.__noun__}": cls.__key__} if cls.__key__ else {},
+            checks=cls.__checks__,
+            indexes=cls.__indexes__,
+            job_ids=cls.__job_ids__,
+            storage=cls.__storage__,
+            **cls.__options__,
+        )
 
 
 def id_type(layout: Layout) -> TypeEngine[Any]:
@@ -115,14 +181,20 @@ def status_type(layout: Layout, *, owner: bool = True) -> ENUM:
     )
 
 
-def storage(**parameters: float) -> dict[str, Any]:
+def stored(parameters: Mapping[str, float]) -> dict[str, Any]:
     """Return the arguments of a `Table` that `create_all` makes with these storage parameters; its `info` has them.
 
     Source: SQLAlchemy 2.0 has no `postgresql_with` for tables; 2.1 does.
     """
     settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
     set_them = DDL(f"ALTER TABLE %(fullname)s SET ({settings})")  # type: ignore[no-untyped-call]
-    return {"listeners": [("after_create", set_them)], "info": {STORAGE_KEY: parameters}}
+    return {"listeners": [("after_create", set_them)], "info": {STORAGE_KEY: dict(parameters)}}
+
+
+def one_of(column: str, values: Iterable[str]) -> str:
+    """Return the condition of a CHECK that a column has one of these values."""
+    listed = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({listed})"
 
 
 def within_times(*columns: str) -> str:

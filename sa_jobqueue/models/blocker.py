@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import Boolean, CheckConstraint, ForeignKeyConstraint, Index, Integer, PrimaryKeyConstraint, Text, text
+from sqlalchemy import Boolean, Integer, Text, text
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.models.base import Companion, id_type, one_of
 from sa_jobqueue.models.chain import ChainMixin, chain_of_edge, job_of_edge
 from sa_jobqueue.types import OnFailure
 
@@ -47,18 +46,7 @@ class BlockerMixin(Companion, Generic[IdT]):
         """The job that waits. Loaded on first access."""
         return job_of_edge(cls)
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        layout = cls.__jobqueue__
-        job_id = f"{layout.schema}.{layout.name('job')}.id" if layout.schema else f"{layout.name('job')}.id"
-        return (
-            PrimaryKeyConstraint("job_id", "blocked_by_chain_id", name=conv(layout.name("pk_job_blocker"))),
-            CheckConstraint(
-                "on_failure IN ({})".format(", ".join(f"'{policy}'" for policy in OnFailure)),
-                name=conv(layout.name("ck_job_blocker_on_failure")),
-            ),
-            ForeignKeyConstraint(["job_id"], [job_id], name=conv(layout.name("fk_job_blocker_job"))),
-            ForeignKeyConstraint(["blocked_by_chain_id"], [job_id], name=conv(layout.name("fk_job_blocker_chain"))),
-            Index(conv(layout.name("ix_job_blocker_chain")), "blocked_by_chain_id", "job_id"),
-            {"schema": layout.schema},
-        )
+    __key__ = ("job_id", "blocked_by_chain_id")
+    __checks__: ClassVar = {"ck_job_blocker_on_failure": one_of("on_failure", OnFailure)}
+    __job_ids__: ClassVar = {"fk_job_blocker_job": "job_id", "fk_job_blocker_chain": "blocked_by_chain_id"}
+    __indexes__: ClassVar = {"ix_job_blocker_chain": ("blocked_by_chain_id", "job_id")}

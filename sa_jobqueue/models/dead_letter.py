@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy import Integer, Text, func, text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Where, Xid8, id_type, one_of
 from sa_jobqueue.types import DeadReason, Resolution
 
 IdT = TypeVar("IdT")
@@ -63,22 +62,14 @@ class DeadLetterMixin(Companion, Generic[IdT]):
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """Id of the transaction that last wrote the row, for exact incremental reads."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("id", name=conv(name("pk_dead_letter"))),
-            CheckConstraint(
-                "reason IN ({})".format(", ".join(f"'{reason}'" for reason in DeadReason)),
-                name=conv(name("ck_dead_letter_reason")),
-            ),
-            CheckConstraint(
-                "resolution IN ({})".format(", ".join(f"'{resolution}'" for resolution in Resolution)),
-                name=conv(name("ck_dead_letter_resolution")),
-            ),
-            CheckConstraint("(resolution IS NULL) = (resolved_at IS NULL)", name=conv(name("ck_dead_letter_resolved"))),
-            Index(conv(name("uq_dead_letter_open")), "job_id", unique=True, postgresql_where=text("resolution IS NULL")),
-            Index(conv(name("ix_dead_letter_job")), "job_id"),
-            Index(conv(name("ix_dead_letter_changed")), "changed_xid"),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("id",)
+    __checks__: ClassVar = {
+        "ck_dead_letter_reason": one_of("reason", DeadReason),
+        "ck_dead_letter_resolution": one_of("resolution", Resolution),
+        "ck_dead_letter_resolved": "(resolution IS NULL) = (resolved_at IS NULL)",
+    }
+    __indexes__: ClassVar = {
+        "uq_dead_letter_open": ("job_id", Where("resolution IS NULL")),
+        "ix_dead_letter_job": ("job_id",),
+        "ix_dead_letter_changed": ("changed_xid",),
+    }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import CheckConstraint, Index, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy import Text, func, text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import Companion
@@ -41,12 +40,6 @@ class EventMixin(Companion):
     expires_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
     """Until when it is kept for jobs that begin to wait later. After that it can be sent again."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("name", name=conv(name("pk_job_event"))),
-            CheckConstraint("length(name) BETWEEN 1 AND 200", name=conv(name("ck_job_event_name"))),
-            Index(conv(name("ix_job_event_expires")), "expires_at"),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("name",)
+    __checks__: ClassVar = {"ck_job_event_name": "length(name) BETWEEN 1 AND 200"}
+    __indexes__: ClassVar = {"ix_job_event_expires": ("expires_at",)}

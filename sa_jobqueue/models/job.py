@@ -240,7 +240,7 @@ class JobMixin(Generic[IdT]):
         base = declarative_base_of(cls)
         expressed(cast("Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _companions(layout).items():
-            body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
+            body = {"__tablename__": layout.name(table), "__noun__": table, "__jobqueue__": layout, "__job__": cls}
             body |= {
                 "__module__": cls.__module__,
                 "__doc__": mixin.__doc__,

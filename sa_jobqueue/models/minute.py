@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Integer, PrimaryKeyConstraint, Text
+from sqlalchemy import Integer, Text
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion
 
@@ -48,9 +47,4 @@ class MinuteMixin(Companion):
     run: Mapped[list[int]] = mapped_column(ARRAY(Integer), nullable=False)
     """Ended jobs by the duration of their last attempt, as `wait`."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        return (
-            PrimaryKeyConstraint("minute", "queue", "type_name", name=conv(cls.__jobqueue__.name("pk_job_minute"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("minute", "queue", "type_name")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Integer, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy import Integer, Text, func, text
 from sqlalchemy.dialects.postgresql import TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion
 
@@ -37,10 +35,4 @@ class QuarantineMixin(Companion):
     retry_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
     """When it is tried again."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("subject", "statement", name=conv(name("pk_quarantine"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("subject", "statement")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import ClassVar
 
-from sqlalchemy import CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy import Double, Integer, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion, within_times
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
@@ -41,26 +40,20 @@ class _Controlled(Companion):
     """When an operation of this library last changed the settings."""
 
 
-def _rules(name: Any, noun: str, key: str, *others: str) -> tuple[Any, ...]:
-    def check(what: str, condition: str) -> CheckConstraint:
-        return CheckConstraint(condition, name=conv(name(f"ck_{noun}_{what}")))
-
-    return (
-        PrimaryKeyConstraint(key, *others, name=conv(name(f"pk_{noun}"))),
-        check(key, f"{key} <> ''"),
-        check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
-        check("times", within_times("paused_at", "created_at", "updated_at")),
-        check("global_concurrency", "global_concurrency >= 1"),
-        check(
-            "rate",
-            "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
-            f" AND rate_period <= '{LONGEST.days} days'::interval"
-            " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
-            " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
-            " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
-            " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
-        ),
-    )
+def _rules(noun: str, key: str) -> dict[str, str]:
+    rules = {
+        key: f"{key} <> ''",
+        "paused": "paused_by IS NULL OR paused_at IS NOT NULL",
+        "times": within_times("paused_at", "created_at", "updated_at"),
+        "global_concurrency": "global_concurrency >= 1",
+        "rate": "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
+        f" AND rate_period <= '{LONGEST.days} days'::interval"
+        " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
+        " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
+        " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
+        " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
+    }
+    return {f"ck_{noun}_{what}": condition for what, condition in rules.items()}
 
 
 class QueueMixin(_Controlled):
@@ -88,21 +81,15 @@ class QueueMixin(_Controlled):
     retain_dead: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-2)
     """The same for dead chains."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            *_rules(name, "queue", "name", "fairness_key"),
-            CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
-            CheckConstraint(
-                "num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3) AND retry_base > '0'::interval"
-                " AND retry_factor >= 1 AND retry_factor < 'Infinity'"
-                " AND retry_cap BETWEEN retry_base AND '36500 days'::interval",
-                name=conv(name("ck_queue_retry")),
-            ),
-            CheckConstraint("concurrency_per_key >= 1", name=conv(name("ck_queue_concurrency_per_key"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("name", "fairness_key")
+    __checks__: ClassVar = {
+        **_rules("queue", "name"),
+        "ck_queue_weight": f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}",
+        "ck_queue_retry": "num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3) AND retry_base > '0'::interval"
+        " AND retry_factor >= 1 AND retry_factor < 'Infinity'"
+        " AND retry_cap BETWEEN retry_base AND '36500 days'::interval",
+        "ck_queue_concurrency_per_key": "concurrency_per_key >= 1",
+    }
 
 
 class JobTypeMixin(_Controlled):
@@ -124,16 +111,10 @@ class JobTypeMixin(_Controlled):
     input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-11)
     """Version of its payloads; see `queue`."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            *_rules(name, "job_type", "type_name"),
-            CheckConstraint(
-                f"queue <> '' AND priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY} AND max_attempts >= 1"
-                f" AND timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"
-                f" AND rate_cost BETWEEN 1 AND {MAX_RATE_COST} AND input_version >= 1",
-                name=conv(name("ck_job_type_declared")),
-            ),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("type_name",)
+    __checks__: ClassVar = {
+        **_rules("job_type", "type_name"),
+        "ck_job_type_declared": f"queue <> '' AND priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY} AND max_attempts >= 1"
+        f" AND timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"
+        f" AND rate_cost BETWEEN 1 AND {MAX_RATE_COST} AND input_version >= 1",
+    }

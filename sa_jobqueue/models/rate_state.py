@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import ClassVar
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Double, PrimaryKeyConstraint, Text, text
+from sqlalchemy import BigInteger, Boolean, Double, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion, within_times
 
@@ -36,18 +35,11 @@ class RateStateMixin(Companion):
     spent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
     """When a claim last recorded its starts."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("is_type", "name", "fairness_key", "version", name=conv(name("pk_rate_state"))),
-            CheckConstraint("abs(tokens) <= 1e15", name=conv(name("ck_rate_state_tokens"))),
-            # Pairs of an instant and a number, the instants before the year 9000.
-            CheckConstraint(
-                "array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0"
-                " AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)",
-                name=conv(name("ck_rate_state_starts")),
-            ),
-            CheckConstraint(within_times("spent_at"), name=conv(name("ck_rate_state_times"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("is_type", "name", "fairness_key", "version")
+    __checks__: ClassVar = {
+        "ck_rate_state_tokens": "abs(tokens) <= 1e15",
+        # Pairs of an instant and a number, the instants before the year 9000.
+        "ck_rate_state_starts": "array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0"
+        " AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)",
+        "ck_rate_state_times": within_times("spent_at"),
+    }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import Boolean, CheckConstraint, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy import Boolean, Integer, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP, TSTZMULTIRANGE
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, id_type, within_times
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
@@ -81,32 +80,21 @@ class ScheduleMixin(Companion, Generic[IdT]):
         """Its last job, which may have been deleted."""
         return mapped_column(id_type(cls.__jobqueue__))
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-
-        def check(what: str, condition: str) -> CheckConstraint:
-            return CheckConstraint(condition, name=conv(name(f"ck_schedule_{what}")))
-
-        return (
-            PrimaryKeyConstraint("name", name=conv(name("pk_schedule"))),
-            check("name", "name <> ''"),
-            check("priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
-            check("misfire_policy", "misfire_policy IN ('skip', 'one', 'all')"),
-            check("catch_up", "catch_up BETWEEN 1 AND 10000"),
-            check("grace", "grace >= '0'::interval AND grace <= '3650 days'::interval"),
-            check("max_attempts", "max_attempts >= 1"),
-            check("timeout", f"timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"),
-            check(
-                "times",
-                within_times(
-                    *("next_fire_at", "last_fire_at", "missed_from", "missed_until"),
-                    *("paused_at", "created_at", "updated_at"),
-                ),
-            ),
-            check("rate_cost", f"rate_cost BETWEEN 1 AND {MAX_RATE_COST}"),
-            check("source", "source IN ('code', 'table')"),
-            check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
-            Index(conv(name("ix_schedule_due")), "next_fire_at"),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("name",)
+    __checks__: ClassVar = {
+        "ck_schedule_name": "name <> ''",
+        "ck_schedule_priority": f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}",
+        "ck_schedule_misfire_policy": "misfire_policy IN ('skip', 'one', 'all')",
+        "ck_schedule_catch_up": "catch_up BETWEEN 1 AND 10000",
+        "ck_schedule_grace": "grace >= '0'::interval AND grace <= '3650 days'::interval",
+        "ck_schedule_max_attempts": "max_attempts >= 1",
+        "ck_schedule_timeout": f"timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval",
+        "ck_schedule_times": within_times(
+            *("next_fire_at", "last_fire_at", "missed_from", "missed_until"),
+            *("paused_at", "created_at", "updated_at"),
+        ),
+        "ck_schedule_rate_cost": f"rate_cost BETWEEN 1 AND {MAX_RATE_COST}",
+        "ck_schedule_source": "source IN ('code', 'table')",
+        "ck_schedule_paused": "paused_by IS NULL OR paused_at IS NOT NULL",
+    }
+    __indexes__: ClassVar = {"ix_schedule_due": ("next_fire_at",)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, text
+from sqlalchemy import Integer, Text, text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.models.base import Companion, Where, id_type, one_of
 from sa_jobqueue.types import StepKind
 
 IdT = TypeVar("IdT")
@@ -46,19 +45,6 @@ class StepMixin(Companion, Generic[IdT]):
     deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When the wait times out; null for no timeout, and for other kinds."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("job_id", "name", "key", name=conv(name("pk_job_step"))),
-            CheckConstraint(
-                "kind IN ({})".format(", ".join(f"'{kind}'" for kind in StepKind)), name=conv(name("ck_job_step_kind"))
-            ),
-            CheckConstraint("name <> ''", name=conv(name("ck_job_step_name"))),
-            Index(
-                conv(name("ix_job_step_event")),
-                "event",
-                postgresql_where=text("event IS NOT NULL AND completed_at IS NULL"),
-            ),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("job_id", "name", "key")
+    __checks__: ClassVar = {"ck_job_step_kind": one_of("kind", StepKind), "ck_job_step_name": "name <> ''"}
+    __indexes__: ClassVar = {"ix_job_step_event": ("event", Where("event IS NOT NULL AND completed_at IS NULL"))}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
-from sqlalchemy import CheckConstraint, Double, PrimaryKeyConstraint, Text, text
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy import Double, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion
 
@@ -21,11 +20,5 @@ class ThresholdMixin(Companion):
     value: Mapped[float] = mapped_column(Double, nullable=False)
     """Its value; of durations in seconds."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("name", "queue", name=conv(name("pk_threshold"))),
-            CheckConstraint("value > 0 AND value <= 1e13", name=conv(name("ck_threshold_value"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("name", "queue")
+    __checks__: ClassVar = {"ck_threshold_value": "value > 0 AND value <= 1e13"}

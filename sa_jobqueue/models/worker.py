@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy import Integer, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
+from sqlalchemy.orm import Mapped, mapped_column
 
-from sa_jobqueue.models.base import Companion, storage
+from sa_jobqueue.models.base import Companion, one_of
 from sa_jobqueue.types import WorkerState
 
 
@@ -62,24 +61,11 @@ class WorkerMixin(Companion):
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """Concurrency set at run time; null: the concurrency it was started with."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("id", name=conv(name("pk_worker"))),
-            CheckConstraint(
-                "state IN ({})".format(", ".join(f"'{state}'" for state in WorkerState)),
-                name=conv(name("ck_worker_state")),
-            ),
-            CheckConstraint("concurrency_requested >= 1", name=conv(name("ck_worker_concurrency_requested"))),
-            {
-                "schema": cls.__jobqueue__.schema,
-                # A row is rewritten every few seconds: leave space on its page, so that a heartbeat stays a HOT update
-                # (300 updates while vacuum is held back: 0.11 ms to 0.12 ms each).
-                **storage(
-                    fillfactor=10,
-                    autovacuum_vacuum_scale_factor=0,
-                    autovacuum_vacuum_threshold=1000,
-                ),
-            },
-        )
+    __key__ = ("id",)
+    __checks__: ClassVar = {
+        "ck_worker_state": one_of("state", WorkerState),
+        "ck_worker_concurrency_requested": "concurrency_requested >= 1",
+    }
+    # A row is rewritten every few seconds: leave space on its page, so that a heartbeat stays a HOT update
+    # (300 updates while vacuum is held back: 0.11 ms to 0.12 ms each).
+    __storage__: ClassVar = {"fillfactor": 10, "autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 1000}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Any, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, Date, Index, Integer, PrimaryKeyConstraint, Text, Uuid, func, text
+from sqlalchemy import BigInteger, Date, Integer, Text, Uuid, func, text
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.models.base import Companion, id_type, one_of
 from sa_jobqueue.types import ArchiveState
 
 IdT = TypeVar("IdT")
@@ -47,17 +46,8 @@ class ArchiveRunMixin(Companion):
     changed_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When its state last changed, by the database's clock."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("id", name=conv(name("pk_archive_run"))),
-            CheckConstraint(
-                "state IN ({})".format(", ".join(f"'{state}'" for state in ArchiveState)),
-                name=conv(name("ck_archive_run_state")),
-            ),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("id",)
+    __checks__: ClassVar = {"ck_archive_run_state": one_of("state", ArchiveState)}
 
 
 class ArchiveChainMixin(Companion, Generic[IdT]):
@@ -79,11 +69,5 @@ class ArchiveChainMixin(Companion, Generic[IdT]):
     completed_on: Mapped[date] = mapped_column(Date, nullable=False)
     """UTC day on which it ended: the partition of its rows."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("run_id", "chain_id", name=conv(name("pk_archive_chain"))),
-            Index(conv(name("ix_archive_chain_part")), "run_id", "part"),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("run_id", "chain_id")
+    __indexes__: ClassVar = {"ix_archive_chain_part": ("run_id", "part")}

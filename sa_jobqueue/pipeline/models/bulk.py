@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy import BigInteger, Boolean, Integer, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
-from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type, stamp
@@ -92,13 +91,8 @@ class StageMixin(Companion, Generic[IdT]):
         # No key in the database: rows are only ever added and taken by the whole write.
         return {"primary_key": ["write_id", "sequence", "task_id", "row"]}
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            Index(conv(name("ix_job_bulk_staging_write")), "write_id", "sequence"),
-            {"schema": cls.__jobqueue__.schema, "prefixes": ["UNLOGGED"]},
-        )
+    __indexes__: ClassVar = {"ix_job_bulk_staging_write": ("write_id", "sequence")}
+    __options__: ClassVar = {"prefixes": ["UNLOGGED"]}
 
 
 class WriteMixin(Companion):
@@ -125,14 +119,9 @@ class WriteMixin(Companion):
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """Id of the transaction that committed it and enqueued its jobs."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_bulk_write"))),
-            Index(conv(name("ix_job_bulk_write_written_at")), "written_at"),
-            {"schema": cls.__jobqueue__.schema, "comment": stamp(LATEST)},
-        )
+    __key__ = ("write_id", "sequence")
+    __indexes__: ClassVar = {"ix_job_bulk_write_written_at": ("written_at",)}
+    __options__: ClassVar = {"comment": stamp(LATEST)}
 
 
 class RejectMixin(Companion):
@@ -155,10 +144,4 @@ class RejectMixin(Companion):
     rejected_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was rejected, by the database's clock."""
 
-    @declared_attr.directive
-    def __table_args__(cls) -> tuple[Any, ...]:
-        name = cls.__jobqueue__.name
-        return (
-            PrimaryKeyConstraint("write_id", "sequence", "task_id", "row", name=conv(name("pk_job_bulk_reject"))),
-            {"schema": cls.__jobqueue__.schema},
-        )
+    __key__ = ("write_id", "sequence", "task_id", "row")
