@@ -1,23 +1,16 @@
-"""Dependencies: values other than the payload that a handler can receive, provided by the application or an extra."""
+"""Dependencies: values other than the payload that a handler can receive, provided by the application."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib import import_module
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidOptionError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-_KNOWN: Final = {
-    ("pyspark.sql.session", "SparkSession"): "sa_jobqueue.pipeline.spark.sessions:spark_sessions",
-    ("pyspark.sql.connect.session", "SparkSession"): "sa_jobqueue.pipeline.spark.sessions:spark_sessions",
-}
-"""Classes that an extra provides by default; listed by name, so that they are not imported."""
 
 
 class Provider(Protocol[T_co]):
@@ -55,21 +48,16 @@ class Providers:
 
     def __init__(self) -> None:
         self._by_kind: dict[type[Any], Provider[Any]] = {}
-        self._asked_for: set[type[Any]] = set()
 
     def add(self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> None:
         """Register the provider of a class.
 
-        Raises: InvalidOptionError if it is not a class, or is provided or used already.
+        Raises: InvalidOptionError if it is not a class, or is provided already.
         """
         if not isinstance(kind, type):
             raise InvalidOptionError("kind", f"must be a class that parameters are annotated with, got {kind!r}")
         if kind in self._by_kind:
             raise InvalidOptionError("kind", f"{kind.__name__} is provided already")
-        if kind in self._asked_for:
-            raise InvalidOptionError(
-                "kind", f"{kind.__name__} is already used by handlers above, with its default: provide it before them"
-            )
         if hasattr(provider, "open") and hasattr(provider, "close"):
             self._by_kind[kind] = provider
         elif callable(provider):
@@ -80,15 +68,5 @@ class Providers:
             )
 
     def find(self, hint: Any) -> Provider[Any] | None:
-        """Return the provider of a parameter's annotation, or None. Raises: any error of importing an extra."""
-        if not isinstance(hint, type):
-            return None
-        if hint in self._by_kind:
-            return self._by_kind[hint]
-        path = _KNOWN.get((hint.__module__, hint.__qualname__))
-        if path is None:
-            return None
-        self._asked_for.add(hint)
-        module, _, attribute = path.partition(":")
-        provider: Provider[Any] = getattr(import_module(module), attribute)
-        return provider
+        """Return the provider of a parameter's annotation, or None."""
+        return self._by_kind.get(hint) if isinstance(hint, type) else None

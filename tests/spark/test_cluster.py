@@ -125,10 +125,9 @@ def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, data
     archive = zipped(tmp_path)
     (tmp_path / "shipped.py").write_text(APPLICATION)
     program = (
-        "import pyarrow as pa, sys; from sa_jobqueue.pipeline.spark.options import read_options, OPTIONS, Use;"
+        "import pyarrow as pa, sys; from sa_jobqueue.pipeline.spark.options import read_options, Use;"
         "from sa_jobqueue.pipeline.spark import writing; from pyspark.sql.types import StructType;"
-        "options = read_options({'app': 'shipped:jobs', 'type': 'effect', 'writeId': 'w'}, use=Use.WRITE,"
-        " known=(*OPTIONS, *writing.OPTIONS));"
+        "options = read_options({'app': 'shipped:jobs', 'type': 'effect', 'writeId': 'w'}, Use.WRITE);"
         "writer = writing.batch_writer(StructType().add('input', 'string'), options, overwrite=False);"
         "writer.commit([writer.write(iter([pa.record_batch({'input': ['5']})]))]); print(writing.__file__)"
     )

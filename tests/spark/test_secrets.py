@@ -19,7 +19,7 @@ import sa_jobqueue.pipeline.spark
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.pipeline.spark import stream_lag
 from sa_jobqueue.pipeline.spark.connections import connect
-from sa_jobqueue.pipeline.spark.options import OPTIONS, Secret, Use, read_options
+from sa_jobqueue.pipeline.spark.options import Secret, Use, read_options
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
@@ -101,7 +101,7 @@ def test_the_password_may_come_from_a_file_the_environment_or_libpq(
     monkeypatch.delenv("PGSERVICE", raising=False)
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
-    options = read_options({"url": database_url, "passwordfile": str(file)}, use=Use.READ, known=OPTIONS)
+    options = read_options({"url": database_url, "passwordfile": str(file)}, Use.READ)
     with connect(options) as connection:
         driver: Any = connection.connection.driver_connection
         assert driver.pgconn.password.decode() == PASSWORD

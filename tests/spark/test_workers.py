@@ -258,7 +258,6 @@ def test_worker_start_errors_are_raised_without_secrets(
         ({"url": "mysql://x"}, "url"),
         ({"progress": "dots"}, "progress"),
         ({"app": "tests.spark.workers_app:not_jobs"}, "app"),
-        ({"app": "tests.spark.sessions_app:jobs"}, "app"),
         ({"app": "nowhere:jobs"}, "app"),
     ],
 )

@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue.pipeline.spark.columns import COLUMNS
-from sa_jobqueue.pipeline.spark.options import WRITING
-from sa_jobqueue.pipeline.spark.source import KNOWN
+from sa_jobqueue.pipeline.spark.options import OPTIONS, WRITING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,5 +51,5 @@ def test_the_guide_or_the_reference_names_every_option_and_every_column() -> Non
     """The guide has what most writes need; the reference that it links has the rest."""
     mentioned = set(re.findall(r"`(\w+)`", PAGE.read_text() + REFERENCE.read_text()))
     assert REFERENCE.name in PAGE.read_text()
-    assert {option.name for option in KNOWN if option.uses & WRITING} - mentioned == set()
+    assert {option.name for option in OPTIONS if option.uses & WRITING} - mentioned == set()
     assert set(COLUMNS) - mentioned == set()

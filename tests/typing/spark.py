@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import assert_type
 
 from pyspark.sql import SparkSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue
-from sa_jobqueue.pipeline.spark.sessions import SparkSessions
 from sa_jobqueue.registry import Handler
 
 jobs = JobQueue()
@@ -31,7 +30,14 @@ def lend_client(attempt: AttemptContext) -> Iterator[Client]:
 
 
 jobs.dependency(Client, lend_client)
-jobs.dependency(SparkSession, SparkSessions(SparkSession.builder.getOrCreate))
+
+
+@contextmanager
+def new_session(attempt: AttemptContext) -> Iterator[SparkSession]:
+    yield SparkSession.builder.getOrCreate().newSession()
+
+
+jobs.dependency(SparkSession, new_session)
 jobs.dependency(int, lend_client)  # E: incompatible type # mypy only
 jobs.dependency(Client, 7)  # E: incompatible type "int"
 
@@ -56,4 +62,3 @@ assert_type(score.job(Score("2026-11-21")), Job)
 assert_type(nightly.job(), Job)
 score.job("2026-11-21")  # E: incompatible type "str"; expected "Score"
 score.job()  # E: Missing positional argument "payload"
-_: Any = SparkSessions(7)  # E: incompatible type "int"

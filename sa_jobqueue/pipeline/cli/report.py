@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from sa_jobqueue.cli._output import echo, is_json, print_json
 from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.pipeline.cli._spark import spark_session
 from sa_jobqueue.pipeline.history import JOBS
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
     from sa_jobqueue.pipeline.spark.analytics import History
 
+_SETTINGS: Final = {
+    # Most of a report's time is Java's start: the optimizing compiler would take more time than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
 _NEEDS: Final = ("pyspark", "pyarrow", "pandas", "plotly", "jinja2")
 
 
@@ -106,7 +111,7 @@ def report(
     )
     with _spark_errors(), ProgressLines("report") as lines, ExitStack() as stack:
         lines.begin("starting Spark")
-        spark = stack.enter_context(_session())
+        spark = stack.enter_context(spark_session("report", _SETTINGS))
         lines.begin("reading")
         options = {"app": app} if app else {}
         history = stack.enter_context(_history(spark, places, options))
@@ -164,39 +169,6 @@ def _spark_errors() -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("sa_jobqueue.")]
         raise click.ClickException(f"Spark failed: {[*ours, *lines, type(error).__name__][0]}") from error
-
-
-@contextmanager
-def _session() -> Iterator[SparkSession]:
-    """Yield the active Spark session, or a local one that is stopped afterwards. Raises: JavaNotFoundError."""
-    from pyspark.sql import SparkSession
-
-    from sa_jobqueue.pipeline.spark import java_home
-
-    present = SparkSession.getActiveSession()
-    if present is not None:
-        yield present
-        return
-    if "SPARK_REMOTE" not in os.environ:
-        os.environ.setdefault("JAVA_HOME", str(java_home()))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of the first `python3` on the path
-    builder = SparkSession.builder.appName("sa-jobqueue report")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        # Most of a report's time is Java's start: the optimizing compiler would take more time than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark import writing
 from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object
 from sa_jobqueue.pipeline.spark.documents import Ours, document, named
-from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, checked, plain, read_options, refuse
+from sa_jobqueue.pipeline.spark.options import Options, Use, checked, plain, read_options, refuse
 from sa_jobqueue.pipeline.spark.progress import counted_tasks
 from sa_jobqueue.pipeline.spark.sampling import check_payload
 from sa_jobqueue.pipeline.spark.validation import check_on_failure
@@ -210,7 +210,7 @@ def _written(options: Options, write_id: str, sequence: int) -> WriteResult | No
 
 
 def _options(given: Mapping[str, str]) -> Options:
-    return read_options(given, use=Use.WRITE, known=(*OPTIONS, *writing.OPTIONS))
+    return read_options(given, Use.WRITE)
 
 
 def _constant(name: str, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import JobQueueError
 
 
 class MissingExtraError(JobQueueError, ImportError):
@@ -15,10 +15,6 @@ class MissingExtraError(JobQueueError, ImportError):
         self.library = library
         self.extra = extra
         super().__init__(f"{library} is not installed: install sa-jobqueue[{extra}]")
-
-
-class UnknownOptionError(InvalidOptionError):
-    """An option is unknown, or does not apply to this kind of read or write; nothing was started."""
 
 
 class JavaNotFoundError(JobQueueError, RuntimeError):
@@ -38,10 +34,6 @@ class OtherClusterError(JobQueueError):
 
 class ReadError(JobQueueError):
     """The database ended a read; Spark discards the rows delivered so far and may try again."""
-
-
-class SparkOnExecutorError(JobQueueError, RuntimeError):
-    """A handler asks for a SparkSession, which is not available in a Spark task: run it in a separate worker."""
 
 
 class WorkersFailedError(JobQueueError, RuntimeError):

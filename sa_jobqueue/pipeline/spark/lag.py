@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.pipeline.spark import offsets
 from sa_jobqueue.pipeline.spark.connections import connect, sanitised
-from sa_jobqueue.pipeline.spark.options import OPTIONS, Use, read_options
+from sa_jobqueue.pipeline.spark.options import Use, read_options
 from sa_jobqueue.pipeline.statements import watermarks
 
 
@@ -59,7 +59,7 @@ def stream_lag(url: str | None = None, **options: str) -> StreamLag:
     Raises: InvalidOptionError, DatabaseUnavailableError, ReadError.
     """
     given = options if url is None else {"url": url, **options}
-    read = read_options(given, use=Use.STREAM, known=OPTIONS)
+    read = read_options(given, Use.STREAM)
     with sanitised(read), connect(read, read_only=True) as connection:
         return read_lag(connection)
 

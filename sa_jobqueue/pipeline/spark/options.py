@@ -18,9 +18,9 @@ from typing import Any, Final, NoReturn
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.history import DATASETS
-from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
 
 
 class Use(StrEnum):
@@ -180,6 +180,13 @@ def _identifier(name: str, given: str) -> str:
     return given
 
 
+def _text_of(name: str, given: str, *, check: Callable[[str, str], object]) -> str:
+    checked(check, name, given)
+    return given
+
+
+_job_name: Final = partial(_text_of, check=check_name)
+
 ZONE_DOC: Final = "in UTC unless it has an offset"
 XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
 
@@ -245,8 +252,59 @@ OPTIONS: Final = (
         "Approximate maximum number of rows per batch; rows of one transaction are never split.",
         partial(whole, low=1, high=2**31 - 1),
     ),
+    Option(
+        "writeId",
+        frozenset({Use.WRITE}),
+        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
+        partial(_text_of, check=check_text),
+    ),
+    Option(
+        "onRepeat",
+        WRITING,
+        "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
+        "write, `check` for a stream.",
+        partial(one_of, known=("skip", "check")),
+    ),
+    Option(
+        "onDuplicate",
+        WRITING,
+        "Row whose deduplication key an open chain has: `skip` it, or `fail` the whole write.",
+        partial(one_of, known=("skip", "fail")),
+        "skip",
+    ),
+    Option(
+        "mode",
+        WRITING,
+        "Invalid row, or an `id` that is taken: `FAILFAST` ends the write, `PERMISSIVE` keeps the row in `job_bulk_reject`.",
+        partial(one_of, known=("FAILFAST", "PERMISSIVE")),
+        "FAILFAST",
+    ),
+    Option("type", WRITING, "The job type of rows that have none.", _job_name),
+    Option(
+        "queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _job_name
+    ),
+    Option(
+        "priority",
+        WRITING,
+        "Of rows that have none, -9 to 9. Default: as their type declares, else 0.",
+        partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY),
+    ),
+    Option(
+        "maxAttempts",
+        WRITING,
+        "Of rows that have none, at least 1. Default: as their type declares, else 20.",
+        partial(whole, low=1, high=2**31 - 1),
+    ),
+    Option(
+        "rateCost",
+        WRITING,
+        "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
+        partial(whole, low=1, high=MAX_RATE_COST),
+    ),
+    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
+    Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
-"""Options of reads and of every use. Those of writes only are in `sa_jobqueue.pipeline.spark.writing`."""
+"""All options."""
 
 
 class Options(Mapping[str, Any]):
@@ -276,9 +334,10 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...]) -> Options:
-    """Read the options of one use. Raises: InvalidOptionError for the first invalid option."""
-    of_use = {plain(option.name): option for option in known if use in option.uses}
+def read_options(given: Mapping[str, str], *uses: Use) -> Options:
+    """Read the options of a use, or of several. Raises: InvalidOptionError for the first invalid option."""
+    use = uses[0]
+    of_use = {plain(option.name): option for option in OPTIONS if option.uses & set(uses)}
     values = {option.name: option.default for option in of_use.values()}
     named: dict[str, str] = {}
     for name, value in _with_dataset(given, of_use).items():
@@ -286,12 +345,12 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
         if key in IGNORED:
             continue
         if key not in of_use:
-            _refuse_name(name, use, of_use, known)
+            _refuse_name(name, use, of_use)
         if of_use[key].name in named:
             refuse(of_use[key].name, "is given twice, in two spellings")
         named[of_use[key].name] = value
     if "path" in given and use in WRITING:
-        raise UnknownOptionError("path", f"save() and start() take none for a queue, got {given['path']!r}")
+        refuse("path", f"save() and start() take none for a queue, got {given['path']!r}")
     # Only after all names are known: validation of a value depends on the use.
     for name, value in named.items():
         values[name] = of_use[plain(name)].read(name, value)
@@ -306,28 +365,14 @@ def refuse_table(given: Mapping[str, str]) -> None:
         refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
 
 
-def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
-    """Check options before the use is known: at least one use must accept all of them."""
+def check_names(given: Mapping[str, str]) -> None:
+    """Check that each option has some use, which Spark reveals only later. Raises: InvalidOptionError."""
     if "provider" in given:  # which Spark adds for a table, and only then
-        raise UnknownOptionError(
-            "provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}"
-        )
-    names = {plain(option.name): option.name for option in known}
+        refuse("provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}")
+    names = {plain(option.name): option.name for option in OPTIONS}
     for name in given:
         if plain(name) not in IGNORED | names.keys():
-            raise UnknownOptionError(name, f"is not an option of format('jobqueue'){_near(name, names)}")
-    refused: InvalidOptionError | None = None
-    for use in Use:
-        try:
-            read_options(given, use=use, known=known)
-        except UnknownOptionError as error:
-            refused = refused or error
-        except InvalidOptionError as error:  # this use accepts all names, so the value is wrong
-            raise error from None
-        else:
-            return
-    if refused is not None:
-        raise refused
+            refuse(name, f"is not an option of format('jobqueue'){_near(name, names)}")
 
 
 def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dict[str, str]:
@@ -343,13 +388,13 @@ def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dic
     return found
 
 
-def _refuse_name(name: str, use: Use, of_use: Mapping[str, Option], known: tuple[Option, ...]) -> NoReturn:
-    elsewhere = [option for option in known if plain(option.name) == plain(name)]
+def _refuse_name(name: str, use: Use, of_use: Mapping[str, Option]) -> NoReturn:
+    elsewhere = [option for option in OPTIONS if plain(option.name) == plain(name)]
     if elsewhere:
         uses = " and ".join(sorted({str(one) for option in elsewhere for one in option.uses}))
-        raise UnknownOptionError(elsewhere[0].name, f"is not an option of {use}; it belongs to {uses}")
+        refuse(elsewhere[0].name, f"is not an option of {use}; it belongs to {uses}")
     names = {key: option.name for key, option in of_use.items()}
-    raise UnknownOptionError(name, f"is not an option of {use}{_near(name, names)}")
+    refuse(name, f"is not an option of {use}{_near(name, names)}")
 
 
 def _near(name: str, names: Mapping[str, str]) -> str:

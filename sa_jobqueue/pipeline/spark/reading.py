@@ -127,7 +127,7 @@ class Reader(DataSourceReader):
             queue = find_queue(connection, self.options)
             filters = self.filters
             if self.options["upTo"] == "watermark":
-                xid = connection.execute(history.watermark()).one().xid
+                xid = read_standing(connection).xid
                 filters = replace(filters, xid_before=xid if filters.xid_before is None else min(xid, filters.xid_before))
             cuts = _cuts(connection, queue, self.shape.dataset, self.options["numPartitions"])
         edges = [None, *cuts, None]

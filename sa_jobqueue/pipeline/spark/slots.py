@@ -78,24 +78,11 @@ class SlotSettings:
 
 
 def load_jobs(app: str) -> JobQueue[Any]:
-    """Import the application's registry. Raises: InvalidOptionError if it does not exist or its handlers need Spark."""
+    """Import the application's registry. Raises: InvalidOptionError if it does not exist."""
     found = load_object(app)
     if not isinstance(found, JobQueue):
         raise InvalidOptionError("app", f"{app!r} is a {type(found).__name__}, not a JobQueue")
-    asking = sorted(kind.name for kind in found.registry if _asks_for_spark(kind))
-    if asking:
-        raise InvalidOptionError(
-            "app",
-            f"{app!r} has handlers that need a SparkSession, which is not available on executors ({', '.join(asking)}): "
-            "move them to a separate registry, and run that in a worker on the driver",
-        )
     return found
-
-
-def _asks_for_spark(kind: Any) -> bool:
-    from sa_jobqueue.pipeline.spark.sessions import SparkSessions
-
-    return any(isinstance(provider, SparkSessions) for provider in kind.provided.values())
 
 
 def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

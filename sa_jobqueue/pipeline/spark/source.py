@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -18,10 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sa_jobqueue.pipeline.spark import reading, streaming, writing
-from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, check_options, read_options, refuse_table
-
-KNOWN: Final = (*OPTIONS, *writing.OPTIONS)
-"""All options, for every use."""
+from sa_jobqueue.pipeline.spark.options import Options, Use, check_names, read_options, refuse_table
 
 
 class JobQueueSource(DataSource):
@@ -32,7 +28,7 @@ class JobQueueSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)
-        check_options(given, known=KNOWN)
+        check_names(given)
         # Not as `options`: printing a data source's attributes would show the URL.
         self._given = _Given(given)
 
@@ -43,7 +39,7 @@ class JobQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the published schema of the dataset, limited to `columns`."""
-        return reading.schema_of(self.use(Use.READ if self._given.is_for(Use.READ) else Use.STREAM))
+        return reading.schema_of(self.use(Use.READ, Use.STREAM))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -62,9 +58,9 @@ class JobQueueSource(DataSource):
         """Return the writer of a stream's batches."""
         return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
 
-    def use(self, use: Use) -> Options:
-        """Return the options validated for one use."""
-        return read_options(self._given.options, use=use, known=KNOWN)
+    def use(self, *uses: Use) -> Options:
+        """Return the options validated for a use, or for several."""
+        return read_options(self._given.options, *uses)
 
 
 class _Given:
@@ -75,13 +71,6 @@ class _Given:
 
     def __repr__(self) -> str:
         return f"<{len(self.options)} options>"
-
-    def is_for(self, use: Use) -> bool:
-        try:
-            read_options(self.options, use=use, known=KNOWN)
-        except ValueError:
-            return False
-        return True
 
 
 def register(spark: SparkSession) -> None:

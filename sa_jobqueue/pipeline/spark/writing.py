@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from socket import gethostname
 from typing import Any, Final, Literal, TypeVar
@@ -28,27 +27,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.pipeline.spark.errors import ReadError
-from sa_jobqueue.pipeline.spark.options import (
-    WRITING,
-    Option,
-    Options,
-    Use,
-    checked,
-    one_of,
-    refuse,
-    text,
-    traceparent,
-    whole,
-)
+from sa_jobqueue.pipeline.spark.options import Options, Use, refuse
 from sa_jobqueue.pipeline.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
 from sa_jobqueue.pipeline.spark.validation import Rules
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 T = TypeVar("T")
 _log = logging.getLogger("sa_jobqueue.pipeline.spark")
@@ -57,69 +43,6 @@ TRIES: Final = 3
 """Number of attempts to commit if other transactions cause a deadlock or end the connection."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-
-
-def _text_of(name: str, given: str, *, check: Callable[[str, str], object]) -> str:
-    checked(check, name, given)
-    return given
-
-
-_job_name: Final = partial(_text_of, check=check_name)
-
-OPTIONS: Final = (
-    Option(
-        "writeId",
-        frozenset({Use.WRITE}),
-        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
-        partial(_text_of, check=check_text),
-    ),
-    Option(
-        "onRepeat",
-        WRITING,
-        "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
-        "write, `check` for a stream.",
-        partial(one_of, known=("skip", "check")),
-    ),
-    Option(
-        "onDuplicate",
-        WRITING,
-        "Row whose deduplication key an open chain has: `skip` it, or `fail` the whole write.",
-        partial(one_of, known=("skip", "fail")),
-        "skip",
-    ),
-    Option(
-        "mode",
-        WRITING,
-        "Invalid row, or an `id` that is taken: `FAILFAST` ends the write, `PERMISSIVE` keeps the row in `job_bulk_reject`.",
-        partial(one_of, known=("FAILFAST", "PERMISSIVE")),
-        "FAILFAST",
-    ),
-    Option("type", WRITING, "The job type of rows that have none.", _job_name),
-    Option(
-        "queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _job_name
-    ),
-    Option(
-        "priority",
-        WRITING,
-        "Of rows that have none, -9 to 9. Default: as their type declares, else 0.",
-        partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY),
-    ),
-    Option(
-        "maxAttempts",
-        WRITING,
-        "Of rows that have none, at least 1. Default: as their type declares, else 20.",
-        partial(whole, low=1, high=2**31 - 1),
-    ),
-    Option(
-        "rateCost",
-        WRITING,
-        "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
-        partial(whole, low=1, high=MAX_RATE_COST),
-    ),
-    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
-    Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
-)
-"""Options that apply only to writes."""
 
 _STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"}
 

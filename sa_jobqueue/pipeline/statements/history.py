@@ -87,12 +87,6 @@ def rows(
     return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
 
 
-def count(model: JobClass, dataset: Dataset, filters: Filters | None = None) -> sa.Select[Any]:
-    """Return the number of rows of a dataset. Shape: `(n,)`. Index: see `rows`."""
-    of = source(model, dataset)
-    return sa.select(sa.func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
-
-
 def size(model: JobClass, dataset: Dataset) -> sa.Select[int, int]:
     """Return how large the table of a dataset is.
 
@@ -116,21 +110,6 @@ def sample(model: JobClass, dataset: Dataset, *, percent: float) -> sa.Select[An
     taken = of.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
     key = taken.c[dataset.key[0]]
     return sa.select(key).order_by(key)
-
-
-def watermark() -> sa.Select[int, str]:
-    """Return below which transaction nothing is in flight any more, and of which cluster.
-
-    Shape: one row `(xid, system)`: all rows below `xid` are visible and none will ever be added below it, except by a
-    restored backup; `system` is the cluster's identifier. Works on a physical replica.
-    Source: the visibility horizon of a snapshot, as PgQ batches events by it.
-    """
-    snapshot = sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot())
-    system = sa.func.pg_control_system().table_valued("system_identifier")
-    return sa.select(
-        sa.cast(sa.cast(snapshot, sa.Text), sa.BigInteger).label("xid"),
-        sa.cast(system.c.system_identifier, sa.Text).label("system"),
-    )
 
 
 def _hidden(model: JobClass, of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
