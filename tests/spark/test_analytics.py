@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -444,32 +442,6 @@ def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) ->
         assert measure(nothing).collect() == []
 
 
-def test_chain_components_are_equal_on_cluster_and_driver(plainly: SparkSession) -> None:
-    from sa_jobqueue.pipeline.spark.analytics import chain_components
-
-    chance = random.Random(4)
-    names = [f"{chance.randrange(16**8):08x}" for _ in range(42)]
-    pairs = [(chance.choice(names[:30]), chance.choice(names[:30])) for _ in range(22)]
-    pairs += pairwise(names[30:])  # a long line
-    edges = plainly.createDataFrame(pairs, "a string, b string")
-    neighbours = defaultdict(set)
-    for one, other in pairs:
-        if one != other:
-            neighbours[one].add(other)
-            neighbours[other].add(one)
-    expected = {}
-    for start in sorted(neighbours):
-        left = [] if start in expected else [start]
-        while left:
-            one = left.pop()
-            if one not in expected:
-                expected[one] = start
-                left += neighbours[one]
-    for driver_edges in (0, 1000):
-        found = chain_components(edges, driver_edges=driver_edges)
-        assert sorted((row.chain_id, row.workflow_id) for row in found.collect()) == sorted(expected.items())
-
-
 def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> None:
     from sa_jobqueue.pipeline.spark import analytics
 
@@ -498,12 +470,14 @@ def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Ro
     old = tmp_path / "jobs" / "completed_date=2026-01-01"
     old.mkdir()
     (old / "part-00000.parquet").write_bytes(b"it would be an error to read this")
-    recent = History.archive(plainly, str(tmp_path)).where(since=at(1000))
+    recent = History.archive(plainly, str(tmp_path), since=at(1000)).where(since=at(1000))
     assert {row.id for row in recent.jobs.collect()} == {
         row["id"] for row in rows.jobs if (row.get("completed_at") or row["created_at"]) >= at(1000)
     }
-    empty = History.archive(plainly, str(tmp_path)).where(since=at(0) + timedelta(days=400))
+    empty = History.archive(plainly, str(tmp_path), since=at(0) + timedelta(days=400))
     both = empty.union(recent).where(since=at(1000))
     assert both.jobs.count() == recent.jobs.count()
+    with pytest.raises(InvalidOptionError, match="since: must be a datetime with a time zone"):
+        History.archive(plainly, str(tmp_path), since=datetime(2026, 1, 1))
     plan = recent.jobs._jdf.queryExecution().toString()
     assert "PartitionFilters: [(isnull(completed_date" in plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,10 @@ def test_a_component_is_named_by_its_smallest_member(edges: list[tuple[str, str]
             found |= beside
         return found
 
-    assert components(edges) == {one: min(reached(one)) for edge in edges for one in edge}
+    pairs = pa.table({name: pa.array([edge[place] for edge in edges], pa.string()) for place, name in enumerate("ab")})
+    found = components(pairs)
+    named = dict(zip(found["chain_id"].to_pylist(), found["workflow_id"].to_pylist(), strict=True))
+    assert named == {one: min(reached(one)) for edge in edges for one in edge}
 
 
 def test_workers_needed_matches_a_published_erlang_table() -> None:

@@ -270,8 +270,8 @@ def test_a_table_of_sparks_catalog_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_path_and_a_whole_result_are_refused() -> None:
     url = "postgresql://u@h/d"
-    for path, reason in (("some/where", r"path: must be one of jobs.*save\(\) takes none"), ("jobs", r"path: save\(\)")):
-        with pytest.raises(InvalidOptionError, match=reason):
+    for path in ("some/where", "jobs"):
+        with pytest.raises(InvalidOptionError, match=r"path: save\(\) and start\(\) take none for a queue"):
             JobQueueSource({"url": url, "path": path}).writer(StructType(), False)
     with pytest.raises(InvalidOptionError, match=r'outputMode: a queue is not overwritten: .outputMode\("append"\)'):
         JobQueueSource({"url": url}).streamWriter(StructType(), True)

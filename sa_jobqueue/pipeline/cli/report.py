@@ -114,7 +114,7 @@ def report(
         spark = stack.enter_context(spark_session("report", _SETTINGS))
         lines.begin("reading")
         options = {"app": app} if app else {}
-        history = stack.enter_context(_history(spark, places, options))
+        history = stack.enter_context(_history(spark, places, options, since))
         lines.begin("computing")
         contents = collect(
             history,
@@ -172,7 +172,9 @@ def _spark_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]) -> Iterator[History]:
+def _history(
+    spark: SparkSession, places: Sequence[str], options: dict[str, str], since: datetime | None
+) -> Iterator[History]:
     """Yield one history of all sources, the database first."""
     from sa_jobqueue.pipeline.spark.analytics import History
 
@@ -184,7 +186,7 @@ def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]
                 # Before an archive's files are listed: chains that are archived meanwhile are then in both, not in neither.
                 parts.append(stack.enter_context(live.cached()) if len(places) > 1 else live)
             else:
-                parts.append(History.archive(spark, place))
+                parts.append(History.archive(spark, place, since=since))
         yield reduce(History.union, parts)
 
 

@@ -381,7 +381,7 @@ def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dic
     if path and "dataset" in of_use:
         if path not in DATASETS:
             meant = _meant(path, tuple(DATASETS))
-            refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}{meant}")
+            refuse("path", f"must be one of {', '.join(DATASETS)} for load(), got {path!r}{meant}")
         if "dataset" in found and found["dataset"] != path:
             refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
         found["dataset"] = path

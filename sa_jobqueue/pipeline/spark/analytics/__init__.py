@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from sa_jobqueue.pipeline.spark.analytics.attempts import intervals, retry_rate, throughput
 from sa_jobqueue.pipeline.spark.analytics.capacity import capacity, workers_needed
-from sa_jobqueue.pipeline.spark.analytics.components import chain_components
 from sa_jobqueue.pipeline.spark.analytics.failures import dead_letter_ageing, error_groups
 from sa_jobqueue.pipeline.spark.analytics.history import History, NoHistoryError
 from sa_jobqueue.pipeline.spark.analytics.latency import latencies, latency_percentiles
@@ -24,7 +23,6 @@ __all__ = [
     "History",
     "NoHistoryError",
     "capacity",
-    "chain_components",
     "critical_paths",
     "dead_letter_ageing",
     "error_groups",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import reduce
 from types import TracebackType
@@ -55,8 +55,6 @@ class History:
     """Rows of the dataset `dead_letters`."""
     blockers: DataFrame
     """Rows of the dataset `blockers`."""
-    _recent: Callable[[date], History] | None = field(default=None, init=False, repr=False, compare=False)
-    """Reads the history again without an archive's folders of days before a given one."""
 
     def __post_init__(self) -> None:
         for name, dataset in DATASETS.items():
@@ -73,31 +71,23 @@ class History:
         return cls(**frames)
 
     @classmethod
-    def archive(cls, spark: SparkSession, path: str) -> History:
+    def archive(cls, spark: SparkSession, path: str, *, since: datetime | None = None) -> History:
         """Return the history in an archive: Parquet files in a folder for each dataset. A missing folder is read as empty.
 
-        `spark`: the session that reads. `path`: the archive's folder or URI, as Spark opens it.
-        Raises: NoHistoryError if the folder of jobs is missing.
+        `spark`: the session that reads. `path`: the archive's folder or URI, as Spark opens it. `since`: leave out the
+        folders of days before that of this aware instant, in UTC; for rows of an exact time, use `where` as well.
+        Raises: NoHistoryError if the folder of jobs is missing; InvalidOptionError if `since` has no time zone.
         """
-        history = cls(**{name: _archived(spark, path, dataset) for name, dataset in DATASETS.items()})
-
-        def recent(day: date) -> History:
-            return cls(**{name: _archived(spark, path, dataset, since=day) for name, dataset in DATASETS.items()})
-
-        object.__setattr__(history, "_recent", recent)
-        return history
+        if since is not None:
+            aware("since", since)
+        day = None if since is None else since.astimezone(UTC).date()
+        return cls(**{name: _archived(spark, path, dataset, day) for name, dataset in DATASETS.items()})
 
     def union(self, other: History) -> History:
         """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
 
         `other`: the history to add. Put the live queue first: `live.union(archive)`.
         """
-        both = self._with(other)
-        if self._recent or other._recent:
-            object.__setattr__(both, "_recent", lambda day: self._since(day)._with(other._since(day)))
-        return both
-
-    def _with(self, other: History) -> History:
         frames = {}
         for name, dataset in DATASETS.items():
             mine, others = getattr(self, name), getattr(other, name)
@@ -119,9 +109,6 @@ class History:
         by the death, a blocker by the job that waits.
         Raises: InvalidOptionError if an instant has no time zone.
         """
-        if since is not None:
-            aware("since", since)
-            self = self._since(since.astimezone(UTC).date())  # noqa: PLW0642
         jobs, attempts, dead_letters, blockers = self.jobs, self.attempts, self.dead_letters, self.blockers
         for name, wanted in (("queue", list(queues)), ("type_name", list(types))):
             if wanted:
@@ -135,9 +122,6 @@ class History:
         if queues or types or since or until:
             blockers = blockers.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
         return History(jobs, attempts, dead_letters, blockers)
-
-    def _since(self, day: date) -> History:
-        return self if self._recent is None else self._recent(day)
 
     def cached(self) -> CachedHistory:
         """Return a context manager that reads each dataset once and caches it, on disk if memory is short.
@@ -165,7 +149,7 @@ class CachedHistory(AbstractContextManager[History]):
             frame.unpersist()
 
 
-def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date | None = None) -> DataFrame:
+def _archived(spark: SparkSession, path: str, dataset: Dataset, since: date | None) -> DataFrame:
     schema = _schema(dataset, dataset.names)
     folder = f"{path.rstrip('/')}/{dataset.name}"
     reader = spark.read.option("pathGlobFilter", "part-*.parquet")  # not other files that lie there

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.pipeline.spark.analytics._expressions import micros, percentiles, seconds
-from sa_jobqueue.pipeline.spark.analytics.components import DRIVER_EDGES, chain_components
 from sa_jobqueue.pipeline.spark.analytics.graphs import Node, components, shape_of
 from sa_jobqueue.pipeline.spark.analytics.history import History
 from sa_jobqueue.types import ENDED, JobStatus
@@ -33,7 +31,7 @@ _SLOW: Final = 0.95
 _ENDED: Final = sorted(status.value for status in ENDED)
 
 
-def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
+def workflows(history: History, *, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
     """Measure each workflow of two jobs or more: chains joined by blockers, directly or through other chains.
 
     Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job enqueued last, else of the job that
@@ -43,16 +41,18 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
     `critical_path` (job ids: the sequence of jobs, each waiting for the one before, with the longest run time),
     `critical_seconds`, `critical_share` (of the wall time), `stragglers` (jobs on the path slower than 95 % of their type),
     `is_cyclic` (jobs that wait for each other and never run).
-    Cost: up to `driver_jobs` jobs and `driver_edges` blockers are measured by the driver. For more, a Python task
-    measures each workflow, about 1 GB for a million jobs.
+    Cost: the driver reads all blockers, about 300 MB for a million, and measures up to `driver_jobs` jobs. Of more, a
+    Python task measures each workflow, about 1 GB for a million jobs.
     Source: as `graphs.shape_of`.
     """
-    timed = _timed(history)
-    jobs = timed.limit(driver_jobs + 1).toArrow()
-    blockers = history.blockers.limit(driver_edges + 1).toArrow() if jobs.num_rows <= driver_jobs else None
-    if blockers is None or blockers.num_rows > driver_edges:
-        return _nodes(timed, history, driver_edges).groupBy("workflow_id").applyInArrow(measured, _MEASURED)
-    return timed.sparkSession.createDataFrame(_table([measure(several) for several in _joined(jobs, blockers)]))
+    nodes = _nodes(history)
+    few = nodes.limit(driver_jobs + 1).toArrow()
+    if few.num_rows > driver_jobs:
+        return nodes.groupBy("workflow_id").applyInArrow(measured, _MEASURED)
+    by_workflow = defaultdict(list)
+    for job in few.to_pylist():
+        by_workflow[job["workflow_id"]].append(job)
+    return nodes.sparkSession.createDataFrame(_table([measure(jobs) for jobs in by_workflow.values()]))
 
 
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
@@ -103,31 +103,13 @@ def _timed(history: History) -> DataFrame:
     )
 
 
-def _joined(jobs: pyarrow.Table, blockers: pyarrow.Table) -> list[list[dict[str, Any]]]:
-    """Return the jobs of each workflow of two jobs or more, as `_nodes` does on the cluster."""
-    rows = {job["id"]: job for job in jobs.to_pylist()}
-    waits: dict[str, list[str]] = defaultdict(list)
-    for job_id, chain_id in zip(*(blockers[name].to_pylist() for name in ("job_id", "blocked_by_chain_id")), strict=True):
-        waits[job_id].append(chain_id)
-    edges = ((rows[job]["chain_id"], chain) for job, chains in waits.items() if job in rows for chain in chains)
-    workflow_of = components(edges)
-    by_type: dict[str, list[int]] = defaultdict(list)
-    for row in rows.values():
-        if row["is_ended"] and row["run_micros"] > 0:
-            by_type[row["type_name"]].append(row["run_micros"])
-    usual = {name: sorted(values)[math.ceil(_SLOW * len(values)) - 1] for name, values in by_type.items()}
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for job_id, row in rows.items():
-        workflow_id = workflow_of.get(row["chain_id"], row["chain_id"])
-        is_slow = row["type_name"] in usual and row["run_micros"] > usual[row["type_name"]]
-        found[workflow_id].append(row | {"workflow_id": workflow_id, "waits_for": waits.get(job_id), "is_slow": is_slow})
-    return [several for several in found.values() if len(several) > 1]
-
-
-def _nodes(timed: DataFrame, history: History, driver_edges: int) -> DataFrame:
+def _nodes(history: History) -> DataFrame:
+    """Return the jobs of each workflow of two jobs or more."""
+    timed = _timed(history)
     chain_of = timed.select(sf.col("id").alias("job_id"), sf.col("chain_id").alias("a"))
     edges = history.blockers.join(chain_of, "job_id").select("a", sf.col("blocked_by_chain_id").alias("b"))
-    joined = chain_components(edges, driver_edges=driver_edges)
+    found = components(edges.where("a <> b").distinct().toArrow())
+    joined = timed.sparkSession.createDataFrame(found)
     belonging = timed.join(joined, "chain_id", "left").withColumn("workflow_id", sf.coalesce("workflow_id", "chain_id"))
     several = belonging.groupBy("workflow_id").agg(sf.count("*").alias("jobs")).where("jobs > 1").select("workflow_id")
     waits = history.blockers.groupBy("job_id").agg(sf.collect_list("blocked_by_chain_id").alias("waits_for"))
