@@ -18,7 +18,7 @@ from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, Prov
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
 from sa_jobqueue.worker.background.controls import ControlReader, Controls
-from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity, LeaseGuard
+from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.background.loop_watch import LoopWatch
 from sa_jobqueue.worker.background.memory_guard import MemoryGuard
@@ -27,26 +27,24 @@ from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
-from sa_jobqueue.worker.claim.cursors import Snapshot
 from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.logs import error_line
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.ownership import Ownership
-from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
-from sa_jobqueue.worker.signals import Answer, Signals
+from sa_jobqueue.worker.shared import Identity, Part, Shared
+from sa_jobqueue.worker.signals import Answer
 
 _CLOSING = timedelta(seconds=10)
 """Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
 
 
-class Assembly:
+class Assembly(Part):
     """Everything that one run of a worker consists of: started, run, and wound down together.
 
     `on_drain`: called in another thread when `drain_workers` named this worker. `on_outgrown`: called with the used memory
@@ -69,64 +67,33 @@ class Assembly:
         on_drain: Callable[[], object],
         on_outgrown: Callable[[int], None],
     ) -> None:
-        model, worker_id = jobs.model, identity.id
         self._loop = asyncio.get_running_loop()
-        self._connections, self._jobs, self._sessions = connections, jobs, sessions
-        self._options, self._events, self._signs = options, events, signs
-        self._worker_id = worker_id
+        self._connections, self._sessions, self._signs = connections, sessions, signs
         self.can_listen = options.listen and not until_idle and connections.can_listen
-        self.engine = engine = connections.engine(POOL)
-        # Of its own, so that handlers with many steps do not delay claims and completions; opened by the first step.
+        self.engine = connections.engine(POOL)
+        # A separate one, so that handlers with many steps do not delay claims and completions; opened by the first step.
         self._steps_engine = connections.engine(STEPS_POOL)
-        signals = self._signals = Signals()
-        quarantine = Quarantine(engine, model, worker_id, events)
-        ownership = Ownership(engine, model, worker_id)
-        self._listener = Listener(connections, model, signals, queues=identity.queues)
-        self._reader = ControlReader(
-            engine,
-            model,
-            events,
-            declared=jobs.declared_queues,
-            quarantine=quarantine,
-            worker_id=worker_id,
-            queues=identity.queues,
-            types=list(jobs.registry),
-            on_change=self._settings_changed,
-            is_notified=self._listener.listening.is_set,
-        )
-        self._unblocker = Unblocker(engine, model, events, signals, quarantine=quarantine)
-        self._completer = Completer(
-            engine,
-            model,
-            worker_id,
-            events,
-            signals,
-            unblocker=self._unblocker,
-            ownership=ownership,
-            quarantine=quarantine,
-            completion_batch_size=options.completion_batch_size,
-        )
-        self._children = Children(jobs, app=app, worker_id=worker_id, options=options)
+        shared = Shared(self.engine, jobs, identity, options, events)
+        super().__init__(shared)
+        signals = self._signals
+        self._listener = Listener(shared, connections)
+        self._reader = ControlReader(shared, on_change=self._settings_changed, is_notified=self._listener.listening.is_set)
+        self._unblocker = Unblocker(shared)
+        self._completer = Completer(shared, self._unblocker)
+        self._children = Children(shared, app=app)
         self.executor = Executor(
-            registry=jobs.registry,
-            model=model,
-            engine=engine,
-            steps_engine=self._steps_engine,
-            sessions=sessions,
+            shared,
+            sessions,
             completer=self._completer,
             unblocker=self._unblocker,
-            ownership=ownership,
-            events=events,
-            worker_id=worker_id,
-            options=options,
             children=self._children,
+            steps_engine=self._steps_engine,
             retry_of=self._reader.retry,
-            on_ended=signals.ended,
             slots=slots,
         )
         self._heartbeat = Heartbeat(
             connections.thread_engine(),
-            model,
+            self._model,
             identity,
             interval=options.heartbeat_interval,
             heartbeat_timeout=options.heartbeat_timeout,
@@ -136,65 +103,28 @@ class Assembly:
             stuck_threads=lambda: self.executor.stuck_threads,
             failure=self._failure,
             idle_for=lambda: self._claimer.idle_for,
-            snapshot=self._snapshot,
+            snapshot=lambda rest: self._claimer.snapshot(rest),  # noqa: PLW0108 - it is made later
             on_answer=self._answered,
         )
-        division = Division(
-            model,
-            jobs,
-            signals,
-            executor=self.executor,
-            quarantine=quarantine,
-            worker_id=worker_id,
-            events=events,
-            options=options,
-            controls=lambda: self._reader.current,
-        )
         self._claimer = Claimer(
-            engine,
-            model,
-            signals,
-            division,
+            shared,
+            Division(shared, self.executor, lambda: self._reader.current),
             executor=self.executor,
             completer=self._completer,
             unblocker=self._unblocker,
-            worker_id=worker_id,
-            options=options,
             may_start=self._heartbeat.allows,
-            quarantine=quarantine,
-            listener=self._listener if self.can_listen else None,
             on_start=self._heartbeat.resume,
+            listener=self._listener if self.can_listen else None,
             until_idle=until_idle,
         )
-        scheduler = Scheduler(
-            engine, model, events, declared=jobs.schedules, types=identity.job_types, quarantine=quarantine
-        )
-        rescuer = Rescuer(
-            engine,
-            model,
-            events,
-            signals,
-            options,
-            queues=identity.queues,
-            unblocker=self._unblocker,
-            quarantine=quarantine,
-        )
-        pruner = Pruner(
-            engine,
-            model,
-            events,
-            jobs.retention_rules,
-            interval=options.prune_interval,
-            quarantine=quarantine,
-            idle_for=lambda: self._claimer.idle_for,
-        )
+        scheduler, rescuer = Scheduler(shared), Rescuer(shared, self._unblocker)
         self._loop_watch = LoopWatch(signs, self.executor.job_in)
         self._background: list[Component] = [
             LeaseGuard(self._heartbeat, interval=options.heartbeat_interval),
             signs,
             self._reader,
             rescuer,
-            pruner,
+            Pruner(shared, idle_for=lambda: self._claimer.idle_for),
             self._completer,
             self._unblocker,
             *([MemoryGuard(options.max_memory, on_outgrown)] if options.max_memory else []),
@@ -211,9 +141,6 @@ class Assembly:
         signals.rules_changed.connect(self._reader.wake, scheduler.wake, self._heartbeat.hurry)
         signals.chains_ended.connect(self._unblocker.search, self._claimer.poll_again)
         signals.reconnected.connect(self._reader.declare_again, scheduler.synchronise_again, self._heartbeat.hurry)
-
-    def _snapshot(self, rest: float) -> Snapshot | None:
-        return self._claimer.snapshot(rest)
 
     def _failure(self) -> str | None:
         # The claimer's first: without it no job starts.

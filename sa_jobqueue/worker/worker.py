@@ -36,13 +36,13 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.assembly import Assembly
-from sa_jobqueue.worker.background.heartbeat import identify
 from sa_jobqueue.worker.background.vitals import Vitals, VitalSigns
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import check_importable
 from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
 from sa_jobqueue.worker.run.slots import Slots
+from sa_jobqueue.worker.shared import identify
 
 
 class Worker:

@@ -10,15 +10,14 @@ from sqlalchemy import Engine, create_engine, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus
-from sa_jobqueue.events import EventBus
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.observe.minutes import percentile, series, totals
 from sa_jobqueue.statements import minutes
 from sa_jobqueue.worker.background.pruner import Pruner
-from sa_jobqueue.worker.quarantine import Quarantine
-from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.minutes import record
+from tests.fixtures.workers import shared
 
 LAST = "date_trunc('minute', now()) - interval '1 minute'"
 
@@ -111,11 +110,7 @@ async def test_workers_record_minutes_and_delete_those_older_than_a_day(async_en
     old = {"queue": "", "type_name": "", **dict.fromkeys(minutes.COUNTS, 0), "wait": [0], "run": [0]}
     async with async_engine.begin() as connection:
         await connection.execute(insert(Job.Minute).values(old | {"minute": func.now() - timedelta(hours=25)}))
-    bus = EventBus()
-    rules = JobQueue[Any]().retention_rules
-    quarantine = Quarantine(async_engine, Job, WORKER, bus)
-    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
-    await pruner.record_minutes()
+    await Pruner(shared(async_engine)).record_minutes()
     async with async_engine.connect() as connection:
         ages: list[Any] = list((await connection.execute(select(func.now() - Job.Minute.minute))).scalars())
     assert len(ages) == 40

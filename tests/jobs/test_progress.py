@@ -24,7 +24,8 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import Progress
-from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from sa_jobqueue.worker.shared import Identity
 from tests.fixtures import isolated
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import WORKER, Jobs, enqueue

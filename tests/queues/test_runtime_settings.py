@@ -12,10 +12,9 @@ from sqlalchemy import Engine, Table, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, WorkerOptions
+from sa_jobqueue import Job, JobQueue
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.connections import Connections
-from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
 from sa_jobqueue.policies.fairness import QueueKey
@@ -23,10 +22,9 @@ from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.worker.background.controls import DEFAULTS, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.division import Division
-from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.signals import Signals
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import shared
 
 pytestmark = both_servers
 PAUSED = Control(is_paused=True)
@@ -68,17 +66,8 @@ class Driven:
         for name in ("test", "mail"):
             queue.handler(name)(lambda: None)
         queue.handler("narrow", concurrency=NARROW)(lambda: None)
-        self._division = Division(
-            Job,
-            queue,
-            Signals(),
-            executor=cast("Any", self.slots),
-            quarantine=Quarantine(self.engine, Job, WORKER, EventBus()),
-            worker_id=WORKER,
-            events=EventBus(),
-            options=WorkerOptions(queues=["default", "other"]),
-            controls=lambda: self.settings,
-        )
+        parts = shared(self.engine, queue, queues=("default", "other"))
+        self._division = Division(parts, cast("Any", self.slots), lambda: self.settings)
 
     def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
         of_queues = {QueueKey(name): one for name, one in (queues or {}).items()}
@@ -150,18 +139,8 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
     seen: list[Controls] = []
     registry = JobQueue()
     registry.handler("send")(lambda: None)
-    reader = ControlReader(
-        driven.engine,
-        Job,
-        EventBus(),
-        declared=[],
-        quarantine=Quarantine(driven.engine, Job, WORKER, EventBus()),
-        worker_id=WORKER,
-        queues=["mail"],
-        types=list(registry.registry),
-        on_change=seen.append,
-        is_notified=lambda: True,
-    )
+    parts = shared(driven.engine, registry, queues=("mail",))
+    reader = ControlReader(parts, on_change=seen.append, is_notified=lambda: True)
     jobs.add_worker(WORKER)
     await reader.read()
     with Session(engine) as session:

@@ -18,12 +18,11 @@ from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.operations import PruneCursor, Pruned, prune, prune_dead_letters, pruning
 from sa_jobqueue.settings import FOREVER, QueueSettings, Retention, RetentionRules
 from sa_jobqueue.worker.background.pruner import Pruner
-from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.retention import CANCELLED, COMPLETED, DAY, DEAD, age, dead_letters_of, ended, resolved
-from tests.fixtures.workers import PATIENCE, Start
+from tests.fixtures.workers import PATIENCE, Start, shared
 
 pytestmark = both_servers
 
@@ -186,8 +185,7 @@ async def test_only_a_full_prune_scan_looks_beyond_recent_chains(
 ) -> None:
     young = jobs.add_many(pruning.SCAN)
     late = ended(jobs, engine)  # the youngest by its id: of a client whose clock was wrong, say
-    quarantine = Quarantine(async_engine, Job, "here", EventBus())
-    pruner = Pruner(async_engine, Job, EventBus(), MONTH, interval=timedelta(minutes=1), quarantine=quarantine)
+    pruner = Pruner(shared(async_engine, JobQueue(retention=MONTH.default)))
     await pruner.walk(to_the_end=False)
     assert late in jobs.statuses()
     await pruner.walk(to_the_end=True)
@@ -233,9 +231,7 @@ async def test_the_worker_prunes_dead_letters_after_chains_and_skips_locked_ones
     free, held = resolved(jobs, engine), resolved(jobs, engine)
     bus, events = EventBus(), list[Any]()
     bus.subscribe(events.append)
-    rules = RetentionRules(default=Retention(dead_letters=90 * DAY))
-    quarantine = Quarantine(async_engine, Job, "here", bus)
-    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
+    pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(dead_letters=90 * DAY)), events=bus))
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
         await asyncio.wait_for(pruner.prune_dead_letter_rows(to_the_end=False), PATIENCE)

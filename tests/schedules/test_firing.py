@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, Schedule
 from sa_jobqueue.events import (
-    EventBus,
     JobCompleted,
     ScheduleBroken,
     ScheduleFired,
@@ -22,9 +21,8 @@ from sa_jobqueue.events import (
 from sa_jobqueue.operations import list_schedules, pause_schedules, upsert_schedule
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
-from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers
-from tests.fixtures.workers import PATIENCE, Start, until
+from tests.fixtures.workers import PATIENCE, Start, shared, until
 
 pytestmark = both_servers
 
@@ -102,8 +100,7 @@ async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
     with sessions.begin() as session:
         upsert_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
-    quarantine = Quarantine(async_engine, Job, "here", EventBus())
-    scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=(), quarantine=quarantine)
+    scheduler = Scheduler(shared(async_engine))
     running = asyncio.create_task(scheduler.run())
     try:
         for expected in (1, 2, 3):

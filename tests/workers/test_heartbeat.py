@@ -7,7 +7,8 @@ from datetime import timedelta
 from sqlalchemy import Engine
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from sa_jobqueue.worker.shared import Identity
 
 
 def test_attempts_are_stopped_after_a_pause_even_if_a_heartbeat_precedes_the_check(engine: Engine) -> None:

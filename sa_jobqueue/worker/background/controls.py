@@ -21,21 +21,19 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
-from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.events import ComponentFailed, SettingsDiffer
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.settings import QueueColumns, QueueSettings
+from sa_jobqueue.registry.settings import QueueColumns
 from sa_jobqueue.statements import controls
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.shared import Part, Shared
 from sa_jobqueue.worker.signals import Answer
 
 R = TypeVar("R")
@@ -110,7 +108,7 @@ class Controls:
         return queues, frozenset(name for name, one in self.types.items() if one.is_limited)
 
 
-class ControlReader(Component):
+class ControlReader(Part, Component):
     """Inserts the declared settings that are missing, reads all settings, and reports each change once.
 
     After a crash the last reading stays in force. Woken by notifications and ticks, without the former by a timer. Two may
@@ -120,33 +118,19 @@ class ControlReader(Component):
 
     name = "control reader"
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        events: EventBus,
-        *,
-        declared: Sequence[QueueSettings],
-        quarantine: Quarantine,
-        worker_id: str,
-        queues: list[str],
-        types: Sequence[JobType],
-        on_change: Callable[[Controls], None],
-        is_notified: Callable[[], bool],
-    ) -> None:
-        self._engine = engine
-        self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
-        self._model = model
-        self._events = events
-        self._declared = {QueueKey(one.name, one.fairness_key): one for one in declared}
-        self._quarantine = quarantine
-        self._worker_id = worker_id
-        self._types = {one.name: one for one in types}
+    def __init__(self, shared: Shared, *, on_change: Callable[[Controls], None], is_notified: Callable[[], bool]) -> None:
+        super().__init__(shared)
+        self._declared = {QueueKey(one.name, one.fairness_key): one for one in shared.jobs.declared_queues}
+        self._types = {one.name: one for one in shared.jobs.registry}
         self._written: set[RefusedWrite] = set()
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
-        self._statement = compiled(controls.of_worker, model)
-        self._parameters = {"worker_id": worker_id, "queues": queues, "types": list(self._types)}
+        self._statement = compiled(controls.of_worker, self._model)
+        self._parameters = {
+            "worker_id": self._worker_id,
+            "queues": shared.identity.queues,
+            "types": list(self._types),
+        }
         self._on_change = on_change
         self._is_notified = is_notified
         self._woken = asyncio.Event()

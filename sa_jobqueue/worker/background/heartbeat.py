@@ -6,15 +6,12 @@ Each is a tick: one statement that writes the heartbeat and asks whether there i
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,13 +21,11 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
-from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import FORGOTTEN
+from sa_jobqueue.worker.shared import Identity
 from sa_jobqueue.worker.signals import Answer
 
 IDLE_SHARE: Final = 15
@@ -42,39 +37,6 @@ RARELY: Final = 12
 
 
 _FIELDS: Final = [one.name for one in fields(Answer)]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The record of a worker in its row."""
-
-    id: str
-    name: str
-    host: str
-    pid: int
-    version: str
-    queues: list[str]
-    job_types: list[str]
-    concurrency: int
-    selectors: dict[str, Any] = field(default_factory=dict)
-    type_slots: dict[str, int] = field(default_factory=dict)
-
-
-def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
-    """Return the identity of a new worker, with a unique id."""
-    name = options.name or socket.gethostname()[:40] or "worker"
-    return Identity(
-        id=f"{name}:{secrets.token_hex(6)}",
-        name=name,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        version=__version__,
-        queues=list(options.limits),
-        job_types=list(jobs.registry.names),
-        concurrency=options.concurrency,
-        selectors={queue: selector.settings for queue, selector in jobs.selectors.items() if queue in options.limits},
-        type_slots={kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None},
-    )
 
 
 def tick_after(interval: float, idle_for: float) -> float:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
@@ -28,11 +28,11 @@ from psycopg import sql
 
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.db.timeouts import answered_within, cancelled
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import ANY_QUEUE
 from sa_jobqueue.statements.notifications import announce_idle
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.signals import Hints, Signals
+from sa_jobqueue.worker.shared import Part, Shared
+from sa_jobqueue.worker.signals import Hints
 
 QUIET_SECONDS = 600.0
 """A connection that has been quiet for this long is checked with a statement. TCP finds a peer that is gone, and a tick that
@@ -90,7 +90,7 @@ class Throttle:
         self._call(payloads)
 
 
-class Listener(Component):
+class Listener(Part, Component):
     """LISTENs on a dedicated connection and passes notifications on as signals.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it sends
@@ -100,10 +100,11 @@ class Listener(Component):
 
     name = "listener"
 
-    def __init__(self, connections: Connections, model: JobClass, signals: Signals, *, queues: Sequence[str]) -> None:
-        layout = model.__jobqueue__
-        self._connections, self._signals = connections, signals
-        self._announce_idle, self._queues = sql.SQL(announce_idle(model)), [*queues, ANY_QUEUE]
+    def __init__(self, shared: Shared, connections: Connections) -> None:
+        super().__init__(shared)
+        self._connections, layout, signals = connections, self._model.__jobqueue__, shared.signals
+        self._announce_idle = sql.SQL(announce_idle(self._model))
+        self._queues = [*shared.identity.queues, ANY_QUEUE]
         self._asked = asyncio.Event()
         self._announcing: asyncio.Future[bool] | None = None
         self._withdraws = False

@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
-from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.events import ChainsPruned, DeadLettersPruned
 from sa_jobqueue.operations import PruneCursor, Pruned, PrunedDeadLetters
-from sa_jobqueue.policies.retention import FOREVER, RetentionRules
+from sa_jobqueue.policies.retention import FOREVER
 from sa_jobqueue.statements import minutes, retention, steps
 from sa_jobqueue.types import JobId, RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.shared import Part, Shared
 
 _TO_THE_END: Final = timedelta(hours=6)
 """Minimum time between two walks that continue past jobs too young to be deleted."""
@@ -41,7 +40,7 @@ _EVENTS: Final = 1000
 P = TypeVar("P", Pruned, PrunedDeadLetters)
 
 
-class Pruner(Component):
+class Pruner(Part, Component):
     """Walks through the jobs by id, then through the dead letters, and deletes expired ones, one page per transaction.
 
     Every worker runs one, less often while it is idle; any number may overlap: rows locked by one are skipped by the others.
@@ -54,25 +53,9 @@ class Pruner(Component):
 
     name = "pruner"
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        events: EventBus,
-        rules: RetentionRules,
-        *,
-        interval: timedelta,
-        quarantine: Quarantine,
-        idle_for: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        # The worker's engine commits each statement; here a lock must last over several.
-        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
-        self._model = model
-        self._events = events
-        self._rules = rules
-        self._interval = interval.total_seconds()
-        self._quarantine = quarantine
-        self._idle_for = idle_for
+    def __init__(self, shared: Shared, *, idle_for: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(shared)
+        self._rules, self._idle_for = shared.jobs.retention_rules, idle_for
         self._full_walk_at = 0.0
         """When the next walk to the end is due, by the loop's clock."""
 
@@ -83,7 +66,7 @@ class Pruner(Component):
         self._full_walk_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
         started = float("-inf")
         while True:
-            await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
+            await asyncio.sleep(self._options.prune_interval.total_seconds() * random.uniform(0.8, 1.2))
             if self._idle_for() > _IDLE.total_seconds() and loop.time() < started + _IDLE_INTERVAL.total_seconds():
                 continue
             started, began = loop.time(), time.monotonic()
@@ -123,7 +106,7 @@ class Pruner(Component):
         after: Any = None
 
         async def commit(excluded: frozenset[JobId]) -> P:
-            async with AsyncSession(self._engine) as session, session.begin():
+            async with AsyncSession(self._transactions) as session, session.begin():
                 return await prune(session, after, excluded)
 
         while not is_last:
@@ -151,19 +134,19 @@ class Pruner(Component):
             return
         deleted = 1
         while deleted:
-            async with AsyncSession(self._engine) as session, session.begin():
+            async with AsyncSession(self._transactions) as session, session.begin():
                 deleted = await aio.prune_audit(session, age, model=self._model)
 
     async def walk_events(self) -> None:
         """Delete expired events."""
         deleted = _EVENTS
         while deleted == _EVENTS:
-            async with self._engine.begin() as connection:
+            async with self._transactions.begin() as connection:
                 deleted = len((await connection.execute(steps.prune_events(self._model), {"limit": _EVENTS})).all())
 
     async def record_minutes(self) -> None:
         """Write the figures of the minutes that have ended, unless another worker has, and delete those past a day."""
-        async with self._engine.begin() as connection:
+        async with self._transactions.begin() as connection:
             for since, until in (await connection.execute(minutes.unrecorded(self._model))).all():
                 await connection.execute(minutes.record(self._model), {"since": since, "until": until, **_RECORDED})
                 await connection.execute(minutes.prune(self._model))

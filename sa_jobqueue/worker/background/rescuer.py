@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
-
-from sqlalchemy.ext.asyncio import AsyncEngine
+from typing import Any, Final
 
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.events import JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, leases
 from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.signals import Answer, Signals
+from sa_jobqueue.worker.shared import Part, Shared
+from sa_jobqueue.worker.signals import Answer
 
 BATCH = 100
 CORRECTED = 1000
 """Rows corrected per transaction: about 20 ms."""
+_BACKOFF: Final = Backoff()
 
 
-class Rescuer(Component):
+class Rescuer(Part, Component):
     """Rescues jobs, one batch per transaction, whether or not this worker has a free slot.
 
     Every worker runs one. Two may overlap: a job is rescued under its row lock by one of them. A crash leaves the rest to
@@ -36,28 +33,9 @@ class Rescuer(Component):
 
     name = "rescuer"
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        events: EventBus,
-        signals: Signals,
-        options: WorkerOptions,
-        *,
-        queues: Sequence[str],
-        unblocker: Unblocker,
-        quarantine: Quarantine,
-        backoff: Backoff = Backoff(),
-    ) -> None:
-        self._queues = queues
-        self._unblocker = unblocker
-        self._quarantine = quarantine
-        self._signals = signals
-        self._model = model
-        self._engine = engine
-        self._events = events
-        self._options = options
-        self._backoff = backoff
+    def __init__(self, shared: Shared, unblocker: Unblocker) -> None:
+        super().__init__(shared)
+        self._unblocker, model = unblocker, self._model
         for orphans in (False, True):  # compiled now, and not while the first jobs wait
             compiled(leases.rescue, model, orphans=orphans, only=False)
         compiled(expiry.expire, model, only=False)
@@ -93,13 +71,13 @@ class Rescuer(Component):
             if answer.unknown_types:
                 self._events.emit(UnknownTypesPending(tuple(sorted(answer.unknown_types))))
             # The first tick does not see this worker's own row.
-            if unserved := [queue for queue in answer.unserved_queues or () if queue not in self._queues]:
+            if unserved := [queue for queue in answer.unserved_queues or () if queue not in self._identity.queues]:
                 self._events.emit(UnservedQueues(tuple(unserved)))
 
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
         given: dict[str, Any] = {"limit": BATCH} | ({} if orphans else {"ttl": self._options.heartbeat_timeout})
-        given |= {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
+        given |= {"base": _BACKOFF.base.total_seconds(), "cap": _BACKOFF.cap.total_seconds()}
 
         async def rescue_some(which: dict[str, Any]) -> Sequence[Any]:
             statement = compiled(leases.rescue, self._model, orphans=orphans, only="ids" in which)

@@ -9,17 +9,16 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
-from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
-from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
+from sa_jobqueue.registry.schedules import ScheduleRun
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.shared import Part, Shared
 from sa_jobqueue.worker.signals import Answer
 
 _CLOCKS_DIFFER: Final = 1.0
@@ -32,7 +31,7 @@ _LATE: Final = 0.005
 """Seconds added to a schedule's time, because a timer that is slightly early would find nothing due."""
 
 
-class Scheduler(Component):
+class Scheduler(Part, Component):
     """Fires due schedules, then sleeps until the next schedule is due, which costs no statement.
 
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock by one of them, its job and its
@@ -43,25 +42,9 @@ class Scheduler(Component):
 
     name = "scheduler"
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        events: EventBus,
-        *,
-        declared: Sequence[Schedule],
-        types: Sequence[str],
-        quarantine: Quarantine,
-    ) -> None:
-        # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
-        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
-        self._model = model
-        self._events = events
-        self._declared = declared
-        self._types = frozenset(types)
-        self._quarantine = quarantine
-        self._next_due = schedules.next_due(model)
-        self._due_names = schedules.due_names(model)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._next_due, self._due_names = schedules.next_due(self._model), schedules.due_names(self._model)
         self._woken = asyncio.Event()
         self._is_synchronised = False
         self._is_corrected = False
@@ -126,30 +109,30 @@ class Scheduler(Component):
         A schedule whose row cannot be written is quarantined; the others are written.
         """
         quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE)
-        declared = {one.name: one for one in self._declared if one.name not in quarantined}
+        declared = {one.name: one for one in self._jobs.schedules if one.name not in quarantined}
 
         async def some(names: Sequence[str]) -> SyncedSchedules:
-            async with AsyncSession(self._engine) as session, session.begin():
+            async with AsyncSession(self._transactions) as session, session.begin():
                 return await aio.sync_schedules(session, [declared[name] for name in names], model=self._model)
 
         parts = await self._quarantine.write(RefusedWrite.DECLARE, list(declared), some) or [await some([])]
         written = [name for one in parts for name in (*one.created, *one.changed, *one.unchanged)]
         await self._quarantine.written(RefusedWrite.DECLARE, written)
         undeclared = {name: type_name for one in parts for name, type_name in one.undeclared.items()}
-        known = {one.name for one in self._declared}
-        left = tuple(name for name, of in undeclared.items() if of in self._types and name not in known)
+        known = {one.name for one in self._jobs.schedules}
+        left = tuple(name for name, of in undeclared.items() if of in self._identity.job_types and name not in known)
         if left:
             self._events.emit(SchedulesUndeclared(left))
 
     async def correct(self) -> None:
         """Correct schedules whose next time was written by a clock that was ahead."""
-        async with AsyncSession(self._engine) as session, session.begin():
+        async with AsyncSession(self._transactions) as session, session.begin():
             await session.run_sync(correct_schedules, model=self._model)
 
     async def due_in(self) -> float | None:
         """Return the seconds until the next schedule is due; None without schedules."""
         began = time.monotonic()
-        async with self._engine.connect() as connection:
+        async with self._transactions.connect() as connection:
             given = {"excluded": self._quarantine.quarantined(RefusedWrite.FIRE)}
             found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
         pauses = [seconds for seconds in (found, self._quarantine.retry_in(RefusedWrite.FIRE, began)) if seconds is not None]
@@ -159,12 +142,12 @@ class Scheduler(Component):
         """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""
 
         async def some(which: dict[str, Any]) -> list[ScheduleRun]:
-            async with AsyncSession(self._engine) as session, session.begin():
+            async with AsyncSession(self._transactions) as session, session.begin():
                 given: dict[str, Any] = {"names": which.get("ids"), "excluded": which["excluded"]}
                 return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)
 
         async def candidates(which: dict[str, Any]) -> Sequence[str]:
-            async with self._engine.connect() as connection:
+            async with self._transactions.connect() as connection:
                 return (await connection.scalars(self._due_names, {"limit": BATCH, **which})).all()
 
         fired = await self._quarantine.select(RefusedWrite.FIRE, some, candidates, attrgetter("schedule"))

@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.connections import close_idle
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
@@ -27,10 +26,9 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
-from sa_jobqueue.worker.signals import Answer, Hints, Signals
+from sa_jobqueue.worker.shared import Part, Shared
+from sa_jobqueue.worker.signals import Answer, Hints
 
 _DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -40,7 +38,7 @@ _QUIET: Final = 10.0
 """Seconds without a job after which a worker closes the connections that it needs only under load."""
 
 
-class Claimer(Component):
+class Claimer(Part, Component):
     """Claims jobs for free slots only, and starts them immediately. Each worker has one claimer.
 
     It claims after a notification, when a slot becomes free, when the next job is due, and at each poll interval. If the
@@ -55,30 +53,22 @@ class Claimer(Component):
 
     def __init__(
         self,
-        engine: AsyncEngine,
-        model: JobClass,
-        signals: Signals,
+        shared: Shared,
         division: Division,
         *,
         executor: Executor,
         completer: Completer,
         unblocker: Unblocker,
-        worker_id: str,
-        options: WorkerOptions,
         may_start: Callable[[float], bool],
-        quarantine: Quarantine,
-        listener: Listener | None = None,
-        on_start: Callable[[], object] = lambda: None,
-        until_idle: bool = False,
+        on_start: Callable[[], object],
+        listener: Listener | None,
+        until_idle: bool,
     ) -> None:
-        self._signals, self._until_idle = signals, until_idle
+        super().__init__(shared)
         self._loop = asyncio.get_running_loop()
-        self._engine = engine
+        self._division, self._until_idle, self._may_start = division, until_idle, may_start
         self._executor, self._completer, self._unblocker = executor, completer, unblocker
-        self._worker_id, self._options, self._quarantine = worker_id, options, quarantine
-        self._may_start = may_start
-        self._held = compiled(leases.held, model)
-        self._division = division
+        self._held = compiled(leases.held, self._model)
         self._woken = asyncio.Event()
         self._was_notified = True
         self._idleness = Idleness(listener, self._loop.time)

@@ -16,10 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.splitting import is_of_a_row
-from sa_jobqueue.events import EventBus
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.claims import Claims, claim_of, is_of_ordering
@@ -28,38 +25,24 @@ from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Shares
 from sa_jobqueue.worker.claim.selectors import Caller
-from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
-from sa_jobqueue.worker.signals import Signals
+from sa_jobqueue.worker.shared import Part, Shared
 
 _MOST: Final = 500
 """Maximum number of jobs of one claim."""
 
 
-class Division:
+class Division(Part):
     """Claims for the free slots of one worker, and starts the jobs."""
 
-    def __init__(
-        self,
-        model: JobClass,
-        jobs: JobQueue[Any],
-        signals: Signals,
-        *,
-        executor: Executor,
-        quarantine: Quarantine,
-        worker_id: str,
-        events: EventBus,
-        options: WorkerOptions,
-        controls: Callable[[], Controls],
-    ) -> None:
-        self._model, self._executor, self._quarantine = model, executor, quarantine
-        self._options, self._controls, self._signals = options, controls, signals
+    def __init__(self, shared: Shared, executor: Executor, controls: Callable[[], Controls]) -> None:
+        super().__init__(shared)
+        jobs, self._executor, self._controls = shared.jobs, executor, controls
         self._clock = asyncio.get_running_loop().time
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
-        self._callers = {queue: Caller(one, worker_id, events) for queue, one in jobs.selectors.items()}
-        self._claims = Claims(model, worker_id=worker_id, grace=options.heartbeat_timeout)
+        self._callers = {queue: Caller(one, self._worker_id, self._events) for queue, one in jobs.selectors.items()}
+        self._claims = Claims(self._model, worker_id=self._worker_id, grace=self._options.heartbeat_timeout)
         self._applied = Controls()
         self._ordered = False
         self._limited: dict[Any, QueueKey] = {}

@@ -12,13 +12,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
+from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
@@ -26,15 +25,14 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.continuations import ChainWriter
 from sa_jobqueue.worker.finish.outcomes import Completed, Finished, Written, with_roots
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.ownership import Ownership
-from sa_jobqueue.worker.quarantine import MOST, Quarantine
-from sa_jobqueue.worker.signals import Signals
+from sa_jobqueue.worker.quarantine import MOST
+from sa_jobqueue.worker.shared import Part, Shared
 
 _HELD_REST = 0.05
 """Seconds until the next try when every result in the queue waits for another transaction's lock."""
 
 
-class Completer(Component):
+class Completer(Part, Component):
     """Writes the results of attempts in the order in which they arrive, one batch per statement.
 
     While one batch is being written the next one gathers, so a single result waits for no batch and many share round trips.
@@ -47,29 +45,13 @@ class Completer(Component):
 
     name = "completer"
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        worker_id: str,
-        events: EventBus,
-        signals: Signals,
-        *,
-        unblocker: Unblocker,
-        ownership: Ownership,
-        quarantine: Quarantine,
-        completion_batch_size: int,
-    ) -> None:
-        self._engine = engine
-        self._unblocker, self._ownership = unblocker, ownership
-        self._chained = ChainWriter(engine, model, worker_id, unblocker)
-        self._worker_id = worker_id
-        self._events = events
-        self._completion_batch_size = completion_batch_size
-        self._signals = signals
-        self._layout = model.__jobqueue__
-        self._complete = compiled(completions.complete, model)
-        self._finish = compiled(completions.finish, model)
+    def __init__(self, shared: Shared, unblocker: Unblocker) -> None:
+        super().__init__(shared)
+        self._unblocker = unblocker
+        self._chained = ChainWriter(shared, unblocker)
+        self._layout = self._model.__jobqueue__
+        self._complete = compiled(completions.complete, self._model)
+        self._finish = compiled(completions.finish, self._model)
         self._queue: deque[Completed | Finished] = deque()
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -77,7 +59,6 @@ class Completer(Component):
         self._uncertain = False
         self.is_connected = False
         """Whether it has a connection to write with. Without one the claimer starts nothing: no result could be written."""
-        self._quarantine = quarantine
         self._refused: dict[tuple[JobId, int], tuple[Completed | Finished, float]] = {}
         """Results in quarantine, by attempt, each with the time of its next try by the monotonic clock."""
 
@@ -132,7 +113,7 @@ class Completer(Component):
 
     async def flush(self, connection: AsyncConnection) -> None:
         """Write one batch and report the outcome. A batch that fails as a whole stays queued for the next run."""
-        batch = [self._queue[index] for index in range(min(len(self._queue), self._completion_batch_size))]
+        batch = [self._queue[index] for index in range(min(len(self._queue), self._options.completion_batch_size))]
         repeated, self._uncertain = self._uncertain, True
         done = await self._write(connection, batch)
         for _ in batch:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
-from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.columns import Group, arrays, group_by_columns, require_carried
 from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.faults import fault_of
@@ -19,18 +19,17 @@ from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
 from sa_jobqueue.worker.finish.outcomes import Completed, Written, of_error, with_roots
 from sa_jobqueue.worker.finish.unblocker import Unblocker
+from sa_jobqueue.worker.shared import Part, Shared
 
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation with blockers waits for their locks before it is tried again."""
 
 
-class ChainWriter:
+class ChainWriter(Part):
     """Writes one statement for all of a batch that can go together, and a short transaction for each that cannot."""
 
-    def __init__(self, engine: AsyncEngine, model: JobClass, worker_id: str, unblocker: Unblocker) -> None:
-        self._committing = engine.execution_options(isolation_level="READ COMMITTED")
-        self._model = model
-        self._worker_id = worker_id
+    def __init__(self, shared: Shared, unblocker: Unblocker) -> None:
+        super().__init__(shared)
         self._unblocker = unblocker
 
     async def write(self, connection: AsyncConnection, ends: Sequence[Completed], written: Written) -> None:
@@ -111,7 +110,7 @@ class ChainWriter:
 
     async def _write_alone(self, end: Completed, written: Written) -> None:
         """Write one result as a handler's own commit would: lock what its continuation waits for, with a short timeout."""
-        async with AsyncSession(self._committing, expire_on_commit=False) as session:
+        async with AsyncSession(self._transactions, expire_on_commit=False) as session:
             try:
                 await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
                 await session.run_sync(complete_attempt, end.job, end.result, worker_id=self._worker_id, model=self._model)

@@ -8,19 +8,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from sa_jobqueue.db.splitting import in_parts
-from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.events import JobDied, JobUnblocked
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import ENDED, DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
-from sa_jobqueue.worker.signals import Signals
+from sa_jobqueue.worker.quarantine import PAUSES
+from sa_jobqueue.worker.shared import Part, Shared
 
 _HELD_REST = 0.02
 """Seconds until the next try when all remaining chains are locked; doubled each time, up to `_LONGEST_REST`."""
@@ -28,7 +25,7 @@ _LONGEST_REST = 0.32
 """Maximum seconds between the release of a long-held lock and the next try."""
 
 
-class Unblocker(Component):
+class Unblocker(Part, Component):
     """Processes ended chains that have waiters, many per transaction, and wakes the workers that now have work.
 
     A crash loses the queue here, not its record in the database: the next rescue scan of any worker finds it. Two may
@@ -38,20 +35,13 @@ class Unblocker(Component):
 
     name = "unblocker"
 
-    def __init__(
-        self, engine: AsyncEngine, model: JobClass, events: EventBus, signals: Signals, *, quarantine: Quarantine
-    ) -> None:
-        # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
-        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
-        self._model = model
-        self._events = events
-        self._signals = signals
-        self._quarantine = quarantine
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._chains: dict[JobId, JobId | None] = {}
         self._later: dict[JobId, float] = {}
         """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
-        self._chains_to_unblock = blockers.chains_to_unblock(model)
+        self._chains_to_unblock = blockers.chains_to_unblock(self._model)
         self._searches = self._notifies = False
         self._found: JobId | None = None
         """The last chain of the page before, while a search is under way."""
@@ -122,7 +112,7 @@ class Unblocker(Component):
             self._searches = False
         given = {"limit": BATCH} if begins else {"limit": BATCH, "after": self._found}
         try:
-            async with self._engine.begin() as connection:
+            async with self._transactions.begin() as connection:
                 page = list(await connection.scalars(self._chains_to_unblock, given))
         except BaseException:
             self._searches = self._searches or begins
@@ -135,7 +125,7 @@ class Unblocker(Component):
     async def _notify_workers(self) -> None:
         """Wake other workers. A failure is not retried, because they poll anyway."""
         self._notifies = False
-        async with self._engine.begin() as connection:
+        async with self._transactions.begin() as connection:
             await connection.execute(notifications.notify_unblock(self._model))
 
     async def _idle(self) -> None:
@@ -169,7 +159,7 @@ class Unblocker(Component):
     async def _write(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> bool:
         """Process chains in one transaction, and keep what remains of them; return whether anything moved."""
         due, done = list(self._due), Unblocked()
-        async with self._engine.begin() as connection:
+        async with self._transactions.begin() as connection:
             for queue in due:
                 await connection.execute(notifications.notify_due(self._model), {"queue": queue})
             if chains:
@@ -190,7 +180,7 @@ class Unblocker(Component):
     async def _write_by_job(self, chain_id: JobId, after: JobId | None, error: Exception) -> None:
         """Unblock the jobs that wait for a chain in parts; quarantine those that fail alone, or else the chain."""
         given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
-        async with self._engine.begin() as connection:
+        async with self._transactions.begin() as connection:
             rows = (await connection.execute(blockers.waiting(self._model), given)).all()
         quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
         job_ids = [row.job_id for row in rows if row.job_id not in quarantined]

@@ -29,10 +29,10 @@ from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, ou
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 from sa_jobqueue.worker.run.threads import Threads
+from sa_jobqueue.worker.shared import Part, Shared
 
 Result: TypeAlias = str | JobMixin[Any]
 """A handler's return value, as it is written: JSON text, or the next job of the chain."""
@@ -170,28 +170,15 @@ class _Completed:
     """Queue keys of continuations."""
 
 
-class Calls:
+class Calls(Part):
     """Calls handlers for a worker: async ones on its loop, sync ones in threads."""
 
-    def __init__(
-        self,
-        model: JobClass,
-        sessions: Sessions,
-        unblocker: Unblocker,
-        ownership: Ownership,
-        *,
-        worker_id: str,
-        concurrency: int,
-        cancel_timeout: float,
-        changed: asyncio.Event,
-    ) -> None:
-        self._model, self._sessions, self._unblocker, self._ownership = model, sessions, unblocker, ownership
-        self._worker_id = worker_id
-        self._cancel_timeout = cancel_timeout
-        self._changed = changed
+    def __init__(self, shared: Shared, sessions: Sessions, unblocker: Unblocker, changed: asyncio.Event) -> None:
+        super().__init__(shared)
+        self._sessions, self._unblocker, self._changed = sessions, unblocker, changed
         self._loop = asyncio.get_running_loop()
         self._leave_if_forked = LeaveIfForked()
-        self.threads = Threads(concurrency, "sa_jobqueue")
+        self.threads = Threads(self._options.concurrency, "sa_jobqueue")
         self.stuck_threads = 0
         """How many threads are occupied by handlers of attempts that have ended."""
 
@@ -241,7 +228,7 @@ class Calls:
             # The thread knows by its context that it should stop, and has a moment to.
             for one in attempts:
                 one.context.stop(one.stopping or CancelReason.SHUTDOWN)
-            done, _ = await asyncio.wait({running}, timeout=self._cancel_timeout)
+            done, _ = await asyncio.wait({running}, timeout=self._options.cancel_timeout.total_seconds())
             if not done:
                 self.stuck_threads += 1
                 running.add_done_callback(self._came_back)

@@ -10,8 +10,8 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Collection, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,17 +25,14 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob, attempt_in, enter_at
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
-from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobStarted, MiddlewareFailed
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.statements import blockers, leases
+from sa_jobqueue.events import AttemptLost, JobCancelled, JobStarted, MiddlewareFailed
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.statements import blockers, leases, traces
 from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer, completed
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.run.batches import Batches
 from sa_jobqueue.worker.run.calls import Calls, Failed, Result, Running
 from sa_jobqueue.worker.run.dependencies import load_blockers
@@ -43,61 +40,39 @@ from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
-from sa_jobqueue.worker.run.span_links import Linker
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
+from sa_jobqueue.worker.shared import Part, Shared
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
 
 _IS_EAGER: Final = sys.version_info >= (3, 12)
 
 
-class Executor:
+class Executor(Part):
     """Holds the running attempts of a worker, at most `concurrency`."""
 
     def __init__(
         self,
-        *,
-        registry: Registry,
-        model: JobClass,
-        engine: AsyncEngine,
-        steps_engine: AsyncEngine,
+        shared: Shared,
         sessions: Sessions,
+        *,
         completer: Completer,
         unblocker: Unblocker,
-        ownership: Ownership,
-        events: EventBus,
-        worker_id: str,
-        options: WorkerOptions,
         children: Children,
+        steps_engine: AsyncEngine,
         retry_of: RetryOf,
-        on_ended: Callable[[JobId], None],
-        slots: tuple[Slots, int] | None = None,
+        slots: tuple[Slots, int] | None,
     ) -> None:
-        self._registry = registry
-        self._engine = engine
-        self._ownership = ownership
-        self._completer = completer
-        self._events = events
-        self._worker_id = worker_id
-        self._options = options
-        self._children, self._retry_of, self._on_ended = children, retry_of, on_ended
-        self._blockers = blockers.outcomes(model)
-        self._extend_lease = leases.extend(model)
-        self._linker = Linker(engine, model)
-        self.concurrency = options.concurrency
+        super().__init__(shared)
+        self._registry = shared.jobs.registry
+        self._completer, self._children, self._retry_of = completer, children, retry_of
+        self._blockers, self._extend_lease = blockers.outcomes(self._model), leases.extend(self._model)
+        self._linked = traces.linked(self._model)
+        self.concurrency = self._options.concurrency
         """How many attempts it may run at a time."""
         self.changed = asyncio.Event()
         """Set whenever a slot becomes free."""
-        self._calls = Calls(
-            model,
-            sessions,
-            unblocker,
-            ownership,
-            worker_id=worker_id,
-            concurrency=options.concurrency,
-            cancel_timeout=options.cancel_timeout.total_seconds(),
-            changed=self.changed,
-        )
+        self._calls = Calls(shared, sessions, unblocker, self.changed)
         self._batches = Batches(self._calls, free_for=self.free_for, stop=self.stop)
         self._running: set[Running] = set()
         self._by_queue: Counter[str] = Counter()
@@ -109,7 +84,7 @@ class Executor:
             self._slots.join(self, weight)
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
-        self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop, events=events)
+        self._steps = WorkerSteps(shared, steps_engine, sessions)
         self._suspected: set[str] = set()
         self._verifying: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -280,7 +255,7 @@ class Executor:
                 if job.timeout is not None and not job_type.isolated:  # whose time begins when a child has it
                     self._set_deadline(running, job.timeout)
                 if tracing.is_recording():
-                    await self._linker.link(job, job_type)
+                    await self._link(job, job_type)
                 with job_type.around_attempt():
                     result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
             # User code ends here, and so does everything that it can raise.
@@ -306,6 +281,18 @@ class Executor:
                 self._slots.freed()  # others first, if they run fewer
             self.changed.set()
 
+    async def _link(self, job: ClaimedJob, job_type: JobType) -> None:
+        """Link the current span, for a second attempt or a handler that takes blockers; others cost no round trip.
+
+        An outage costs the links, not the attempt.
+        """
+        if job.attempt == 1 and job_type.blockers is None:
+            return
+        with suppress(DBAPIError):
+            async with self._engine.connect() as connection:
+                for kind, traceparent in await connection.execute(self._linked, {"job_id": job.id}):
+                    tracing.link(traceparent, kind)
+
     def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
         """End an attempt with an exception. Everything except a stop is a failure and counts, if the fence allows it."""
         job, reason, suspended = running.job, running.stopping, running.context.suspended
@@ -319,7 +306,7 @@ class Executor:
         elif reason is CancelReason.TIMED_OUT:
             self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
         elif reason in LOST:
-            self._on_ended(job.id)
+            self._signals.ended(job.id)
             self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         else:
             self._completer.put(released(job))
@@ -334,7 +321,7 @@ class Executor:
     def _report_ended(self, running: Running) -> None:
         """Report an end that the handler's own commit has written."""
         job = running.job
-        self._on_ended(job.id)
+        self._signals.ended(job.id)
         ran = self._ran(running)
         is_completed = running.ended in {None, JobStatus.COMPLETED}
         self._events.emit(completed(job, ran) if is_completed else JobCancelled(job.id, job.type_name, job.attempt, ran))

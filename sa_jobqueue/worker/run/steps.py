@@ -34,20 +34,21 @@ from sa_jobqueue.errors import (
     Snooze,
     StepOutputError,
 )
-from sa_jobqueue.events import EventBus, StepCompleted
+from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec, Document
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.codecs import sealed
-from sa_jobqueue.registry.job_types import JobType, Registry
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.options import check_duration
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
 from sa_jobqueue.worker.finish.completer import parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+from sa_jobqueue.worker.shared import Shared
 
 T = TypeVar("T")
 Place = tuple[str, str]
@@ -114,19 +115,10 @@ class StepStore(Protocol):
 class WorkerSteps:
     """The store of a worker: its own connections, each statement a transaction, and the application's sessions."""
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        model: JobClass,
-        registry: Registry,
-        sessions: Sessions,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        events: EventBus,
-    ) -> None:
-        self.model, self._events = model, events
-        self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
-        self._engine, self._registry, self._sessions, self._loop = engine, registry, sessions, loop
+    def __init__(self, shared: Shared, engine: AsyncEngine, sessions: Sessions) -> None:
+        self.model, self._events, self._registry = shared.model, shared.events, shared.jobs.registry
+        self._engine, self._transactions = engine, engine.execution_options(isolation_level="READ COMMITTED")
+        self._sessions, self._loop = sessions, asyncio.get_running_loop()
 
     def job_type(self, job: ClaimedJob) -> JobType:
         """Return the type of a job."""

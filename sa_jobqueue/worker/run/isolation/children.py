@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import IS_MEASURABLE
-from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.isolation.messages import of_job, result_of
 from sa_jobqueue.worker.run.isolation.process import Process
+from sa_jobqueue.worker.shared import Part, Shared
 
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
 """How much an attempt's lease is extended, repeatedly, while it waits for a child."""
@@ -50,23 +50,21 @@ def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
             )
 
 
-class Children:
+class Children(Part):
     """Starts children as attempts need them, at most one per slot, and keeps them for later attempts.
 
     One is started with the worker, so that an import error of the application is reported before anything is claimed; when
     one ends and no other is idle, its successor is started before it is needed. A crash of this process ends all.
     """
 
-    def __init__(self, jobs: JobQueue[Any], *, app: str | None, worker_id: str, options: WorkerOptions) -> None:
-        self._model: JobClass = jobs.model
+    def __init__(self, shared: Shared, *, app: str | None) -> None:
+        super().__init__(shared)
+        jobs, options = shared.jobs, shared.options
         # One is kept warm where their own queue is served; jobs that come by another one wait for theirs to start.
         self._needed = any(kind.isolated and kind.queue in options.limits for kind in jobs.registry)
         self._app = app
         # In the order of declaration, by whose first import the application itself came up.
         self._modules = list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry)) if app is None else []
-        self._worker_id = worker_id
-        self._max_jobs = options.max_jobs_per_child
-        self._cancel_timeout = options.cancel_timeout
         self._idle: asyncio.LifoQueue[Process | Exception] = asyncio.LifoQueue()
         """Children without an attempt; for each attempt that waits for one that could not be started, the error."""
         self._all: set[Process] = set()
@@ -113,7 +111,7 @@ class Children:
         try:
             answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
         except asyncio.CancelledError:
-            await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._cancel_timeout)
+            await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._options.cancel_timeout)
             raise
         finally:
             self._give_back(child)
@@ -181,7 +179,7 @@ class Children:
             self._start_more()
 
     def _give_back(self, child: Process) -> None:
-        if child.is_free and child.ran < self._max_jobs:
+        if child.is_free and child.ran < self._options.max_jobs_per_child:
             self._idle.put_nowait(child)
             return
         self._retire(child)
