@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, overload
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, object_session
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
@@ -24,7 +24,7 @@ from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns, 
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
-from sa_jobqueue.operations.writer import write_many
+from sa_jobqueue.operations.writer import check_new, write_many
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
@@ -33,6 +33,8 @@ from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 _TRIES: Final = 10
+_Key = tuple[str, str]
+"""Job type and deduplication key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,43 +109,26 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
     in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key.
     """
-    _check_job("job", job)
-    _check_free("job", job)
+    check_new("job", job, type(job))
     if deduplicate is None:
         with translated():
             session.add(job)
             session.flush()
         return job, Enqueued.CREATED
-    given = _policy(deduplicate)
-    model = type(job)
-    _check_one("job", job, given)
+    given, model = _policy("job", deduplicate), type(job)
     require_transaction(queue_connection(session, model), "deduplication")
     session.flush()
     with on_queue(session, model):
-        session.execute(deduplication.lock_key(model, job.type_name, given.key))
+        _lock(session, model, [(job.type_name, given.key)])
         return _found_or_made(session, job, given)
 
 
-def _check_job(field: str, job: object) -> None:
-    if not isinstance(job, JobMixin):
-        raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
-
-
-def _check_free(field: str, job: object) -> None:
-    if object_session(job) is not None:
-        raise InvalidJobError(field, "is already in a session; pass a fresh job")
-
-
-def _check_one(field: str, job: object, given: object) -> None:
-    """Check the jobs and their policy. Raises: InvalidJobError."""
-    _check_job(field, job)
-    if not isinstance(given, Deduplicate):
-        raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(given).__name__}")
-
-
 def _found_or_made(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
+    model, ended = type(job), given.scope == "any"
+    keys = _keys((job.type_name, given.key))
+    find, among = deduplication.find(model, ended=ended), {"excluded": list(given.exclude)} | _window(given)
     for _ in range(_TRIES):
-        found = _find(session, job, given)
+        found = session.scalars(find, keys | among).first()
         if found is not None:
             outcome = _merge(session, found, job, given)
             if outcome is not None:
@@ -155,20 +140,32 @@ def _found_or_made(session: Session, job: JobT, given: Deduplicate) -> tuple[Job
             # a redrive that opens an old chain again. Their chain is found in the next round.
             with translated(), session.begin_nested():
                 if given.exclude:  # there is a successor now to hand the key over to
-                    session.execute(deduplication.give_up_key(type(job), job.type_name, given.key, given.exclude))
+                    session.execute(deduplication.give_up(model, begun=False), keys | {"ids": list(given.exclude)})
                 session.add(job)
                 session.flush()
         except DBAPIError as error:
             if diagnose(error).sqlstate == SERIALIZATION_FAILURE:
-                check_snapshot(session, type(job), given.key, error)
+                check_snapshot(session, model, given.key, error)
             raise
         except ConflictError as error:
             if "uq_job_deduplication" not in error.constraint:
                 raise
-            check_snapshot(session, type(job), given.key, error)
+            check_snapshot(session, model, given.key, error)
             continue
         return job, Enqueued.CREATED
-    raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+    raise _unsettled(given.key)
+
+
+def _keys(*keys: _Key) -> dict[str, Any]:
+    return {"type_names": [name for name, _ in keys], "keys": [key for _, key in keys]}
+
+
+def _window(given: Deduplicate) -> dict[str, Any]:
+    return {"window": given.window} if given.scope == "any" else {}
+
+
+def _unsettled(key: str) -> ConflictError:
+    return ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
 def check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
@@ -195,31 +192,13 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":
-        session.execute(deduplication.give_up_key(model, job.type_name, given.key, [found.id]))
+        session.execute(deduplication.give_up(model, begun=True), _keys((job.type_name, given.key)))
         return None
     return Enqueued.EXISTING
 
 
-def _find(session: Session, job: JobT, given: Deduplicate) -> JobT | None:
-    scopes = [True, False] if given.scope == "any" else [True]
-    for open_only in scopes:
-        statement = deduplication.find(
-            type(job),
-            job.type_name,
-            given.key,
-            open_only=open_only,
-            window=None if open_only else given.window,
-            exclude=given.exclude,
-        )
-        found: JobT | None = session.scalars(statement).first()
-        if found is not None:
-            return found
-    return None
-
-
 MOST_LOCKED: Final = 1_000
 """Keys of one call that are locked: each has a place in the server's lock table, which by default has some 6,000."""
-_Key = tuple[str, str]
 _Result = tuple[Any, Enqueued]
 
 
@@ -249,22 +228,32 @@ def enqueue_many(
     """
     if deduplicate_by is None:
         return write_many(session, new)
-    listed = [(job, _policy(deduplicate_by(job))) for job in new]
-    return _write_unique(session, listed) if listed else []
+    listed = list(new)
+    policies = [_policy(f"new[{index}]", deduplicate_by(job)) for index, job in enumerate(listed)]
+    return _write_unique(session, listed, policies) if listed else []
 
 
-def _policy(given: Deduplicate | str) -> Deduplicate:
-    return Deduplicate(given) if isinstance(given, str) else given
+def _policy(field: str, given: object) -> Deduplicate:
+    policy = Deduplicate(given) if isinstance(given, str) else given
+    if not isinstance(policy, Deduplicate):
+        raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(policy).__name__}")
+    return policy
 
 
-def _write_unique(session: Session, listed: Sequence[tuple[JobT, Deduplicate]]) -> list[_Result]:
-    given = _common_policy(listed)
-    model = type(listed[0][0])
-    require_transaction(queue_connection(session, model), "deduplication")
+def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[Deduplicate]) -> list[_Result]:
+    model, given = type(listed[0]), policies[0]
     by_key: dict[_Key, list[JobT]] = {}
-    for job, one in listed:
-        job.deduplication_key = one.key
-        by_key.setdefault((job.type_name, one.key), []).append(job)
+    for index, (job, policy) in enumerate(zip(listed, policies, strict=True)):
+        field = f"new[{index}]"
+        check_new(field, job, model)
+        if replace(policy, key=given.key) != given:
+            raise InvalidJobError(
+                field, "has other deduplication options than the first; use enqueue for each, or several calls"
+            )
+        if policy.exclude or job._blockers:
+            raise InvalidJobError(field, f"{'excludes chains' if policy.exclude else 'has blockers'}; use enqueue")
+        by_key.setdefault((job.type_name, policy.key), []).append(job)
+    require_transaction(queue_connection(session, model), "deduplication")
     # With scope "waiting" keys are given up before others are taken, which is no one order.
     if given.scope == "any" or (given.scope == "waiting" and len(by_key) <= MOST_LOCKED):
         _lock(session, model, sorted(by_key))
@@ -273,34 +262,13 @@ def _write_unique(session: Session, listed: Sequence[tuple[JobT, Deduplicate]]) 
     last_jobs = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
     repeated = _put(session, model, last_jobs, given) if given.replace and last_jobs else {}
     outcomes: list[_Result] = []
-    for job, one in listed:
-        key = (job.type_name, one.key)
+    for job, policy in zip(listed, policies, strict=True):
+        key = (job.type_name, policy.key)
         if first_jobs[key] is job:
             outcomes.append(results[key])
         else:
             outcomes.append(repeated.get(key, (results[key][0], Enqueued.EXISTING)))
     return outcomes
-
-
-def _common_policy(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
-    """Return what all have in common. Raises: InvalidJobError."""
-    (first, given) = listed[0]
-    for index, (job, one) in enumerate(listed):
-        field = f"new[{index}]"
-        _check_one(field, job, one)
-        if type(job) is not type(first):
-            raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {type(first).__name__}")
-        if not inspect(job).transient:
-            raise InvalidJobError(field, "is or was in a session; pass a fresh job")
-        if replace(one, key=given.key) != given:
-            raise InvalidJobError(
-                field, "has other deduplication options than the first; use enqueue for each, or several calls"
-            )
-        if one.exclude:
-            raise InvalidJobError(field, "excludes chains; use enqueue")
-        if job._blockers:
-            raise InvalidJobError(field, "has blockers; use enqueue")
-    return given
 
 
 def _lock(session: Session, model: JobClass, keys: Sequence[_Key]) -> None:
@@ -346,8 +314,7 @@ def _put(session: Session, model: JobClass, jobs: dict[_Key, Any], given: Dedupl
             for queue_key in sorted(queues):
                 notify_workers(session, connection, model, queue_key)
             return results
-    _, key = next(missing for missing in jobs if missing not in results)
-    raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+    raise _unsettled(next(key for name, key in jobs if (name, key) not in results))
 
 
 def _put_once(
@@ -355,14 +322,15 @@ def _put_once(
 ) -> tuple[dict[_Key, _Result], set[str]]:
     """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
-    window = {"window": given.window} if ended else {}
-    more = window | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
+    more = _window(given) | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
     queues: set[str] = set()
-    keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
+    keys = _keys(*left)
     if held:
-        connection.execute(deduplication.give_up_begun(model), keys)
+        connection.execute(deduplication.give_up(model, begun=True), keys)
     touched: set[Any] = set()
+    for (_, key), job in left.items():
+        job.deduplication_key = key
     with translated():
         new = list(left.values())
         groups = group_neighbours_by_columns(model, new)
@@ -370,7 +338,7 @@ def _put_once(
         for names, group in groups:
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
             touched |= set(connection.execute(statement, arrays(model, names, group, connection.dialect) | more).scalars())
-    found = connection.execute(deduplication.holders(model, ended=ended), keys | window).all()
+    found = connection.execute(deduplication.holders(model, ended=ended), keys | _window(given)).all()
     for type_name, key, holder, queue, fairness_key in found:
         job = left[type_name, key]
         if holder in touched:

@@ -209,13 +209,8 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
     if not listed:
         return []
     kind = type(listed[0])
-    if not issubclass(kind, JobMixin):
-        raise InvalidJobError("new[0]", f"must be a job, got a {kind.__name__}")
     for index, job in enumerate(listed):
-        if type(job) is not kind:
-            raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
-        if not instance_state(job).transient:
-            raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
+        check_new(f"new[{index}]", job, kind)
     if any(job._blockers for job in listed):
         session.flush()  # they may wait for pending objects
     with writing(session, kind, listed) as connection:
@@ -227,6 +222,16 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
                 statement = jobs.enqueue_many(kind, tuple(varying), tuple(equal))
                 connection.execute(statement, arrays(kind, varying, rest, connection.dialect) | equal)
     return [job.__dict__["id"] for job in listed]
+
+
+def check_new(field: str, job: object, kind: type[Any]) -> None:
+    """Check that this is a fresh job, and of one class with the others. Raises: InvalidJobError."""
+    if not isinstance(job, JobMixin):
+        raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
+    if type(job) is not kind:
+        raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {kind.__name__}")
+    if not instance_state(job).transient:
+        raise InvalidJobError(field, "is or was in a session; add it there, or pass a fresh job")
 
 
 def _insert_each(connection: Connection, listed: Sequence[JobMixin[Any]]) -> None:

@@ -13,8 +13,9 @@ from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at
-from sa_jobqueue.statements._parts import XID, array, given_ids, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, excluded, id_array, once_a_model, status, table
 from sa_jobqueue.statements.jobs import new_rows
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -23,48 +24,27 @@ REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("schedul
 _STAGED: Final = "job_copied"
 
 
-def lock_key(model: JobClass, type_name: str, key: str) -> sa.Select[Any]:
-    """Wait until no other transaction is enqueueing with this key, and keep others waiting until ours ends.
-
-    Locks: one advisory lock, by a 64-bit hash of queue, type and key; two keys that share a hash wait for each other
-    for nothing. Obliges: several keys in one transaction are locked in the order of `(type_name, key)`.
-    """
-    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(lock_name(model, type_name, key), 0)))
-
-
 def lock_name(model: JobClass, type_name: str, key: str) -> str:
     """Return the text whose hash is the lock of a key."""
     return f"{model.__jobqueue__.channel('due')}\x1f{type_name}\x1f{key}"
 
 
 def lock_keys() -> sa.Select[Any]:
-    """Lock many keys as `lock_key` does. Parameters: `names`, as `lock_name` makes them, in the order of `(type_name, key)`.
+    """Wait until no other transaction is enqueueing with these keys, and keep others waiting until ours ends.
 
-    Shape: a row a key. Locks: those, in the order given. Each takes a place in the server's lock table: hundreds, not more.
+    Parameters: `names`, as `lock_name` makes them, in the order of `(type_name, key)`.
+    Shape: a row a key. Locks: an advisory lock each, by a 64-bit hash of queue, type and key, in the order given; two keys
+    that share a hash wait for each other for nothing. Each takes a place in the server's lock table: hundreds, not more.
     """
     named = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("named")
     return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(named.c.name, 0))).select_from(named)
 
 
-def find(
-    model: JobClass, type_name: str, key: str, *, open_only: bool, window: timedelta | None, exclude: Sequence[JobId]
-) -> ExecutableReturnsRows:
-    """Return the newest root job whose chain has the key, as an ORM object.
-
-    `open_only`: leave out chains that have ended. `window`: leave out those enqueued longer ago, by the database's
-    clock. `exclude`: leave out these chains.
-    Index: `uq_job_deduplication` for open ones, `ix_job_deduplication` otherwise.
-    """
-    job = table(model)
-    has_key = (job.c.chain_type_name == type_name, job.c.deduplication_key == key, job.c.chain_index == 0)
-    chosen = sa.select(job).where(*has_key).order_by(job.c.created_at.desc()).limit(1)
-    if open_only:
-        chosen = chosen.where(job.c.chain_completed_at.is_(None))
-    if window is not None:
-        chosen = chosen.where(job.c.created_at >= sa.func.now() - sa.literal(window, INTERVAL))
-    if exclude:
-        chosen = chosen.where(~(job.c.id == sa.any_(given_ids(model, exclude))))
-    return _entity(model, chosen)
+@once_a_model
+def find(model: JobClass, *, ended: bool) -> ExecutableReturnsRows:
+    """Return the jobs of `holders`, with its parameters, as ORM objects."""
+    job, held = table(model), holders(model, ended=ended).subquery("held")
+    return _entity(model, sa.select(job).join_from(held, job, job.c.id == held.c.id))
 
 
 def again(model: JobClass, job_id: JobId) -> ExecutableReturnsRows:
@@ -76,25 +56,6 @@ def again(model: JobClass, job_id: JobId) -> ExecutableReturnsRows:
 def _entity(model: JobClass, chosen: sa.Select[Any]) -> ExecutableReturnsRows:
     # Not an ORM select: criteria that the application adds to its own ones could hide who has a key.
     return sa.select(model).from_statement(chosen).execution_options(populate_existing=True)
-
-
-def give_up_key(model: JobClass, type_name: str, key: str, chains: Sequence[JobId]) -> sa.Update:
-    """Take the key from open chains that hand it over to a successor.
-
-    Locks: their root jobs. Index: `uq_job_deduplication`.
-    """
-    job = table(model)
-    return (
-        sa.update(job)
-        .where(
-            job.c.chain_type_name == type_name,
-            job.c.deduplication_key == key,
-            job.c.chain_index == 0,
-            job.c.chain_completed_at.is_(None),
-            job.c.id == sa.any_(given_ids(model, chains)),
-        )
-        .values(deduplication_key=sa.null())
-    )
 
 
 def replace(
@@ -132,15 +93,16 @@ def replace(
 
 
 @once_a_model
-def give_up_begun(model: JobClass) -> sa.Update:
-    """Take the keys from open chains whose first job has begun. Parameters: `type_names` and `keys`, in one order.
+def give_up(model: JobClass, *, begun: bool) -> sa.Update:
+    """Take the keys from open chains: from those whose first job has begun, or from the chains of the parameter `ids`.
 
-    Locks: their root jobs. Index: `uq_job_deduplication`, a probe a key.
+    Parameters: `type_names` and `keys`, in one order. Locks: their root jobs.
+    Index: `uq_job_deduplication`, a probe a key.
     """
     job, given = table(model), _keys()
     return (
         sa.update(job)
-        .where(*_open(job, given), ~_waits(job))
+        .where(*_open(job, given), ~_waits(job) if begun else job.c.id == sa.any_(id_array(model, "ids")))
         .values(deduplication_key=sa.null())
         .execution_options(synchronize_session=False)
     )
@@ -227,7 +189,8 @@ def put_staged(model: JobClass, columns: Sequence[str]) -> sa.Insert:
 def holders(model: JobClass, *, ended: bool) -> sa.Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
-    Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
+    Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`; chains to ignore in `excluded`,
+    none by default.
     Shape: `(chain_type_name, deduplication_key, id, queue, fairness_key)`, no row for a key without a chain. Locks: none.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
@@ -237,7 +200,7 @@ def holders(model: JobClass, *, ended: bool) -> sa.Select[Any]:
         chosen = sa.select(given.c.type_name, given.c.key, *(job.c[name] for name in columns)).select_from(
             given.join(job, sa.true())
         )
-        return chosen.where(*_open(job, given))
+        return chosen.where(*_open(job, given), excluded(job.c.id, id_parameter(model.__jobqueue__)))
     window = _duration("window")
     newest = (
         sa.select(*(job.c[name] for name in columns))
@@ -246,6 +209,7 @@ def holders(model: JobClass, *, ended: bool) -> sa.Select[Any]:
             job.c.deduplication_key == given.c.key,
             job.c.deduplication_key.is_not(None),
             job.c.chain_index == sa.literal_column("0"),
+            excluded(job.c.id, id_parameter(model.__jobqueue__)),
             sa.or_(job.c.chain_completed_at.is_(None), window.is_(None), job.c.created_at >= sa.func.now() - window),
         )
         .order_by(job.c.chain_completed_at.is_not(None), job.c.created_at.desc())

@@ -33,9 +33,12 @@ def test_enqueue_without_deduplication_adds_the_job(session: Session, jobs: Jobs
     _, send = handlers()
     job, outcome = enqueue(session, send.job({"order_id": 7}))
     assert (job in session, outcome) == (True, Enqueued.CREATED)
-    with pytest.raises(InvalidJobError, match="already in a session"):
+    with pytest.raises(InvalidJobError, match="is or was in a session"):
         enqueue(session, job)
     session.commit()
+    session.expunge_all()
+    with pytest.raises(InvalidJobError, match="is or was in a session"):
+        enqueue(session, job)  # nothing would be written
     assert jobs.statuses() == {job.id: JobStatus.PENDING}
 
 

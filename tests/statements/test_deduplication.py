@@ -12,45 +12,39 @@ from sa_jobqueue import Job
 from sa_jobqueue.statements import deduplication
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.plans import DIALECT
+from tests.fixtures.plans import DIALECT, Prepared, connect
 
 pytestmark = own_database
 
 
-def _find(*, open_only: bool) -> Any:
-    window = None if open_only else timedelta(hours=1)
-    return deduplication.find(Job, "test", "k5", open_only=open_only, window=window, exclude=[])
-
-
-def test_find_returns_the_newest_root_with_the_key() -> None:
-    sql = " ".join(str(_find(open_only=True).compile(dialect=DIALECT)).split())
-    assert "job.deduplication_key = %(deduplication_key_1)s::VARCHAR" in sql
-    assert "job.chain_completed_at IS NULL" in sql
-    assert "ORDER BY job.created_at DESC LIMIT" in sql
+@pytest.mark.parametrize("ended", [False, True])
+def test_find_reads_the_jobs_that_hold_a_key_among_open_or_all_chains(ended: bool) -> None:
+    sql = " ".join(str(deduplication.find(Job, ended=ended).compile(dialect=DIALECT)).split())
+    assert ("ORDER BY job.chain_completed_at IS NOT NULL, job.created_at DESC LIMIT 1" in sql) == ended
+    assert "job.id != ALL (%(excluded)s" in sql
 
 
 def test_a_deduplication_key_is_locked_by_queue_type_and_key_for_the_transaction() -> None:
-    statement = deduplication.lock_key(Job, "test", "k").compile(dialect=DIALECT)
-    assert "pg_advisory_xact_lock(hashtextextended(" in str(statement)
-    assert ".job:due\x1ftest\x1fk" in statement.params.values()
+    assert "pg_advisory_xact_lock(hashtextextended(" in str(deduplication.lock_keys().compile(dialect=DIALECT))
+    assert deduplication.lock_name(Job, "test", "k") == ".job:due\x1ftest\x1fk"
 
 
 @both_servers
 @pytest.mark.parametrize(
-    ("open_only", "indexes"),
-    [(True, ("uq_job_deduplication", "ix_job_deduplication")), (False, ("ix_job_deduplication",))],
+    ("ended", "indexes"),
+    [(False, ("uq_job_deduplication", "ix_job_deduplication")), (True, ("ix_job_deduplication",))],
 )
 def test_find_uses_the_index_on_the_deduplication_key(
-    engine: Engine, jobs: Jobs, open_only: bool, indexes: tuple[str, ...]
+    engine: Engine, jobs: Jobs, ended: bool, indexes: tuple[str, ...]
 ) -> None:
     for part in range(5):
         jobs.add_many(500)
         jobs.add(deduplication_key=f"k{part}")
     jobs.add(deduplication_key="k5")
-    compiled = _find(open_only=open_only).compile(dialect=DIALECT, compile_kwargs={"literal_binds": True})
+    given: dict[str, Any] = {"type_names": ["test"], "keys": ["k5"], "excluded": []}
+    window = {"window": timedelta(hours=1)} if ended else {}
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
-        sql = str(compiled).replace(":", "\\:")
-        plan = "\n".join(connection.execute(text("EXPLAIN " + sql)).scalars())
-    assert any(index in plan for index in indexes), plan
-    assert "Seq Scan" not in plan
+    with connect(engine.url.render_as_string(hide_password=False)) as driver:
+        plan = Prepared(driver, "find", deduplication.find(Job, ended=ended)).explain(given | window)
+    assert plan.scans("job") <= {*indexes, "pk_job"}, plan.shape
