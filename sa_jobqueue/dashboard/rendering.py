@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -48,7 +48,6 @@ def environment() -> Environment:
         "instant": _instant,
         "json": as_json,
         "lines": _lines,
-        "per_second": lambda point, name: point.per_second(name),
         "percent": lambda value: f"{value:.0%}",
         "rate": lambda value: f"{value:,.1f}",
         "short": short,
@@ -57,7 +56,7 @@ def environment() -> Environment:
         "words": lambda value: str(value).replace("_", " "),
     }
     # Not imported by the templates: a block that is rendered alone does not see what its template imports.
-    made.globals |= {"sparkline": sparkline, "ui": made.get_template("macros.html").module}
+    made.globals["ui"] = made.get_template("macros.html").module
     return made
 
 
@@ -131,22 +130,6 @@ def short(job_id: Any) -> str:
 
 def _ago(value: timedelta) -> str:
     return f"{span(value)} ago"
-
-
-def sparkline(values: Sequence[float], title: str) -> Markup:
-    """Return a line of values as SVG, with its latest and largest value as its name."""
-    if len(values) < 2:
-        return Markup()
-    width, height, top = 120, 28, max(values) or 1.0
-    step = width / (len(values) - 1)
-    points = " ".join(
-        f"{index * step:.1f},{height - 2 - value / top * (height - 4):.1f}" for index, value in enumerate(values)
-    )
-    label = f"{title}: {values[-1]:,.1f} now, {max(values):,.1f} at most"
-    return Markup(
-        '<svg class="sparkline" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
-        '<polyline points="{}"/></svg>'
-    ).format(width, height, label, points)
 
 
 def query(parameters: Iterable[tuple[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from sa_jobqueue.dashboard.sampler import Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
 from sa_jobqueue.models import AuditMixin, Job, JobClass, JobMixin
-from sa_jobqueue.observe.health.overview import Overview, overviews
+from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.minutes import Figures, series
 from sa_jobqueue.observe.shares import Shares, shares
 from sa_jobqueue.operations import AuditFilter, check_schema, list_audit
@@ -73,7 +73,7 @@ class Source:
     """Heartbeat timeout of the workers."""
     model: JobClass = field(init=False, repr=False)
     """The `Job` class of `jobs`."""
-    sampler: Sampler[Overview] = field(init=False, repr=False)
+    sampler: Sampler[Health] = field(init=False, repr=False)
     """Health of the queue, shared by its viewers."""
     shares: Sampler[Shares] = field(init=False, repr=False)
     """Shares of the last minute. Counting them reads all jobs that changed recently, so viewers share the result."""
@@ -91,7 +91,7 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._overview), shares=Sampler(self._shares), recorded=Sampler(self._recorded))
+        self._set(sampler=Sampler(self._health), shares=Sampler(self._shares), recorded=Sampler(self._recorded))
         self._set(_readiness=(float("-inf"), False), _clock=None, _is_replica=False)
 
     def _set(self, **values: Any) -> None:
@@ -186,13 +186,13 @@ class Source:
             acts = list_audit(session, where=where, limit=MOST_MARKS, model=self.model)
             return Recorded(since, series(session, since=since, model=self.model), list(acts))
 
-    def _overview(self) -> Overview:
+    def _health(self) -> Health:
         self._checked.clear()  # type: ignore[attr-defined]
         with self.read():
             pass  # an unreachable database, or tables of another version since the last report, as one sentence
         reader: Engine = self._reader  # type: ignore[attr-defined]
-        with overviews(reader, timeout=self.timeout, heartbeat_timeout=self.heartbeat_timeout, model=self.model) as read:
-            return read()
+        given: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
+        return health(reader, partial=True, **given)
 
 
 def _threaded(engine: Engine | AsyncEngine) -> Engine:

@@ -28,7 +28,6 @@ from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.dashboard.screens.activity import charts
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
-from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.observe.minutes import Figures
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -411,7 +410,7 @@ def test_live_updates_are_announced_at_most_every_ten_seconds(browser: Browser, 
     measured = health(engine)
     given = [measured]
     source = Source(name="queue", engine=engine)
-    source.sampler.__init__(lambda: Overview(health=given[0], longest=[], failures=[]))  # type: ignore[misc]
+    source.sampler.__init__(lambda: given[0])  # type: ignore[misc]
     opened = Opened(browser)
     page = opened.page
     page.add_init_script("{ const now = Date.now; window.later = 0; Date.now = () => now() + window.later; }")

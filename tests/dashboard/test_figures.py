@@ -17,8 +17,7 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.display.printable import byte_size
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.observe.health import health, measuring
-from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.observe.health import Health, health, measuring
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import words
 from tests.fixtures.database import own_database
@@ -40,10 +39,10 @@ def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -
     jobs.add_worker(WORKER, queues=["mail"])
     given: list[Any] = [JobQueueError("it is down")]
 
-    def read() -> Overview:
+    def read() -> Health:
         if isinstance(given[0], Exception):
             raise given[0]
-        measured: Overview = given[0]
+        measured: Health = given[0]
         return measured
 
     source = Source(name="queue", engine=engine)
@@ -53,12 +52,12 @@ def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -
         given[0] = value
         source.sampler.__init__(read)  # type: ignore[misc]
 
-    measured = Overview(health=health(engine), longest=[], failures=[])
+    measured = health(engine)
     measure(measured)
     assert cells(client.page("/queue/queues"), "mail")[1:4] == ["0", "-", "0"]
     assert "is not known" not in client.page("/queue/workers")
-    partly = replace(measured.health, missing=("queues", "rates", "unserved"), queues=[], unserved=[])
-    for value in (JobQueueError("it is down"), replace(measured, health=partly)):
+    partly = replace(measured, missing=("queues", "rates", "unserved"), queues=[], unserved=[])
+    for value in (JobQueueError("it is down"), partly):
         measure(value)
         assert cells(client.page("/queue/queues"), "mail")[1:5] == ["-"] * 4
         assert "Whether each queue is served is not known" in client.page("/queue/workers")
@@ -134,11 +133,11 @@ def test_storage_shows_the_report_and_a_running_vacuum(engine: Engine, jobs: Job
             vacuum.join(20)
     measured = source.sampler.sample().value
     assert measured is not None
-    for one in measured.health.tables:
+    for one in measured.tables:
         row = words("<h1>" + re.findall(rf'(?s)<tr><th scope="row">{one.name}</th>.*?</tr>', page)[0]).split()
         assert row[1:4] == [f"{int(number):,}" for number in (one.live, one.dead, one.vacuum_at)]
         assert " ".join(row[4:8]) == f"{byte_size(one.bytes)}, {byte_size(one.index_bytes)}"
-    (job,) = (one for one in measured.health.tables if one.name.endswith("job"))
+    (job,) = (one for one in measured.tables if one.name.endswith("job"))
     assert job.live == 2000
     assert job.vacuuming == "scanning heap"
     assert "scanning heap" in page

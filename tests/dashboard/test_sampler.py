@@ -18,8 +18,7 @@ from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, Sampler
 from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.observe.health import health
-from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.observe.health import Health, health
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import buffers
 from tests.fixtures.database import own_database
@@ -40,14 +39,10 @@ class Clock:
         return self.now
 
 
-def overview(engine: Engine) -> Overview:
-    return Overview(health=health(engine), longest=[], failures=[])
-
-
 def test_a_report_is_cached_for_a_multiple_of_its_cost(engine: Engine) -> None:
-    clock, calls, report = Clock(), [], overview(engine)
+    clock, calls, report = Clock(), [], health(engine)
 
-    def read() -> Overview:
+    def read() -> Health:
         calls.append(clock.now)
         clock.now += 1.5
         return report
@@ -69,14 +64,14 @@ def test_a_report_is_cached_for_a_multiple_of_its_cost(engine: Engine) -> None:
 
 
 def test_a_failed_report_keeps_the_last_one_and_shows_one_sentence(engine: Engine) -> None:
-    clock, report = Clock(), overview(engine)
+    clock, report = Clock(), health(engine)
     answers: list[Any] = [report, JobQueueError("it is down\nwith details")]
 
-    def read() -> Overview:
+    def read() -> Health:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        found: Overview = answer
+        found: Health = answer
         return found
 
     sampler = Sampler(read, clock=clock)
@@ -88,11 +83,11 @@ def test_a_failed_report_keeps_the_last_one_and_shows_one_sentence(engine: Engin
 
 
 def test_viewers_get_the_last_report_while_a_new_one_is_measured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, report = Clock(), overview(engine)
+    clock, report = Clock(), health(engine)
     began, may_end = threading.Event(), threading.Event()
     calls = []
 
-    def read() -> Overview:
+    def read() -> Health:
         calls.append(1)
         if len(calls) > 1:
             began.set()
@@ -113,9 +108,9 @@ def test_viewers_get_the_last_report_while_a_new_one_is_measured(engine: Engine,
 
 
 def test_a_page_does_not_wait_for_the_first_report(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    report, may_end = overview(engine), threading.Event()
+    report, may_end = health(engine), threading.Event()
 
-    def read() -> Overview:
+    def read() -> Health:
         assert may_end.wait(20)
         return report
 

@@ -21,7 +21,6 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import _FINDINGS, MEASURED
 from sa_jobqueue.observe.health.measuring import Parts
-from sa_jobqueue.observe.health.overview import overviews
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
@@ -65,11 +64,10 @@ def test_missing_measurements_produce_no_findings(engine: Engine, jobs: Jobs) ->
 
 def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(engine: Engine) -> None:
     timeout = timedelta(seconds=10)
-    with overviews(engine, timeout=SHORT) as read:
-        with locked(engine, "job"):
-            seen = read()
-        assert {"longest", "queues", "rates"} <= set(seen.health.missing)
-        assert read().health.missing == ()
+    with locked(engine, "job"):
+        seen = health(engine, timeout=SHORT, partial=True)
+    assert {"longest", "queues", "rates"} <= set(seen.missing)
+    assert health(engine, timeout=SHORT, partial=True).missing == ()
     asked: list[Any] = []
     with engine.connect() as connection:
         parts = Parts(Session(connection.execution_options(isolation_level="AUTOCOMMIT")), timeout=timeout)
@@ -101,14 +99,15 @@ def test_the_health_command_names_what_was_not_measured(engine: Engine, database
 
         result, document = call(), json.loads(call("--json").output)
     assert result.exit_code == 2, result.output
-    assert "not_measured: Not measured, because the server cancelled the statement: rates, tables." in " ".join(
-        result.output.split()
+    assert (
+        "not_measured: Not measured, because the server cancelled the statement: latest failures, rates, tables."
+        in " ".join(result.output.split())
     )
     rows = {line.strip("│ ").split("  ")[0].split(" │")[0].strip(): line for line in result.output.splitlines()}
     assert "not measured" in rows["rates"]
     assert "not measured" in rows["retry rate"]
     assert "0 due" in rows["depth"]
-    assert document["missing"] == ["rates", "tables"]
+    assert document["missing"] == ["latest", "rates", "tables"]
 
 
 def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engine, jobs: Jobs) -> None:
@@ -145,5 +144,4 @@ def test_each_finding_reads_only_the_measurements_it_declares(
         of: Any = Recorded()
         list(find(of, Thresholds(bloat_bytes=100_000)))
         assert of.read - {"server"} <= needs, find
-    names = {field.name for field in fields(Health)}
-    assert set(MEASURED) - names == {"longest", "latest"}  # of an overview
+    assert set(MEASURED) <= {field.name for field in fields(Health)}

@@ -26,8 +26,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job
 from sa_jobqueue.dashboard import dashboard
 from sa_jobqueue.models import Base
-from sa_jobqueue.observe.health import Thresholds
-from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.observe.health import Thresholds, health
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
 from tests.dashboard.conftest import Client, everyone
 
@@ -213,7 +212,7 @@ def open_world(server_url: str, logs: Path) -> Iterator[World]:
         create_schema(url, Base.metadata)
         engine = create_engine(url, connect_args={"application_name": "shop"})
         stack.callback(engine.dispose)
-        stack.enter_context(patch("sa_jobqueue.dashboard.sources.overviews", partial(overviews, thresholds=SOONER)))
+        stack.enter_context(patch("sa_jobqueue.dashboard.sources.health", partial(health, thresholds=SOONER)))
         stack.enter_context(patch("sa_jobqueue.dashboard.sampler.PATIENCE", PATIENCE))
         # How long a report is kept depends on the machine, and half a minute is no finding.
         stack.enter_context(patch("sa_jobqueue.dashboard.sampler.SHARE", 1))

@@ -18,7 +18,7 @@ from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.display.redaction import REDACTED, redacted, redacted_error
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.observe.health import Health
 from sa_jobqueue.types import JobStatus
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
@@ -63,7 +63,7 @@ class Context:
         with self.source.read() as session:
             yield session
 
-    def sample(self) -> Sample[Overview]:
+    def sample(self) -> Sample[Health]:
         """Return the cached health report with its age."""
         return self.source.sampler.sample()
 
@@ -80,11 +80,11 @@ class Context:
 
     def known(self) -> tuple[set[str], set[str]]:
         """Return the job types and queues of the cached report."""
-        sample = self.sample().value
-        if sample is None:
+        report = self.sample().value
+        if report is None:
             return set(), set()
-        workers = sample.health.workers.workers
-        queues = {one.queue for one in sample.health.queues}
+        workers = report.workers.workers
+        queues = {one.queue for one in report.queues}
         return {name for one in workers for name in one.job_types}, queues.union(*(one.queues for one in workers))
 
     def may(self, permission: str) -> bool:

@@ -14,6 +14,7 @@ from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import Limits, settings_of
 
 _WORKERS: Final = 1000
+_FAILURES: Final = 20
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -28,19 +29,17 @@ def view(context: Context) -> dict[str, Any]:
         live = [one for one in list_workers(session, limit=_WORKERS, model=model) if now - one.heartbeat_at <= timeout]
         serving = [one for one in live if name in one.job_types]
         shown = activity(context, session, workers=serving, type_name=name)
-    sample = context.sample().value
-    waiting = sample.health.waiting if sample else ()
-    failures = [one for one in sample.failures if one.type_name == name] if sample else []
+    report = context.sample().value
+    waiting = report.waiting if report else ()
+    failures = [one for one in report.latest if one.type_name == name] if report else []
     return shown | {
         "name": name,
         "heading": f"Job type {name}",
         "one": found[0] if found else None,
         "seen": forms.seen(found[0].updated_at if found else None),
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and one.type_name == name],
-        "groups": [one for one in sample.health.failures.groups if one.type_name == name] if sample else [],
-        "failures": [
-            (one, context.error_line(name, {"type": one.error_type, "message": one.error_message})) for one in failures
-        ],
+        "groups": [one for one in report.failures.groups if one.type_name == name] if report else [],
+        "failures": [(one, context.error_line(name, one.error)) for one in failures[:_FAILURES]],
         "serving": serving,
         "settings": settings_of(Limits),
         "algorithms": list(RateAlgorithm),

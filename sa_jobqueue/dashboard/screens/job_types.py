@@ -44,8 +44,8 @@ def view(context: Context) -> dict[str, Any]:
     if not (names or "after" in params or page.next):
         # They have jobs, and neither a row nor a worker.
         listed |= {name: None for name in sorted(figures) if name not in listed}
-    sample = context.sample().value
-    waiting = sample.health.waiting if sample else ()
+    report = context.sample().value
+    waiting = report.waiting if report else ()
     return {
         "types": [(one, name, figures.get(name)) for name, one in listed.items()],
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and (not names or one.type_name in names)],

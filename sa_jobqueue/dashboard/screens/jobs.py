@@ -177,10 +177,10 @@ def _chips(context: Context, filters: dict[str, Any]) -> Iterator[tuple[str, str
 
 def _counts(context: Context) -> dict[str, str]:
     """Return how many jobs are pending and running by the cached report, which knows no others."""
-    sample = context.sample().value
-    if sample is None:
+    report = context.sample().value
+    if report is None:
         return {}
-    report, found = sample.health, {}
+    found = {}
     if "queues" not in report.missing:
         more = "+" if any(one.is_capped for one in report.queues) else ""
         found["pending"] = f"{sum(one.due + one.later for one in report.queues):,}{more}"

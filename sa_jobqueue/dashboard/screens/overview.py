@@ -10,8 +10,8 @@ from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
+from sa_jobqueue.observe.health.figures import FailedAttempt
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.observe.health.overview import FailedAttempt
 from sa_jobqueue.policies.fairness import QueueKey
 
 _LISTED: Final = 10
@@ -23,10 +23,10 @@ def view(context: Context) -> dict[str, Any]:
     sample = context.sample()
     recorded = context.source.recorded.sample().value
     points = recorded.points if recorded else []
-    variables = {"sample": sample, "points": points, "charts": [], "queues": [], "failures": [], "report": None}
+    variables = {"sample": sample, "charts": [], "queues": [], "failures": [], "report": None}
     if sample.value is None:
         return variables
-    report = sample.value.health
+    report = sample.value
     depths = {QueueKey(one.queue, one.fairness_key).label: one for one in report.queues}
     rates = {one.queue: one for one in report.rates.queues}
 
@@ -34,10 +34,7 @@ def view(context: Context) -> dict[str, Any]:
         return (-depths[name].claim_age if name in depths and depths[name].due else timedelta(0)), name
 
     marks = marked(report.workers.workers, recorded.acts) if recorded else []
-    failures = [
-        (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
-        for one in sample.value.failures
-    ]
+    failures = [(one, context.error_line(one.type_name, one.error)) for one in report.latest]
     holder = next(iter(report.horizon.holders), None)
     return variables | {
         "report": report,
@@ -47,11 +44,10 @@ def view(context: Context) -> dict[str, Any]:
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates}, key=worst)],
         "workers": sorted(report.workers.workers, key=lambda one: one.silent_for, reverse=True),
         "listed": _LISTED,
-        "failures": _folded(failures),
+        "failures": _folded(failures)[: 2 * _LISTED],
         "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
         if recorded and points
         else [],
-        "longest": sample.value.longest,
     }
 
 

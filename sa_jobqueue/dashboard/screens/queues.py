@@ -38,7 +38,7 @@ def view(context: Context) -> dict[str, Any]:
             model=context.model,
         )
     sample = context.sample()
-    report = sample.value.health if sample.value else None
+    report = sample.value
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
     listed: dict[tuple[str, str], Any] = {(one.name, one.fairness_key): one for one in page}
@@ -99,8 +99,8 @@ def _delete(context: Context, session: Session) -> Changes:
 
 def _titles(context: Context, key: str) -> Callable[[str], str]:
     """Return a function that returns a queue with the number of its due jobs, by the cached report."""
-    overview = context.sample().value
-    depths = {one.queue: one for one in overview.health.queues if one.fairness_key == key} if overview else {}
+    report = context.sample().value
+    depths = {one.queue: one for one in report.queues if one.fairness_key == key} if report else {}
 
     def title(name: str) -> str:
         due = depths.get(name)

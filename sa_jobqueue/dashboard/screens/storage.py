@@ -12,7 +12,7 @@ from sa_jobqueue.observe.health.findings import described, remedy
 def view(context: Context) -> dict[str, Any]:
     """Return the figures of the cached report."""
     sample = context.sample()
-    report = sample.value.health if sample.value else None
+    report = sample.value
     codes = {
         *(Code.HORIZON, Code.DEAD_TUPLES, Code.AUTOVACUUM_OFF, Code.BLOAT, Code.INVALID_INDEX),
         *(Code.WRAPAROUND, Code.CONNECTIONS, Code.CANNOT_SEE, Code.NOT_MEASURED, Code.LOCKED, Code.REPLICA),

@@ -23,7 +23,7 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         page = list_workers(session, where=where, after=after, limit=_LISTED, model=context.model)
     sample = context.sample()
-    report = sample.value.health if sample.value else None
+    report = sample.value
     filters = {"id": list(where.ids), "name": list(where.names), "queue": list(where.queues)}
     following = {} if page.next is None else {"after": page.next[0], "after_id": page.next[1]}
     return {

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from sa_jobqueue.operations import WorkerStatus
-from sa_jobqueue.types import AttemptOutcome, RefusedWrite, WorkerState
+from sa_jobqueue.types import AttemptOutcome, JobStatus, Progress, RefusedWrite, WorkerState
 
 MISSED = 100
 """Limit of the count of times that a schedule has left out."""
@@ -313,6 +313,35 @@ class Longest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A running job."""
+
+    job_id: Any
+    type_name: str
+    queue: str
+    attempt: int
+    worker_id: str
+    running_for: timedelta | None
+    progress: Progress | None
+    """Progress that its handler reported, as of the worker's last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """An unsuccessful attempt, with the current status of its job."""
+
+    job_id: Any
+    type_name: str
+    fairness_key: str
+    status: JobStatus
+    attempt: int
+    outcome: AttemptOutcome
+    error: dict[str, Any]
+    """Its class, and the start of its message, which may be redacted; both None if it has no error."""
+    ago: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadGroup:
     """Unresolved dead letters of one job type, reason and error."""
 
@@ -580,6 +609,10 @@ class Health:
     """Jobs that have failed and are due again much later, by queue and type, the largest groups first."""
     locks: Sequence[LockHolder] = ()
     """Locks that the statements of workers wait for, the longest wait first."""
+    longest: Sequence[RunningJob] = ()
+    """The longest running jobs, at most 20."""
+    latest: Sequence[FailedAttempt] = ()
+    """The latest unsuccessful attempts, newest first, at most 200."""
     settings: Sequence[Setting] = ()
     """Queues and job types that are paused or have a limit, by name."""
     due_by_type: Mapping[str, int] = field(default_factory=dict)

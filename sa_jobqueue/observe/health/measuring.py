@@ -27,6 +27,7 @@ from sa_jobqueue.observe.health.figures import (
     Awaited,
     BulkWrites,
     DeadGroup,
+    FailedAttempt,
     Failures,
     Health,
     Holder,
@@ -43,6 +44,7 @@ from sa_jobqueue.observe.health.figures import (
     Retrying,
     Running,
     RunningGroup,
+    RunningJob,
     Server,
     Setting,
     TableHealth,
@@ -64,7 +66,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
+from sa_jobqueue.statements import horizon, jobs, progress, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
@@ -87,7 +89,10 @@ _RETRIES: Final = 1_000
 _FEW: Final = 10
 """Number of failed attempts from which it is asked of which type most are."""
 _LATEST: Final = 200
-"""Number of latest attempts that are counted for it."""
+"""Maximum number of unsuccessful attempts, among the latest `_SCANNED` attempts."""
+_SCANNED: Final = 500
+_LONGEST: Final = 20
+"""Maximum number of running jobs."""
 _DEAD_GROUPS: Final = 10
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}
@@ -209,11 +214,12 @@ def measured(
     queues: Sequence[QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
     late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.of(one.queue).claim_age_warning]
     workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
+    latest: Sequence[FailedAttempt] = parts.read("latest", lambda session: _latest(session, model), [])
     figures = Health(
         measured_at=now,
         queues=queues,
         pending_estimate=estimates[0] if estimates else None,
-        rates=parts.read("rates", lambda session: _rates(session, model, window), Rates(window=window)),
+        rates=parts.read("rates", lambda session: _rates(session, model, window, latest), Rates(window=window)),
         workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
         running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), Running()),
         failures=parts.read("failures", lambda session: _failures(session, model, now), Failures()),
@@ -226,6 +232,8 @@ def measured(
         awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
         retrying=parts.read("retrying", lambda session: _retrying(session, model, thresholds, queues), []),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
+        longest=parts.read("longest", lambda session: _longest(session, model), []),
+        latest=latest,
         settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
         due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
@@ -397,16 +405,31 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _rates(session: Session, model: JobClass, window: timedelta) -> Rates:
+def _longest(session: Session, model: JobClass) -> list[RunningJob]:
+    return [
+        _filled(RunningJob, row._mapping, job_id=row.id, worker_id=row.leased_by, progress=progress.read(row))
+        for row in session.execute(recent.longest(model), {"limit": _LONGEST})
+    ]
+
+
+def _latest(session: Session, model: JobClass) -> list[FailedAttempt]:
+    rows = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _SCANNED}).mappings()
+    return [_filled(FailedAttempt, row, error=_error(row)) for row in rows]
+
+
+def _error(row: RowMapping) -> Any:
+    return redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]})
+
+
+def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequence[FailedAttempt]) -> Rates:
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
     attempts = session.execute(statements.recent_attempts(model), parameters).all()
     examined = max(sum(row["examined"] for row in rows), sum(n for _, n in attempts))
     failing = None
     if sum(n for outcome, n in attempts if outcome in statements.UNSUCCESSFUL) >= _FEW:
-        latest = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _LATEST}).all()
-        for (kind, error), n in Counter((row.type_name, row.error_type or "") for row in latest).most_common(1):
-            keys = {row.fairness_key for row in latest if (row.type_name, row.error_type or "") == (kind, error)}
+        for (kind, error), n in Counter((one.type_name, one.error["type"] or "") for one in latest).most_common(1):
+            keys = {one.fairness_key for one in latest if (one.type_name, one.error["type"] or "") == (kind, error)}
             failing = (kind, error, keys.pop() if len(keys) == 1 else "") if 2 * n > len(latest) else None
     return Rates(
         window=window,
@@ -441,7 +464,7 @@ def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
             _filled(
                 DeadGroup,
                 row,
-                error=redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]}),
+                error=_error(row),
                 count=row["n"],
                 oldest_for=_since(row["oldest_at"], now) or timedelta(0),
             )
