@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import platform
 import re
 import traceback
@@ -15,7 +16,6 @@ from typing import Final
 
 import click
 from packaging.requirements import Requirement
-from packaging.version import InvalidVersion
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
@@ -25,7 +25,7 @@ from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
-from sa_jobqueue.migrations.grants import rights_of, role_names
+from sa_jobqueue.migrations.grants import RIGHTS, rights_of, role_names
 from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.maintenance import storage_settings
@@ -198,34 +198,24 @@ def _reason(error: Exception) -> str:
 
 def versions() -> Check:
     """Compare the installed packages with what this release needs and was tested with."""
-    python, wrong, advice = f"Python {platform.python_version()}", [], []
+    python = f"Python {platform.python_version()}"
     try:
-        needed = [Requirement(one) for one in metadata.requires(DISTRIBUTION) or []]
-        about = metadata.metadata(DISTRIBUTION)
+        needed, about = metadata.requires(DISTRIBUTION) or [], metadata.metadata(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         unknown = f"{python}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown"
         return _warning("versions", unknown, "install the package from its checkout or its wheel")
-    found = [python, f"{DISTRIBUTION} {about['Version']}"]
-    for one in needed:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            version = metadata.version(one.name)
-            fits = one.specifier.contains(version, prereleases=True)
-        except (metadata.PackageNotFoundError, InvalidVersion):
-            version, fits = "missing", False
-        found.append(f"{one.name} {version}")
-        if not fits:
-            wrong.append(f"{one.name} {version} is not {one.specifier}")
-            advice.append(f"python -m pip install '{one.name}{one.specifier}'")
-    if wrong:
-        return _error("versions", "; ".join(wrong), "; ".join(advice))
-    tested = [re.findall(r":: 3\.(\d+)$", one) for one in about.get_all("Classifier") or []]
-    newest = max(int(minor) for found_in in tested for minor in found_in)
-    if int(platform.python_version_tuple()[1]) > newest:
-        untested = f"{', '.join(found)}; not tested with Python newer than 3.{newest}"
-        return _warning("versions", untested, f"use Python 3.{newest}")
-    return _ok("versions", ", ".join(found))
+    required = [one for one in map(Requirement, needed) if one.marker is None or one.marker.evaluate({"extra": ""})]
+    versions = {one.name: metadata.version(one.name) for one in required}
+    if wrong := [one for one in required if not one.specifier.contains(versions[one.name], prereleases=True)]:
+        found = "; ".join(f"{one.name} {versions[one.name]} is not {one.specifier}" for one in wrong)
+        return _error("versions", found, "; ".join(f"python -m pip install '{one.name}{one.specifier}'" for one in wrong))
+    found = ", ".join([python, f"{DISTRIBUTION} {about['Version']}", *map(" ".join, versions.items())])
+    newest = max(int(minor) for one in about.get_all("Classifier") or [] for minor in re.findall(r":: 3\.(\d+)$", one))
+    advice = f"use Python 3.{newest}, the newest that is tested"
+    is_tested = int(platform.python_version_tuple()[1]) <= newest
+    return _judged(
+        "versions", is_tested, f"{found}; not tested with this Python", advice, status=Status.WARNING, right=found
+    )
 
 
 def server(values: Mapping[str, str]) -> Iterator[Check]:
@@ -267,7 +257,7 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
 
 
 def schema(connection: Connection, model: JobClass, role: str) -> Check:
-    """Check the version of the tables, and that nothing of them is missing or turned off."""
+    """Check the version of the tables, and that their triggers are on."""
     name = model.__jobqueue__.qualified("job")
     try:
         with Session(connection) as session:
@@ -283,7 +273,7 @@ def schema(connection: Connection, model: JobClass, role: str) -> Check:
     except DBAPIError as error:
         reason = f"{name} cannot be looked at: {_reason(error)}"
         return _error("schema", reason, "grant the role its rights: sa-jobqueue grants --apply")
-    return _incomplete(connection, model) or _ok("schema", f"{name} is of version {version}")
+    return _triggers(connection, model) or _ok("schema", f"{name} is of version {version}")
 
 
 def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | None:
@@ -317,30 +307,19 @@ def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | No
     return _error("schema", reason, advice)
 
 
-def _incomplete(connection: Connection, model: JobClass) -> Check | None:
-    """Return the check of tables that someone changed by hand: relations dropped, triggers turned off."""
-    layout = model.__jobqueue__
-    relations = [layout.qualified(noun) for noun in rights_of(existing(connection, layout), "observer")]
-    if names := ", ".join(_missing(connection, relations)):
-        advice = "create it again with its statements from sa-jobqueue migrate sql"
-        return _error("schema", f"{names} is missing: it was dropped by hand", advice)
+def _triggers(connection: Connection, model: JobClass) -> Check | None:
+    """Return the check of triggers that someone turned off by hand."""
     disabled = connection.execute(
         text(
             "SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('D', 'R') "
-            "AND tgrelid = ANY (CAST(CAST(:names AS text[]) AS regclass[]))"
+            "AND tgrelid IN (SELECT to_regclass(name) FROM unnest(CAST(:names AS text[])) name)"
         ),
-        {"names": relations},
+        {"names": [model.__jobqueue__.qualified(noun) for noun in RIGHTS["observer"]]},
     ).scalars()
     if tables := sorted(disabled):
         reason = f"triggers of {', '.join(tables)} are disabled, so illegal changes of jobs are not refused"
         return _error("schema", reason, "; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables))
     return None
-
-
-def _missing(connection: Connection, relations: list[str]) -> list[str]:
-    """Return which of some tables, views and indexes do not exist."""
-    query = text("SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL")
-    return [*connection.execute(query, {"names": relations}).scalars()]
 
 
 def _grant_advice(member: str, user: str) -> str:
@@ -354,16 +333,13 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
         text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")
     ).one()
     asked = [
-        (noun, *re.fullmatch(r"(\w+)(?: \((\w+)\))?", right).groups())  # type: ignore[union-attr]
+        {"noun": noun, "name": layout.qualified(noun), "privilege": privilege, "part": part}
         for noun, rights in rights_of(existing(connection, layout), role).items()
-        for right in rights.split(", ")
+        for privilege, part in re.findall(r"(\w+)(?: \((\w+)\))?", rights)
     ]
     missing: dict[str, list[str]] = {}
-    for noun, right, column in asked:
-        values = {"name": layout.qualified(noun), "right": right, "column": column}
-        function = "has_column_privilege(:name, :column, :right)" if column else "has_table_privilege(:name, :right)"
-        if not connection.execute(text(f"SELECT {function}"), values).scalar_one():
-            missing.setdefault(noun, []).append(right)
+    for noun, privilege in connection.execute(text(_LACKING), {"asked": json.dumps(asked)}):
+        missing.setdefault(noun, []).append(privilege)
     member = role_names()[role]
     if missing:
         lacking = "; ".join(f"{', '.join(rights)} on {noun}" for noun, rights in missing.items())
@@ -372,6 +348,13 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
         advice = f"log in as a role that only has {member}: sa-jobqueue grants --apply"
         return _warning("privileges", f"role {user} is a superuser", advice)
     return _ok("privileges", f"role {user} has the rights of a {role}")
+
+
+_LACKING: Final = """\
+SELECT noun, privilege
+FROM json_to_recordset(CAST(:asked AS json)) AS asked (noun text, name text, privilege text, part text)
+WHERE NOT CASE part WHEN '' THEN has_table_privilege(name, privilege) ELSE has_column_privilege(name, part, privilege) END"""
+"""The rights that the user does not have. An error if a table or view is missing."""
 
 
 def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> Iterator[Check]:
@@ -395,7 +378,6 @@ def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> It
     elif role == "worker":
         yield _tried("connections", lambda: capacity(engine))
     yield _tried("sessions", lambda: _application(url))
-    yield _tried("planner", lambda: _worker(connections))
 
 
 def _other_server(engine: Engine, listen_url: URL) -> str:
@@ -457,22 +439,14 @@ FROM pg_database d, pg_roles WHERE d.datname = current_database() AND datconnlim
 
 def _application(url: URL) -> Check:
     """Check a session as the application opens it: without this library's settings."""
-    values = _settings_of(create_engine(url, poolclass=NullPool))
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        values = _settings(connection)
     wanted = {name: SETTINGS[name] for name in _READ_BY_PSYCOPG} | dict.fromkeys(_PLANS, "on")
     wrong = {name: values[name] for name, value in wanted.items() if not values[name].upper().startswith(value.upper())}
     found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
     advice = "; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong)
     right = "the application's sessions can be read"
     return _judged("sessions", not wrong, found, advice, status=Status.WARNING, right=right)
-
-
-def _worker(connections: Connections) -> Check:
-    """Check a session as a worker opens it: the planner's settings must hold in its statements."""
-    values = _settings_of(connections.thread_engine())
-    wrong = {name: values[name] for name, value in GUARDS.items() if values[name] != value}
-    found = ", ".join(f"{name} = {value} in a worker's session" for name, value in wrong.items())
-    advice = "find what changes settings after the login (an event trigger, a pooler's connect_query), and remove it"
-    return _judged("planner", not wrong, found, advice, right="a worker's sessions have its planner settings")
 
 
 def storage(engine: Engine, model: JobClass) -> Check:
@@ -486,7 +460,7 @@ def storage(engine: Engine, model: JobClass) -> Check:
     place = f'"{layout.schema}".' if layout.schema else ""
     indexes = [f'{place}"{index.name}"' for table in tables for index in table.indexes]
     with engine.connect() as connection:
-        missing = _missing(connection, indexes)
+        missing = connection.execute(text(_MISSING), {"names": indexes}).scalars().all()
         off = connection.execute(text(_WITHOUT_AUTOVACUUM), {"names": [*nouns.values()]}).scalars().all()
     changed = [one for one in storage_settings(engine, model=model) if one.current != one.recommended]
     found = [f"{one.table}: {one.name} = {one.current}" for one in changed]
@@ -498,19 +472,12 @@ def storage(engine: Engine, model: JobClass) -> Check:
     return _judged("storage", not found, ", ".join(found), "; ".join(advice), status=Status.WARNING, right=right)
 
 
+_MISSING: Final = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"
 _WITHOUT_AUTOVACUUM: Final = """\
 SELECT c.oid::regclass::text FROM pg_class c, pg_options_to_table(c.reloptions)
 WHERE c.oid = ANY (CAST(CAST(:names AS text[]) AS regclass[])) AND option_name = 'autovacuum_enabled'
   AND NOT option_value::boolean
 ORDER BY 1"""
-
-
-def _settings_of(engine: Engine) -> dict[str, str]:
-    try:
-        with engine.connect() as connection:
-            return _settings(connection)
-    finally:
-        engine.dispose()
 
 
 def _settings(connection: Connection) -> dict[str, str]:

@@ -62,10 +62,10 @@ def is_json() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
-def print_result(document: Any, *parts: RenderableType) -> None:
+def print_result(document: Any, *parts: RenderableType, indent: int | None = 2) -> None:
     """Print the result of a command: with `--json` its document, otherwise its parts, one below the other."""
     if is_json():
-        print_json(document)
+        print_json(document, indent=indent)
         return
     for part in parts:
         if isinstance(part, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 import signal
@@ -20,6 +19,7 @@ from sa_jobqueue.cli._options import (
     Database,
     address_option,
     app_option,
+    json_option,
     load_model,
     load_object,
     parse_url,
@@ -27,7 +27,7 @@ from sa_jobqueue.cli._options import (
     urls_option,
     user_name,
 )
-from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.errors import JobQueueError
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PORT: Final = 8321
-HEADERS_WITHIN: Final = 10.0
-"""Seconds within which a request must arrive on a connection that is not answering one."""
 
 
 class MissingDashboardExtraError(JobQueueError, ImportError):
@@ -69,6 +67,7 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
     metavar="URL",
     help="Link to a trace in your tracing backend, such as https://jaeger.example/trace/{trace_id}.",
 )
+@json_option
 @urls_option("side by side")
 @app_option
 def dashboard(
@@ -95,9 +94,11 @@ def dashboard(
     made, token = make_app(databases, model, authorize=authorize, **options)
     with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
-        echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # uvicorn stops at the signal, then raises it again
+            # Also before uvicorn handles signals, and after: it raises the signal that stopped it again.
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        link = f"{where}{f'?token={token}' if token else ''}"
+        print_result({"url": link}, f"serving the dashboard on {link}", indent=None)
         server.run(sockets=[listener])
 
 
@@ -165,7 +166,6 @@ def listening(
             raise click.ClickException(f"cannot listen on {address}, port {port}: {error.strerror}") from error
         config = uvicorn.Config(
             app,
-            http=_impatient(),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -175,41 +175,6 @@ def listening(
         yield uvicorn.Server(config), listener
     finally:
         listener.close()
-
-
-def _impatient() -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol, which closes a connection whose request does not arrive within `HEADERS_WITHIN`."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class ImpatientProtocol(H11Protocol):
-        timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._wait()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._wait()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._wait()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self.timer is not None:
-                self.timer.cancel()
-            super().connection_lost(exc)
-
-        def _wait(self) -> None:
-            is_answering = self.cycle is not None and not self.cycle.response_complete
-            if is_answering and self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
-            elif not is_answering and self.timer is None:
-                self.timer = self.loop.call_later(HEADERS_WITHIN, self.transport.close)
-
-    return ImpatientProtocol
 
 
 @contextmanager

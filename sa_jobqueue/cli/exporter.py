@@ -12,10 +12,10 @@ from sa_jobqueue.cli._options import (
     address_option,
     heartbeat_timeout_option,
     port_option,
+    reading,
     window_option,
-    with_database,
 )
-from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
@@ -35,7 +35,7 @@ PORT: Final = 9464
     is_flag=True,
     help="Export through the OpenTelemetry SDK that --app's module or `opentelemetry-instrument` configures; serve nothing.",
 )
-@with_database
+@reading
 def exporter(database: Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
     """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
 
@@ -52,12 +52,13 @@ def exporter(database: Database, /, *, port: int, address: str, opentelemetry: b
     ended = ending(signal.SIGTERM, signal.SIGINT)
     if registry is None:
         telemetry.observe_database(read)
-        echo("exporting metrics through OpenTelemetry")
+        print_result({"url": None}, "exporting metrics through OpenTelemetry", indent=None)
         ended.wait()  # the SDK exports once more at exit
         return
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
     DatabaseCollector(read).register(registry)
     with serve_metrics(registry, port=port, address=address) as serving:
-        echo(f"serving metrics on http://{address}:{serving}/metrics")
+        url = f"http://{address}:{serving}/metrics"
+        print_result({"url": url}, f"serving metrics on {url}", indent=None)
         ended.wait()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._options import json_option
+from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.observe import dashboards
 
 
@@ -20,6 +21,7 @@ from sa_jobqueue.observe import dashboards
     help="Target directory; created if missing.  [default: the working directory]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
+@json_option
 def grafana(*, folder: Path, force: bool) -> None:
     """Write a dashboard for Grafana (grafana.json) and recording and alerting rules for Prometheus (rules.yml).
 
@@ -33,4 +35,5 @@ def grafana(*, folder: Path, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-        echo(str(path))
+    written = [str(path) for path in texts]
+    print_result({"written": written}, *written)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._options import json_option
+from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import ServerOptions, open_server
@@ -25,6 +26,7 @@ from sa_jobqueue.testing.servers import ServerOptions, open_server
     is_flag=True,
     help="Listen on a port of 127.0.0.1 too, with a password; with --data-dir both stay the same.",
 )
+@json_option
 def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     """Run a PostgreSQL server for development, and print its URL.
 
@@ -33,7 +35,7 @@ def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     """
     ended = ending(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     with open_server("newest", ServerOptions(data_dir=data_dir, tcp=tcp)) as server:
-        echo(server.url)
+        print_result({"url": server.url}, server.url, indent=None)
         kept = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"
         echo(f"PostgreSQL {'.'.join(map(str, server.version))} is running, {kept}; Ctrl-C stops it", err=True)
         while not ended.wait(timeout=1):

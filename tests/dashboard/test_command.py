@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
-from sa_jobqueue.cli import dashboard as command
 from sa_jobqueue.cli import main
 from sa_jobqueue.testing.databases import database_name
 from sa_jobqueue.testing.plugin import MakeDatabase
@@ -29,27 +27,6 @@ from sa_jobqueue.dashboard import Access
 def authorize(request):
     return Access(user="bob") if request.headers.get("x-user") == "bob" else None
 """
-
-
-def test_a_request_that_does_not_arrive_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "HEADERS_WITHIN", 0.2)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
-    with command.served(app) as url:
-        port = int(url.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), 30) as slow:
-            slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")  # and nothing more
-            assert slow.recv(100) == b""
-        with socket.create_connection(("127.0.0.1", port), 30) as second:
-            second.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert second.recv(1000).startswith(b"HTTP/1.1 200")
-            second.sendall(b"GET / HTTP/1.1\r\n")
-            rest = second.recv(1000)
-            assert rest in {b"ok", b""}
-            assert rest == b"" or second.recv(100) == b""
 
 
 @pytest.fixture
@@ -162,3 +139,17 @@ def test_the_demo_serves_the_dashboard_during_and_after_its_run(start: Start) ->
             assert "count_file" in browser.get(f"{own}queue/jobs").text
     finally:
         assert stop(process, signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("command", [("dashboard", "--port", "0"), ("exporter", "--port", "0"), ("postgres",)])
+def test_a_serving_command_prints_its_url_as_one_line_of_json(
+    programs: Programs, database_url: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    env = {"SA_JOBQUEUE_URL": database_url, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = programs.start("-m", "sa_jobqueue", *command, "--json", cwd=tmp_path, env=env)
+    assert process.stdout is not None
+    try:
+        scheme, colon, _ = json.loads(next(iter(process.stdout)))["url"].partition("://")
+        assert (scheme, colon) == ("postgresql+psycopg" if command == ("postgres",) else "http", "://")
+    finally:
+        assert stop(process) == 0
