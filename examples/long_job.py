@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import AttemptContext, JobMixin, JobQueue, JobStatus, Worker, WorkerOptions
-from sa_jobqueue.errors import NotReschedulableError
+from sa_jobqueue.errors import IllegalTransitionError
 from sa_jobqueue.operations import trigger_jobs
 from sa_jobqueue.testing.servers import open_server
 
@@ -99,7 +99,7 @@ def main(url: str) -> None:
                     with Session(engine) as session, session.begin():
                         status = session.scalars(select(Job.status).where(Job.id == job_id)).one()
                         if status is JobStatus.PENDING:  # do not wait for the backoff after a rescue
-                            with suppress(NotReschedulableError):  # the worker has claimed it since
+                            with suppress(IllegalTransitionError):  # the worker has claimed it since
                                 trigger_jobs(session, [job_id], model=Job)
                 worker.terminate()
                 deaths += worker.wait() == -signal.SIGKILL

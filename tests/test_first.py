@@ -11,7 +11,7 @@ from sqlalchemy import Engine, inspect, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Blockers, Job, JobQueue, JobStatus
-from sa_jobqueue.errors import InvalidBlockersError, InvalidPayloadError
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.operations import enqueue_many
 from tests.fixtures.workers import Start, until
 
@@ -109,7 +109,7 @@ def test_blockers_are_checked_when_the_job_is_made() -> None:
     def add_up(parts: Blockers[tuple[int, int]]) -> int:
         return 0
 
-    with pytest.raises(InvalidBlockersError):
+    with pytest.raises(InvalidJobError):
         Job("sum")
 
 

@@ -109,7 +109,7 @@ _SERVER: Final[dict[str, tuple[str, str]]] = {
     "default_transaction_isolation": (
         "read committed",
         "transactions of handlers can fail with serialization errors, and enqueueing with a deduplication key with "
-        "StaleSnapshotError: set it to 'read committed', or retry these transactions",
+        "ConflictError: set it to 'read committed', or retry these transactions",
     ),
     "session_replication_role": ("origin", "the triggers that check the job tables do not run: set it to origin"),
 }

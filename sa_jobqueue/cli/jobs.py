@@ -41,7 +41,7 @@ from sa_jobqueue.cli._output import (
 from sa_jobqueue.cli.chains import BLOCKERS, JOB_COLUMNS, blocker_row, blockers_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.display.redaction import redacted
-from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
+from sa_jobqueue.errors import IllegalTransitionError, NotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     JobFilter,
@@ -113,7 +113,7 @@ def show(database: Database, /, *, job_id: str) -> None:
     with database.session() as session:
         try:
             job = get_job(session, found, model=database.model)
-        except JobNotFoundError as error:
+        except NotFoundError as error:
             raise click.ClickException(
                 f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
             ) from error

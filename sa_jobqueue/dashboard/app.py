@@ -34,24 +34,16 @@ from sa_jobqueue.dashboard.screens import ACTS, SCREENS
 from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.errors import (
-    ChainNotFoundError,
     DatabaseUnavailableError,
     InvalidOptionError,
-    JobNotFoundError,
     JobQueueError,
-    JobTypeNotFoundError,
-    QueueNotFoundError,
-    ScheduleNotFoundError,
+    NotFoundError,
     SchemaError,
 )
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.registry.job_queue import JobQueue
 
 _log = logging.getLogger("sa_jobqueue.dashboard")
-_NOT_FOUND: Final = (
-    *(JobNotFoundError, ChainNotFoundError, ScheduleNotFoundError),
-    *(QueueNotFoundError, JobTypeNotFoundError),
-)
 _UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
 VERSION: Final = "X-Dashboard-Version"
 """Header of every page and fragment: `version()`."""
@@ -300,7 +292,7 @@ class _Pages:
                 status, reason, headers = error.status_code, error.detail, dict(error.headers or {})
             case ParameterError():
                 status, reason = 400, str(error)
-            case JobQueueError() if isinstance(error, _NOT_FOUND):
+            case NotFoundError():
                 status, reason = 404, str(error)
             case JobQueueError() if isinstance(error, _UNAVAILABLE):
                 status, reason = 503, sentence(error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 from sa_jobqueue.errors.base import InvalidOptionError, JobQueueError
@@ -19,63 +18,47 @@ __all__ = [
     "AttemptSignal",
     "AttemptTimeoutError",
     "Cancel",
-    "ChainBusyError",
     "ChainFailedError",
-    "ChainNotFoundError",
     "ChainReferencedError",
     "ChainTimeoutError",
     "ConflictError",
     "DatabaseUnavailableError",
     "Discard",
-    "DuplicateJobTypeError",
     "DuplicateStepError",
     "EventTimeoutError",
     "HandlerCommitError",
     "IllegalTransitionError",
-    "InvalidBlockersError",
     "InvalidHandlerError",
     "InvalidJobError",
-    "InvalidMiddlewareError",
     "InvalidOptionError",
     "InvalidOutputError",
     "InvalidPayloadError",
-    "InvalidSelectionError",
     "IsolatedHandlerError",
     "IsolationError",
     "JobEndedError",
-    "JobNotFoundError",
     "JobQueueError",
-    "JobTypeNotFoundError",
     "LostAttemptError",
     "MemoryLimitError",
     "MiddlewareError",
     "NoOutputError",
-    "NotAChainError",
-    "NotReschedulableError",
+    "NotFoundError",
     "PayloadTooLargeError",
     "PipelineMissingError",
     "ProcessDiedError",
-    "QueueNotFoundError",
     "ReadOnlyError",
     "Retry",
-    "ScheduleNotFoundError",
     "SchemaBusyError",
     "SchemaError",
     "SchemaMissingError",
     "SchemaOutdatedError",
     "SchemaTooNewError",
-    "SessionSettingError",
     "Snooze",
-    "StaleSnapshotError",
     "StepOutputError",
-    "TransactionRequiredError",
     "UncommittedWritesError",
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
     "UnreadableInputError",
     "UnsupportedServerError",
-    "WorkerRunningError",
-    "WrongJobTypeError",
 ]
 
 
@@ -91,38 +74,8 @@ class InvalidJobError(JobQueueError, ValueError):
         super().__init__(f"{field}: {reason}")
 
 
-class SessionSettingError(JobQueueError):
-    """A setting of the application's session is not supported; nothing was written.
-
-    `setting` names it, `value` is the supported value, `reason` what could not be written or read. Set it for the engine's
-    sessions: `create_engine(url, connect_args={"options": "-c intervalstyle=postgres"})`, or
-    `connect_args={"client_encoding": "utf8"}`.
-    """
-
-    def __init__(self, setting: str, value: str, reason: str) -> None:
-        self.setting = setting
-        super().__init__(
-            f"{setting} of this session is not {value}: {reason}. Set it with the engine: "
-            f'create_engine(url, connect_args={{"options": "-c {setting}={value}"}})'
-        )
-
-
 class InvalidPayloadError(InvalidJobError):
     """A payload does not fit its type or is not JSON; nothing was written."""
-
-
-class InvalidBlockersError(InvalidJobError):
-    """A job's blockers do not match its handler's annotation; nothing was written.
-
-    `position` is the index of the blocker; None if their number is wrong. `expected` and `given` are the types of the
-    outputs, or the numbers.
-    """
-
-    def __init__(self, position: int | None, expected: str, given: str, reason: str) -> None:
-        self.position = position
-        self.expected = expected
-        self.given = given
-        super().__init__("blockers" if position is None else f"blockers[{position}]", reason)
 
 
 class UnreadableInputError(InvalidPayloadError):
@@ -148,23 +101,7 @@ class PayloadTooLargeError(InvalidPayloadError):
 
 
 class InvalidHandlerError(JobQueueError, TypeError):
-    """The function's signature is not supported for a handler; nothing was registered."""
-
-
-class InvalidMiddlewareError(JobQueueError, TypeError):
-    """The function's signature is not supported for middleware; nothing was registered."""
-
-
-class InvalidSelectionError(JobQueueError, ValueError):
-    """A selector returned an invalid answer; its queue continues in the default order.
-
-    `selector` is where it is declared; `reason` states the accepted values.
-    """
-
-    def __init__(self, selector: str, reason: str) -> None:
-        self.selector = selector
-        self.reason = reason
-        super().__init__(f"{selector} {reason}")
+    """The function cannot be a handler or a middleware, or its job type has a handler already; nothing was registered."""
 
 
 class UnknownJobTypeError(JobQueueError, LookupError):
@@ -179,93 +116,29 @@ class UnknownJobTypeError(JobQueueError, LookupError):
         super().__init__(f"no handler is registered for {type_name!r}; known job types: {', '.join(self.known) or 'none'}")
 
 
-class DuplicateJobTypeError(JobQueueError):
-    """Two handlers have the same job type; the second was not registered.
+class NotFoundError(JobQueueError, LookupError):
+    """No such job, chain, queue, job type or schedule; an operation that writes has changed nothing.
 
-    `first` and `second` are where the two functions are declared.
+    `noun` is the kind; `ids` has the ids or names of all that are missing; `field` is the argument that contains them, where
+    it is not obvious. The id of a continuation is not that of a chain: the message names the chain.
     """
 
-    def __init__(self, type_name: str, first: str, second: str) -> None:
-        self.type_name = type_name
-        self.places = (first, second)
-        super().__init__(f"job type {type_name!r} is declared at {first} and again at {second}; rename one")
-
-
-def _because(reason: str) -> str:
-    return f"; {reason}" if reason else ""
-
-
-class JobNotFoundError(JobQueueError, LookupError):
-    """No such job; an operation that writes has changed nothing.
-
-    `job_ids` has all that are missing.
-    """
-
-    def __init__(self, job_ids: Sequence[JobId], *, reason: str = "nothing was changed") -> None:
-        self.job_ids = tuple(job_ids)
-        super().__init__(f"no such job: {', '.join(map(str, self.job_ids))}{_because(reason)}")
-
-
-class ChainNotFoundError(JobQueueError, LookupError):
-    """No such chain; an operation that writes has changed nothing.
-
-    `chain_ids` names all that are missing.
-    """
-
-    def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids", reason: str = "nothing was changed") -> None:
-        self.chain_ids = tuple(chain_ids)
+    def __init__(
+        self, noun: str, ids: Sequence[JobId], *, field: str | None = None, reason: str = "nothing was changed"
+    ) -> None:
+        self.noun = noun
+        self.ids = tuple(ids)
         self.field = field
-        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}{_because(reason)}")
+        where, why = f"{field}: " if field else "", f"; {reason}" if reason else ""
+        missing = ", ".join(repr(one) if isinstance(one, str) else str(one) for one in self.ids)
+        super().__init__(f"{where}no such {noun}: {missing}{why}")
 
 
-class NotAChainError(JobQueueError, LookupError):
-    """The id of a continuation was passed instead of its chain's id; nothing was changed.
-
-    `chains` maps each id to the chain it belongs to.
-    """
-
-    def __init__(self, chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> None:
-        self.chains = dict(chains)
-        self.field = field
-        owners = ", ".join(f"{job_id} belongs to chain {chain_id}" for job_id, chain_id in self.chains.items())
-        super().__init__(f"{field}: a chain's id is the id of its first job: {owners}; nothing was changed")
-
-
-class ScheduleNotFoundError(JobQueueError, LookupError):
-    """No such schedule; an operation that writes has changed nothing.
-
-    `names` has all that are missing.
-    """
-
-    def __init__(self, names: Sequence[str], *, reason: str = "nothing was changed") -> None:
-        self.names = tuple(names)
-        super().__init__(f"no such schedule: {', '.join(map(repr, self.names))}{_because(reason)}")
-
-
-class QueueNotFoundError(JobQueueError, LookupError):
-    """The queue has no settings and no active worker, or its fairness key no settings; nothing was changed.
-
-    `name` is the queue; `fairness_key` the key in it, empty for the queue itself.
-    """
-
-    def __init__(self, name: str, fairness_key: str = "") -> None:
-        self.name = name
-        self.fairness_key = fairness_key
-        what, why = f"queue {name!r}", "it has no settings and no active worker"
-        if fairness_key:
-            what, why = f"fairness key {fairness_key!r} of {what}", "it has no settings"
-        super().__init__(f"{what} not found: {why}")
-
-
-class JobTypeNotFoundError(JobQueueError, LookupError):
-    """The job type has no settings, and no active worker has a handler for it; nothing was changed.
-
-    `type_name` is the job type.
-    """
-
-    def __init__(self, type_name: str) -> None:
-        self.type_name = type_name
-        super().__init__(f"job type {type_name!r} not found: it has no settings and no active worker has a handler for it")
+def not_chains(chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> NotFoundError:
+    """Return the error for ids of continuations, each with that of its chain, which were passed as ids of chains."""
+    owners = ", ".join(f"{job_id} belongs to chain {chain_id}" for job_id, chain_id in chains.items())
+    reason = f"a chain's id is the id of its first job: {owners}; nothing was changed"
+    return NotFoundError("chain", tuple(chains), field=field, reason=reason)
 
 
 class ChainReferencedError(JobQueueError):
@@ -315,19 +188,6 @@ class NoOutputError(JobQueueError, LookupError):
         super().__init__(f"chain {chain_id} has no output: it is {status}")
 
 
-class WrongJobTypeError(JobQueueError, TypeError):
-    """The job or chain is of another type than the handler; nothing was changed.
-
-    `id` is that of the job or chain, `expected` the handler's type, `given` the actual type.
-    """
-
-    def __init__(self, id: JobId, expected: str, given: str, reason: str) -> None:
-        self.id = id
-        self.expected = expected
-        self.given = given
-        super().__init__(reason)
-
-
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain did not end within the timeout; it continues, and can be waited for again.
 
@@ -340,10 +200,6 @@ class ChainTimeoutError(JobQueueError, TimeoutError):
         self.others = others
         more = f", nor have {others:,} others" if others else ""
         super().__init__(f"chain {chain_id} has not ended within {timeout}{more}; it continues, and can be waited for again")
-
-
-class ChainBusyError(JobQueueError):
-    """Concurrent transactions kept changing the chain's dependencies. Nothing was changed; try again."""
 
 
 class ReadOnlyError(JobQueueError, TypeError):
@@ -363,63 +219,18 @@ class JobEndedError(JobQueueError):
 
 
 class IllegalTransitionError(JobQueueError):
-    """The database refused a change of status; roll back the transaction."""
-
-
-class NotReschedulableError(IllegalTransitionError):
-    """Only pending and blocked jobs can be rescheduled; nothing was changed.
-
-    `job_ids` lists the jobs that are neither, `statuses` their statuses in the same order.
-    """
-
-    def __init__(self, statuses: Mapping[JobId, JobStatus]) -> None:
-        self.job_ids = tuple(statuses)
-        self.statuses = tuple(statuses.values())
-        first = ", ".join(f"{job_id} is {status}" for job_id, status in islice(statuses.items(), 10))
-        more = f" and {len(statuses) - 10} more" if len(statuses) > 10 else ""
-        super().__init__(f"only pending and blocked jobs can be rescheduled: {first}{more}; nothing was changed")
+    """A job's status does not allow the change. Roll back the transaction if the database refused it."""
 
 
 class ConflictError(JobQueueError):
-    """Another row has the same unique key; roll back the transaction.
+    """Another row has the same unique key, or another transaction was faster; roll back the transaction.
 
-    `constraint` is the name of the unique index or constraint. `message` is PostgreSQL's message.
+    `constraint` is the name of the unique index or constraint, empty without one. `message` is PostgreSQL's message.
     """
 
-    def __init__(self, message: str, constraint: str) -> None:
+    def __init__(self, message: str, constraint: str = "") -> None:
         self.constraint = constraint
         super().__init__(message)
-
-
-class StaleSnapshotError(ConflictError):
-    """The transaction's snapshot is too old to show the chain that has the deduplication key; nothing was written.
-
-    `key` is the deduplication key, None if it is one of several; `isolation_level` is the transaction's. Retry the
-    whole transaction, or use READ COMMITTED.
-    """
-
-    def __init__(self, key: str | None, isolation_level: str) -> None:
-        self.key = key
-        self.isolation_level = isolation_level
-        super().__init__(
-            f"deduplication key {'' if key is None else f'{key!r} '}was taken by another transaction after this one, "
-            f"{isolation_level}, took its snapshot; retry the transaction, or use READ COMMITTED",
-            "uq_job_deduplication",
-        )
-
-
-class TransactionRequiredError(JobQueueError):
-    """The operation holds locks until its transaction ends, but the connection is in AUTOCOMMIT; nothing was written.
-
-    `operation` names it. Use an engine, or `execution_options(isolation_level=...)`, with another isolation level.
-    """
-
-    def __init__(self, operation: str) -> None:
-        self.operation = operation
-        super().__init__(
-            f"{operation} needs a transaction, and the session's connection is in AUTOCOMMIT: use an engine with another "
-            "isolation_level, such as READ COMMITTED; nothing was written"
-        )
 
 
 class SchemaError(JobQueueError):
@@ -492,19 +303,6 @@ class DatabaseUnavailableError(JobQueueError):
     """The database is not reachable; see the cause."""
 
 
-class WorkerRunningError(JobQueueError):
-    """The worker is already running: create another `Worker`, or call `run` again after the first call has returned.
-
-    `worker_id` names it. The current run continues.
-    """
-
-    def __init__(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-        super().__init__(
-            f"worker {worker_id} is already running: create another Worker, or call run again after the first call returns"
-        )
-
-
 class LostAttemptError(JobQueueError):
     """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written."""
 
@@ -526,9 +324,6 @@ class DuplicateStepError(JobQueueError, ValueError):
         which, rule = (f" with key {key!r}", "give each round its own key") if key else ("", "in a loop, pass key=")
         super().__init__(f"step {name!r}{which} was used already in this attempt: names are unique in a job; {rule}")
 
-    def __reduce__(self) -> Any:
-        return type(self), (self.name, self.key)
-
 
 class StepOutputError(JobQueueError):
     """The record of a step does not match the handler: its kind or the type of its result has changed.
@@ -545,9 +340,6 @@ class StepOutputError(JobQueueError):
         advice = "Change the handler back, convert the record with upcast_step, or give the step a new name to run it again"
         super().__init__(f"step {name!r}{which} {reason}. {advice}")
 
-    def __reduce__(self) -> Any:
-        return type(self), (self.name, self.key, self.reason)
-
 
 class EventTimeoutError(JobQueueError, TimeoutError):
     """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
@@ -561,9 +353,6 @@ class EventTimeoutError(JobQueueError, TimeoutError):
         self.key = key
         which = f" with key {key!r}" if key else ""
         super().__init__(f"event {event!r} was not sent before the timeout of step {name!r}{which}")
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.event, self.name, self.key)
 
 
 class HandlerCommitError(JobQueueError):
@@ -587,9 +376,6 @@ class UncommittedWritesError(JobQueueError):
             f"session argument (session: Session), so that {name} is the session that completes the job, or commit {name}; "
             "a handler in a child process must commit"
         )
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.place, self.name)
 
 
 class InvalidOutputError(JobQueueError, TypeError):

@@ -301,7 +301,7 @@ class JobMixin(Generic[IdT]):
         `ordering_key`: jobs of one key run one at a time, in the order of `created_at`.
         `skip_while_retrying`: whether the others of its key go on while it waits for another attempt.
         `columns`: the application's own; `trace_context`, by default OpenTelemetry's current span.
-        Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidBlockersError as `handler.job`.
+        Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidJobError as `handler.job`.
         """
         handler = columns.pop("_handler", _FIND)
         if handler is _FIND:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError
+from sa_jobqueue.errors import InvalidJobError, NotFoundError, not_chains
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.errors import translated
@@ -57,8 +57,8 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
 
     Changes: the jobs' `status`, `open_blockers`, `has_waiters`; `has_waiters` of the chains.
     Locks: the roots of existing chains, in the order of their ids.
-    Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError,
-    InvalidJobError naming the blocker.
+    Raises: InvalidOptionError in AUTOCOMMIT; NotFoundError or InvalidJobError
+    naming the blocker.
     """
     if not any(job._blockers for job in new):
         return []
@@ -93,13 +93,14 @@ def _decide(connection: Connection, model: JobClass, edges: Sequence[Edge], new:
         if edge.chain_id in new:
             new[edge.chain_id].has_waiters = True
         elif edge.chain_id not in found:
-            raise ChainNotFoundError(
+            raise NotFoundError(
+                "chain",
                 [edge.chain_id],
                 field=f"blockers[{edge.index}]",
                 reason="enqueue it before, or in the same flush; nothing was written",
             )
         elif found[edge.chain_id].chain_id != edge.chain_id:
-            raise NotAChainError({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
+            raise not_chains({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
         if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
             first = new[edge.chain_id] if edge.chain_id in new else found[edge.chain_id]
             edge.job._handler.check_blocker(edge.index, first)
@@ -307,11 +308,11 @@ def count_blockers(session: Session, job_id: JobId, *, model: JobClass = Job) ->
     """Return the number of chains that a job waits or waited for, by their state. Reads a row for each chain.
 
     `job_id`: id of the job that waits.
-    Raises: JobNotFoundError.
+    Raises: NotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():
         row = session.execute(blockers.counts(model), {"job_id": job_id}).one()
     if not row.is_there:
-        raise JobNotFoundError([job_id], reason="")
+        raise NotFoundError("job", [job_id], reason="")
     return BlockerCounts(*tuple(row)[1:])

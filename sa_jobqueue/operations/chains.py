@@ -11,11 +11,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import (
-    ChainBusyError,
-    ChainNotFoundError,
     ChainReferencedError,
+    ConflictError,
     InvalidJobError,
-    NotAChainError,
+    NotFoundError,
+    not_chains,
 )
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
@@ -73,7 +73,7 @@ class ChainFilter:
 def get_chain(session: Session, chain_id: JobId, *, model: JobClass = Job) -> ChainMixin[Any]:
     """Return a chain, read from the database.
 
-    Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation.
+    Raises: NotFoundError, including for the id of a continuation.
     """
     check_id(model, "chain_id", chain_id)
     with translated():
@@ -178,7 +178,7 @@ def list_chain_jobs(
     """Return one page of a chain's jobs, in their order in the chain.
 
     `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
-    Raises: for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
+    Raises: for the first page NotFoundError, as `get_chain`.
     """
     check_limit(limit)
     check_columns(model, columns)
@@ -270,8 +270,8 @@ def _refuse(session: Session, chain_id: JobId, model: JobClass) -> NoReturn:
     with translated():
         job = session.get(model, chain_id)
     if job is None:
-        raise ChainNotFoundError([chain_id], field="chain_id", reason="")
-    raise NotAChainError({chain_id: job.chain_id}, field="chain_id")
+        raise NotFoundError("chain", [chain_id], field="chain_id", reason="")
+    raise not_chains({chain_id: job.chain_id}, field="chain_id")
 
 
 MAX_CHAINS: Final = 1000
@@ -299,8 +299,8 @@ def delete_chains(
     `dry_run`: does not check rows of the application that refer to the jobs.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
     Locks: all jobs of the chains, the roots in the order of their ids, then the others in theirs. Needs READ COMMITTED.
-    Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError if a job of another chain
-    waits or waited for one of the chains; ChainBusyError if concurrent transactions kept adding dependencies; ConflictError
+    Raises: NotFoundError, including for the id of a continuation; ChainReferencedError if a job of another chain
+    waits or waited for one of the chains; ConflictError if concurrent transactions kept adding dependencies, or
     if a row of the application refers to a job. No lock is kept then.
     """
     given = check_chain_ids(model, chain_ids)
@@ -328,7 +328,7 @@ def delete_chains(
             # Not of ours alone: a handler's session may hold chains in any order. What it did is undone; once more.
             if diagnose(error).sqlstate != DEADLOCK:
                 raise
-    raise ChainBusyError()
+    raise ConflictError("concurrent transactions kept changing the chains' dependencies; nothing was changed, try again")
 
 
 def _try(
@@ -359,11 +359,11 @@ def check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
     return given
 
 
-def missing_chains(session: Session, missing: Sequence[JobId], model: JobClass) -> ChainNotFoundError | NotAChainError:
+def missing_chains(session: Session, missing: Sequence[JobId], model: JobClass) -> NotFoundError:
     """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
     belongs = _chains_of(session, missing, model)
     unknown = [chain_id for chain_id in missing if chain_id not in belongs]
-    return ChainNotFoundError(unknown) if unknown else NotAChainError(belongs)
+    return NotFoundError("chain", unknown, field="chain_ids") if unknown else not_chains(belongs)
 
 
 def _chains_of(session: Session, job_ids: Sequence[JobId], model: JobClass) -> dict[Any, Any]:
@@ -433,7 +433,7 @@ def cancel_chains(
     `chain_ids`: at most 1,000 per call.
     Changes: as `cancel_jobs`.
     Locks: the roots of the chains, then their current jobs, each in the order of their ids.
-    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation.
+    Raises: NotFoundError naming every unknown id, or for the id of a continuation.
     """
     check_by(by)
     given = check_chain_ids(model, chain_ids)

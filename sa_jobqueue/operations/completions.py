@@ -17,12 +17,11 @@ from sqlalchemy.orm import Session, object_session
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import (
-    ChainNotFoundError,
     HandlerCommitError,
     InvalidJobError,
     JobEndedError,
-    JobNotFoundError,
     LostAttemptError,
+    NotFoundError,
 )
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
@@ -84,7 +83,7 @@ def complete_attempt(
     transaction ends.
     Obliges: roll back the transaction if it raises.
     Raises: LostAttemptError if the worker no longer holds the attempt, or the handler ended its own job
-    (`ended_by_handler`); HandlerCommitError if the handler ended its transaction; InvalidJobError and ChainNotFoundError for
+    (`ended_by_handler`); HandlerCommitError if the handler ended its transaction; InvalidJobError and NotFoundError for
     the continuation.
     """
     # What the handler left unflushed may lock other chains: before ours, not after.
@@ -226,8 +225,8 @@ def complete_job(
     Changes: -> completed, with `completed_by` null; inserts an attempt if it was running, and the continuation;
     unblocks jobs that wait for the chain.
     Locks: the chain's root, the job, and the chains that the continuation waits for, until the transaction ends.
-    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError if the handler is not the job's;
-    UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
+    Raises: NotFoundError, JobEndedError, InvalidPayloadError; InvalidOptionError if the handler is not the job's;
+    UndeclaredContinuationError, InvalidJobError, NotFoundError and ConflictError for the continuation. Nothing is
     written then.
     """
     if handler is not None:
@@ -239,12 +238,12 @@ def complete_job(
     with translated():
         places = session.execute(jobs.named(model, ("chain_id",)), {"ids": [job_id]}).first()
     if places is None:
-        raise JobNotFoundError([job_id])
+        raise NotFoundError("job", [job_id])
     waited = [one.chain_id for one in result.job._blockers] if isinstance(result, Continuation) else []
     session.execute(chains.lock(model), {"ids": [job_id, places.chain_id, *waited]})
     job: JobT | None = session.get(model, job_id, populate_existing=True)
     if job is None:
-        raise JobNotFoundError([job_id])
+        raise NotFoundError("job", [job_id])
     if job.status in ENDED:
         raise JobEndedError(job_id, job.status)
     if handler is not None:
@@ -282,13 +281,13 @@ def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT
     """Lock a chain and return its last job: no other transaction can end or continue the chain until this one ends.
 
     Locks: the chain's root and the job, until the transaction ends.
-    Raises: ChainNotFoundError.
+    Raises: NotFoundError.
     """
     check_id(model, "chain_id", chain_id)
     session.flush()
     with translated():
         root = session.execute(chains.lock(model), {"ids": [chain_id]}).first()
     if root is None or root.chain_id != chain_id:
-        raise ChainNotFoundError([chain_id], field="chain_id")
+        raise NotFoundError("chain", [chain_id], field="chain_id")
     job: JobT = session.scalars(chains.last_job(model), {"chain_id": chain_id}).one()
     return job

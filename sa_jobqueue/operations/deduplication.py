@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns, require_carried
@@ -106,7 +106,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     its key.
     Locks: the key, and a job that is updated or found with scope "waiting".
     Obliges: enqueue several in the order of their types and keys, so that transactions do not wait for each other.
-    Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
+    Raises: InvalidJobError if the job is already in a session; InvalidOptionError in AUTOCOMMIT; ConflictError
     in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key.
     """
     check_new("job", job, type(job))
@@ -169,10 +169,14 @@ def _unsettled(key: str) -> ConflictError:
 
 
 def check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
-    """Raise StaleSnapshotError if another read in this transaction could not see who has the key."""
+    """Raise ConflictError if another read in this transaction could not see who has the key."""
     isolation_level = queue_connection(session, model).get_isolation_level()
     if isolation_level != "READ COMMITTED":
-        raise StaleSnapshotError(key, isolation_level) from cause
+        raise ConflictError(
+            f"deduplication key {'' if key is None else f'{key!r} '}was taken by another transaction after this one, "
+            f"{isolation_level}, took its snapshot; retry the transaction, or use READ COMMITTED",
+            "uq_job_deduplication",
+        ) from cause
 
 
 def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:
@@ -223,8 +227,8 @@ def enqueue_many(
     lose their keys.
     Locks: the new rows; with `deduplicate_by` also the keys, and rows as `enqueue`, in the order of their keys.
     Raises: InvalidJobError for jobs of several classes, or a job in a session, or naming the job and the option of a policy
-    that is not supported; TransactionRequiredError in AUTOCOMMIT; nothing is written then. ConflictError for an id or key
-    that is taken; StaleSnapshotError as in `enqueue`.
+    that is not supported; InvalidOptionError in AUTOCOMMIT; nothing is written then. ConflictError for an id or key
+    that is taken; ConflictError as in `enqueue`.
     """
     if deduplicate_by is None:
         return write_many(session, new)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, SessionSettingError
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 
 
@@ -17,14 +17,14 @@ def translated() -> Iterator[None]:
 
     Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
     violations, texts that the database's encoding does not have), ConflictError (unique and foreign key violations),
-    SessionSettingError (values that cannot be written or read with the session's settings).
+    InvalidOptionError (values that cannot be written or read with the session's settings).
     """
     try:
         yield
     except NotImplementedError as error:  # psycopg's readers of instants and intervals
         setting = "intervalstyle" if "IntervalStyle" in str(error) else "datestyle"
         value = "postgres" if setting == "intervalstyle" else "ISO"
-        raise SessionSettingError(setting, value, str(error)) from error
+        raise _of_setting(setting, value, str(error)) from error
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         if "\ud800" <= character <= "\udfff":
@@ -33,7 +33,7 @@ def translated() -> Iterator[None]:
             reason = f"contains {character!a}, which the session's client_encoding does not have; set it to UTF8"
         raise InvalidJobError("job", reason) from error
     except UnicodeDecodeError as error:
-        raise SessionSettingError("client_encoding", "UTF8", str(error)) from error
+        raise _of_setting("client_encoding", "UTF8", str(error)) from error
     except DBAPIError as error:
         diagnosis = diagnose(error)
         message, constraint = diagnosis.message, diagnosis.constraint or ""
@@ -45,7 +45,7 @@ def translated() -> Iterator[None]:
             case "22P05":
                 raise InvalidJobError("job", f"{message}; use a UTF8 database") from error
             case "22P02" | "22007" if '"NULL"' in message:
-                raise SessionSettingError("array_nulls", "on", message) from error
+                raise _of_setting("array_nulls", "on", message) from error
             case "22P02":
                 raise InvalidJobError("id", message) from error
             case "23514":
@@ -55,3 +55,11 @@ def translated() -> Iterator[None]:
             case "23505":
                 raise ConflictError(f"{message}; another row holds that key", constraint) from error
         raise
+
+
+def _of_setting(setting: str, value: str, reason: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        "session",
+        f"its {setting} is not {value}: {reason}. Set it with the engine: "
+        f'create_engine(url, connect_args={{"options": "-c {setting}={value}"}})',
+    )

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.printable import shortened, span
 from sa_jobqueue.display.redaction import redacted_error
-from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -157,7 +157,7 @@ def explain_job(
 
     `heartbeat_timeout`: the workers' setting. Expected times are estimates from the last minute. At most 20 chains per
     job and 50 levels of blockers are followed.
-    Raises: JobNotFoundError.
+    Raises: NotFoundError.
     """
     job = get_job(session, job_id, model=model)
     return Explainer(session, model, heartbeat_timeout).explain(job)
@@ -511,7 +511,7 @@ class Explainer:
                 evidence |= key | {"waits_for": first.id}
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
                 sentence = f"{since}, and waits for {what}."
-                with suppress(JobNotFoundError):
+                with suppress(NotFoundError):
                     one = self.explain(get_job(self.session, first.id, model=self.model))
                     if one.cause is not Cause.WAITING_FOR_ORDERING_KEY:
                         sentence = f"{sentence.removesuffix('.')}. Of that job: {one.sentence}"

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.printable import span
-from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
@@ -60,7 +60,7 @@ def explain_schedule(
     """Return why the schedule `name` does not fire, or when it fires next: a cause, a sentence, and evidence.
 
     `heartbeat_timeout`: that of the workers. At most 100 skipped times are counted.
-    Raises: ScheduleNotFoundError.
+    Raises: NotFoundError.
     """
     one = get_schedule(session, name, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
@@ -145,7 +145,7 @@ def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], m
         return False
     try:
         job = get_job(session, one.last_job_id, model=model)
-    except JobNotFoundError:  # deleted meanwhile
+    except NotFoundError:  # deleted meanwhile
         return False
     evidence |= {"last_job": job.id, "last_job_status": job.status}
     return job.chain_completed_at is None if job.status in ENDED else True

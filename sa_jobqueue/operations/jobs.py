@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, overload
 
 from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
+from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFoundError
 from sa_jobqueue.models import AttemptMixin, Job, JobClass
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.audit import check_by, record
@@ -68,13 +69,13 @@ class JobFilter:
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
     """Return a job, read from the database.
 
-    Raises: JobNotFoundError.
+    Raises: NotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():
         job = session.get(model, job_id, populate_existing=True)
     if job is None:
-        raise JobNotFoundError([job_id], reason="")
+        raise NotFoundError("job", [job_id], reason="")
     return job
 
 
@@ -194,7 +195,7 @@ def cancel_jobs(
     Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails
     jobs that wait for one of the chains.
     Locks: the roots of their chains, then the jobs, each in the order of their ids.
-    Raises: JobNotFoundError naming every unknown id.
+    Raises: NotFoundError naming every unknown id.
     """
     check_by(by)
     locked = _lock(session, ids, model, dry_run=dry_run)
@@ -225,7 +226,7 @@ def reschedule_jobs(
 
     `ids`: ids of the jobs. `delay`, `at`: as for a new job; without them, the jobs are due now.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
-    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither
+    Raises: InvalidJobError for the time; NotFoundError; IllegalTransitionError naming every job that is neither
     pending nor blocked.
     """
     arguments = {"delay": delay, "at": at}
@@ -257,7 +258,9 @@ def _reschedule(
     locked = _lock(session, ids, model, dry_run=dry_run)
     offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
     if offenders:
-        raise NotReschedulableError(offenders)
+        shown = ", ".join(f"{job_id} is {status}" for job_id, status in islice(offenders.items(), 10))
+        more = f" and {len(offenders) - 10} more" if len(offenders) > 10 else ""
+        raise IllegalTransitionError(f"only pending and blocked jobs can be rescheduled: {shown}{more}; nothing was changed")
     given = list(dict.fromkeys(ids))
     if not dry_run:
         _change(session, given, model, scheduled_at=func.now() if due is None else due)
@@ -273,7 +276,7 @@ def _lock(session: Session, ids: Sequence[JobId], model: JobClass, *, dry_run: b
     locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(statement)}
     missing = [job_id for job_id in ids if job_id not in locked]
     if missing:
-        raise JobNotFoundError(missing)
+        raise NotFoundError("job", missing)
     return locked
 
 
@@ -373,11 +376,11 @@ def get_progress(session: Session, job_id: JobId, *, model: JobClass = Job) -> P
     """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
     None if the job is not running, or its attempt has not reported any yet.
-    Raises: JobNotFoundError.
+    Raises: NotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():
         row = session.execute(progress.of_job(model), {"job_id": job_id}).one_or_none()
     if row is None:
-        raise JobNotFoundError([job_id], reason="")
+        raise NotFoundError("job", [job_id], reason="")
     return progress.read(row)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations.audit import check_by, record
@@ -178,13 +178,13 @@ def get_queue(
     `name`: name of the queue. `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, to
     write changed settings with `upsert_queue`. Changes, Locks: with `for_update`, inserts the row with default settings if
     it does not exist, and locks it.
-    Raises: QueueNotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
+    Raises: NotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
     InvalidOptionError.
     """
     _prepare(session, model.Queue, name, fairness_key=fairness_key, for_update=for_update)
     found = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
     if not found:
-        raise QueueNotFoundError(name, fairness_key)
+        raise _not_found(model.Queue, name, fairness_key)
     return found[0]
 
 
@@ -192,12 +192,12 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
     """Return a job type's settings and state.
 
     `name`: the job type. `for_update`: as in `get_queue`. Changes, Locks: as `get_queue`.
-    Raises: JobTypeNotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
+    Raises: NotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
     """
     _prepare(session, model.JobType, name, for_update=for_update)
     found = list_job_types(session, names=[name], model=model).items
     if not found:
-        raise JobTypeNotFoundError(name)
+        raise _not_found(model.JobType, name)
     return found[0]
 
 
@@ -267,7 +267,7 @@ def pause_queues(
     `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue.
     Changes: sets `paused_at` and `paused_by` if the queue is not paused; inserts missing rows.
     Locks: the rows, in the order of their names.
-    Raises: QueueNotFoundError for a name without settings, active workers and pending jobs.
+    Raises: NotFoundError for a name without settings, active workers and pending jobs.
     """
     return _change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -295,7 +295,7 @@ def pause_job_types(
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
     `names`: job types. Changes, Locks: as `pause_queues`.
-    Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles.
+    Raises: NotFoundError for a type that has no settings and that no active worker handles.
     """
     return _change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
 
@@ -478,7 +478,15 @@ def _check_known(session: Session, of: type[QueueMixin] | type[JobTypeMixin], na
         pending = set(session.scalars(queues.with_pending_jobs(model), {"names": unknown}))
         unknown = [name for name in unknown if name not in pending]
     if unknown:
-        raise (QueueNotFoundError if issubclass(of, QueueMixin) else JobTypeNotFoundError)(unknown[0])
+        raise _not_found(of, unknown[0])
+
+
+def _not_found(of: type[QueueMixin] | type[JobTypeMixin], name: str, fairness_key: str = "") -> NotFoundError:
+    if fairness_key:
+        return NotFoundError(f"fairness key of queue {name}", [fairness_key], reason="it has no settings")
+    if issubclass(of, QueueMixin):
+        return NotFoundError("queue", [name], reason="it has no settings and no active worker")
+    return NotFoundError("job type", [name], reason="it has no settings and no active worker has a handler for it")
 
 
 def _name(one: QueueStatus | TypeStatus) -> str:

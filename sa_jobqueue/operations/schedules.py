@@ -19,7 +19,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.splitting import summary
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
@@ -179,13 +179,13 @@ def get_schedule(session: Session, name: str, *, for_update: bool = False, model
 
     `name`: name of the schedule. `for_update`: lock the row, so that the schedule cannot be changed, fired or deleted.
     Locks: with `for_update`, the row; waits if the schedule is being fired.
-    Raises: ScheduleNotFoundError.
+    Raises: NotFoundError.
     """
     if for_update:
         _found(session, [name], model, for_update=True)
     found = list_schedules(session, names=[name], model=model).items
     if not found:
-        raise ScheduleNotFoundError([name], reason="")
+        raise NotFoundError("schedule", [name], reason="")
     return found[0]
 
 
@@ -212,7 +212,7 @@ def pause_schedules(
     `names`: names of schedules.
     Changes: sets `paused_at` and `paused_by` if the schedule is not paused.
     Locks: the rows, in the order of their names; waits for schedules that are being fired.
-    Raises: ScheduleNotFoundError naming all that are missing.
+    Raises: NotFoundError naming all that are missing.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
@@ -267,7 +267,7 @@ def run_schedule(
     Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period; not the
     next time.
     Locks: the schedule's row.
-    Raises: ScheduleNotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
+    Raises: NotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
     InvalidJobError.
     """
     if (since is None) != (until is None):
@@ -327,12 +327,12 @@ def _put(session: Session, schedule: Schedule, source: str, now: datetime, model
 
 
 def _found(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
-    """Return the rows of schedules, locked with `for_update`. Raises: ScheduleNotFoundError naming all that are missing."""
+    """Return the rows of schedules, locked with `for_update`. Raises: NotFoundError naming all that are missing."""
     check_lists(names=names)
     found = _rows(session, names, model, for_update=for_update)
     missing = set(names) - {row["name"] for row in found}
     if missing:
-        raise ScheduleNotFoundError(sorted(missing))
+        raise NotFoundError("schedule", sorted(missing))
     return found
 
 

@@ -10,17 +10,21 @@ from typing import Any
 from sqlalchemy import Connection, Update, inspect, update
 from sqlalchemy.orm import Mapper, Session
 
-from sa_jobqueue.errors import TransactionRequiredError
+from sa_jobqueue.errors import InvalidOptionError
 
 
 def require_transaction(connection: Connection, operation: str) -> None:
     """Refuse a connection in AUTOCOMMIT, on which each statement gives up its locks when it ends.
 
-    No round trip: each of the supported drivers knows. Raises: TransactionRequiredError.
+    No round trip: each of the supported drivers knows. Raises: InvalidOptionError.
     """
     driver = connection.connection.dbapi_connection
     if driver is not None and driver.autocommit:
-        raise TransactionRequiredError(operation)
+        raise InvalidOptionError(
+            "session",
+            f"is in AUTOCOMMIT, and {operation} needs a transaction: use an engine with another isolation_level, such as "
+            "READ COMMITTED; nothing was written",
+        )
 
 
 def queue_connection(session: Session, model: type[Any]) -> Connection:

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.payloads import Document, check_json
 from sa_jobqueue.policies.fairness import key_of
@@ -178,7 +178,7 @@ class Handler(Generic[InT, OutT, JobT]):
         the handler's.
         `payload`: of the type of the handler's first parameter.
         `options`: those of `JobMixin.__init__`, from `queue` on: `delay`, `priority`, `blockers` and others.
-        Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError if the number or the types of
+        Raises: InvalidPayloadError with the path of the invalid value; InvalidJobError if the number or the types of
         `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field. The types of
         chains that are given by id are checked when the job is written.
         """
@@ -218,7 +218,7 @@ class Handler(Generic[InT, OutT, JobT]):
         return sealed("input", document, kind.codec), fairness_key
 
     def check_blockers(self, blockers: Sequence[WaitFor[Any]]) -> None:
-        """Check the number of a job's `blockers`, and the types of those that are known. Raises: InvalidBlockersError."""
+        """Check the number of a job's `blockers`, and the types of those that are known. Raises: InvalidJobError."""
         self.job_type.check_blocker_count(len(blockers))
         for place, one in enumerate(blockers):
             self.check_blocker(place, one.chain)
@@ -323,7 +323,7 @@ class Handler(Generic[InT, OutT, JobT]):
     def check_blocker(self, place: int, chain: Any) -> None:
         """Check the type of a chain that a job of this handler will wait for, if the type is known.
 
-        `chain`: one of its jobs, the chain, its root's row, or its id. Raises: InvalidBlockersError.
+        `chain`: one of its jobs, the chain, its root's row, or its id. Raises: InvalidJobError.
         """
         given = self._type_of(chain)
         if given is not None:
@@ -355,14 +355,12 @@ class Handler(Generic[InT, OutT, JobT]):
         """Return the payload of a job of this handler, decoded as for an attempt: by its codec, upcasters and type.
 
         `job`: of this type. A handler without a payload has None, a `keyword_handler` a mapping of its fields.
-        Raises: WrongJobTypeError if the job is of another type; InvalidPayloadError if the input does not match the type.
+        Raises: InvalidOptionError if the job is of another type; InvalidPayloadError if the input does not match the type.
         """
         if job.type_name != self.name:
-            raise WrongJobTypeError(
-                job.id,
-                expected=self.name,
-                given=job.type_name,
-                reason=f"job {job.id} is of type {job.type_name!r}, not {self.name!r}: ask the handler of that type",
+            raise InvalidOptionError(
+                "handler",
+                f"job {job.id} is of type {job.type_name!r}, not {self.name!r}: ask the handler of that type",
             )
         kind = self.job_type
         decoded: Any = kind.decode(job.input, job.input_version) if kind.takes_input else None
@@ -372,7 +370,7 @@ class Handler(Generic[InT, OutT, JobT]):
         """Return the output of a chain that starts or ends with this handler, decoded to the annotated type.
 
         `chain`: as in `JobQueue.output`.
-        Raises: NoOutputError unless the chain has completed; WrongJobTypeError if it neither starts nor ends with this
+        Raises: NoOutputError unless the chain has completed; InvalidOptionError if it neither starts nor ends with this
         handler; InvalidPayloadError if the output does not match the type.
         """
         if chain.status is not JobStatus.COMPLETED:
@@ -381,31 +379,27 @@ class Handler(Generic[InT, OutT, JobT]):
         return decoded
 
     def decode_output(self, chain_id: JobId, type_name: str, last_type_name: str, output: Json) -> Any:
-        """Return the decoded output of a chain with these attributes. Raises: WrongJobTypeError, InvalidPayloadError."""
+        """Return the decoded output of a chain with these attributes. Raises: InvalidOptionError, InvalidPayloadError."""
         if self.name in {type_name, last_type_name}:
             kind = self.job_type
             codec = kind.chain_output if type_name == self.name else kind.output
             return codec.decode("output", kind.open("output", output))
         ended = "" if last_type_name == type_name else f" and ended with {last_type_name!r}"
-        raise WrongJobTypeError(
-            chain_id,
-            expected=self.name,
-            given=last_type_name,
-            reason=f"chain {chain_id} began with {type_name!r}{ended}, not with {self.name!r}: "
+        raise InvalidOptionError(
+            "handler",
+            f"chain {chain_id} began with {type_name!r}{ended}, not with {self.name!r}: "
             "read its output by a handler of these, or by `JobQueue.output`",
         )
 
     def encode_result(self, job_id: JobId, type_name: str, result: Any) -> Json:
         """Return a result for a job of this handler as JSON, checked like a return value; None for a continuation.
 
-        Raises: WrongJobTypeError if the job has another type; InvalidPayloadError naming the field that does not match.
+        Raises: InvalidOptionError if the job has another type; InvalidPayloadError naming the field that does not match.
         """
         if type_name != self.name:
-            raise WrongJobTypeError(
-                job_id,
-                expected=self.name,
-                given=type_name,
-                reason=f"job {job_id} is of type {type_name!r}, not {self.name!r}; nothing was changed",
+            raise InvalidOptionError(
+                "handler",
+                f"job {job_id} is of type {type_name!r}, not {self.name!r}; nothing was changed",
             )
         if isinstance(result, Continuation):
             return None

@@ -77,7 +77,7 @@ class JobQueue(Generic[JobT]):
         """Register a function as the handler of `type_name`. Its first parameter is the payload.
 
         `type_name`, `options`: those of `HandlerOptions`.
-        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
+        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, InvalidHandlerError.
         """
         return self._declare(HandlerOptions, type_name, options)
 
@@ -174,7 +174,7 @@ class JobQueue(Generic[JobT]):
         `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once, which decodes the payload, calls
         the handler and, if that takes a session, commits. The first one registered is outermost. It may raise to end
         the attempt. The handler sees context variables that it sets.
-        Raises: InvalidMiddlewareError.
+        Raises: InvalidHandlerError.
         """
         check_middleware(func)
         self._middleware.append(func)
@@ -374,7 +374,7 @@ class JobQueue(Generic[JobT]):
         """Add every handler, schedule, queue and selector of another registry, such as a feature's.
 
         `other`: a registry for the same `Job` class. Later registrations there are not included.
-        Raises: DuplicateJobTypeError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
+        Raises: InvalidHandlerError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
         this registry, or was included before.
         """
         if other is self:

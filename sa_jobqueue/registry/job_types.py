@@ -19,9 +19,8 @@ from typing_extensions import TypedDict
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Continuation
 from sa_jobqueue.errors import (
-    DuplicateJobTypeError,
-    InvalidBlockersError,
     InvalidHandlerError,
+    InvalidJobError,
     InvalidOutputError,
     InvalidPayloadError,
     UndeclaredContinuationError,
@@ -79,10 +78,11 @@ class Registry:
         return seen
 
     def add(self, job_type: JobType) -> None:
-        """Register a type. Raises: DuplicateJobTypeError naming both places."""
+        """Register a type. Raises: InvalidHandlerError naming both places."""
         present = self._types.get(job_type.name)
         if present is not None:
-            raise DuplicateJobTypeError(job_type.name, present.place, job_type.place)
+            where = f"{present.place} and again at {job_type.place}"
+            raise InvalidHandlerError(f"job type {job_type.name!r} is declared at {where}; rename one")
         self._types[job_type.name] = job_type
 
     def get(self, name: str) -> JobType:
@@ -243,30 +243,24 @@ class JobType(HandlerOptions):
             raise UnreadableInputError(error.field, f"{error.reason}; {self.name!r} takes {codec.name}") from error
 
     def check_blocker_count(self, count: int) -> None:
-        """Check the number of blockers of a new job. Raises: InvalidBlockersError."""
+        """Check the number of blockers of a new job. Raises: InvalidJobError."""
         if self.blockers is None:
             return
         least, most = self.blockers.shape.bounds
         if least <= count and (most is None or count <= most):
             return
         expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-        raise InvalidBlockersError(
-            None,
-            expected=expected,
-            given=str(count),
-            reason=f"{self.name!r} takes {expected}, for Blockers[{self.blockers.name}], got {count}",
-        )
+        wanted = f"{expected}, for Blockers[{self.blockers.name}]"
+        raise InvalidJobError("blockers", f"{self.name!r} takes {wanted}, got {count}")
 
     def check_blocker(self, place: int, given: JobType) -> None:
-        """Check the type of a blocker of a new job, which is that of its first job. Raises: InvalidBlockersError."""
+        """Check the type of a blocker of a new job, which is that of its first job. Raises: InvalidJobError."""
         if self.blockers is None or given.chain_output.shape.can_be(self.blockers.shape.item(place)):
             return
         expected = item_name(self.blockers.annotated, place)
-        raise InvalidBlockersError(
-            place,
-            expected=expected,
-            given=given.chain_output.name,
-            reason=f"{self.name!r} takes {expected} here (Blockers[{self.blockers.name}]), "
+        raise InvalidJobError(
+            f"blockers[{place}]",
+            f"{self.name!r} takes {expected} here (Blockers[{self.blockers.name}]), "
             f"but a chain of {given.name!r} ends with {given.chain_output.name}",
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
 from sa_jobqueue.context import AttemptContext
-from sa_jobqueue.errors import InvalidMiddlewareError
+from sa_jobqueue.errors import InvalidHandlerError
 
 Proceed: TypeAlias = Callable[[], Awaitable[None]]
 """Runs the next middleware, or the attempt itself, and raises its exception."""
@@ -21,14 +21,14 @@ class Middleware(Protocol):
 
 
 def check_middleware(func: Any) -> None:
-    """Check that an object can be called as middleware. Raises: InvalidMiddlewareError."""
+    """Check that an object can be called as middleware. Raises: InvalidHandlerError."""
     name = name_of(func)
     if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)):
-        raise InvalidMiddlewareError(f"{name}: middleware is a coroutine function: async def ...(attempt, proceed)")
+        raise InvalidHandlerError(f"{name}: middleware is a coroutine function: async def ...(attempt, proceed)")
     try:
         inspect.signature(func).bind(None, None)
     except TypeError as error:
-        raise InvalidMiddlewareError(f"{name}: middleware takes two arguments, attempt and proceed ({error})") from None
+        raise InvalidHandlerError(f"{name}: middleware takes two arguments, attempt and proceed ({error})") from None
 
 
 def name_of(func: Any) -> str:

@@ -49,8 +49,8 @@ def wait_chain(
     `on_progress`: called with each new `Progress` that a poll finds; an exception ends the wait.
     Changes: the root's `has_waiters`, so that its end sends a notification.
     Locks: the root, briefly; never waits for it. Between polls it uses no connection of the engine; a separate one listens.
-    Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError; NotAChainError for the id of a
-    continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its type; WrongJobTypeError if the
+    Raises: ChainFailedError if the chain died or was cancelled; NotFoundError, including for the id of a
+    continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its type; InvalidOptionError if the
     chain neither starts nor ends with the handler. It waits through outages of the database.
     """
     _check_engine(engine, "wait_chain")
@@ -87,9 +87,9 @@ def wait_chains(
     `output`, `poll_interval`, `listen`: as in `wait_chain`, and so is where not to wait.
     Changes, Locks: as `wait_chain`, of each.
     Cost: two or three short statements for each 1,000 open chains, at a notified end or a poll.
-    Raises: ChainNotFoundError and NotAChainError, before the first result, which name all that are wrong; ChainTimeoutError
-    if chains are still open after `timeout`. After all other results: ChainNotFoundError if chains were deleted meanwhile,
-    InvalidPayloadError and WrongJobTypeError as `wait_chain`, for the first such chain.
+    Raises: NotFoundError, before the first result, which name all that are wrong; ChainTimeoutError
+    if chains are still open after `timeout`. After all other results: NotFoundError if chains were deleted meanwhile,
+    InvalidPayloadError and InvalidOptionError as `wait_chain`, for the first such chain.
     """
     _check_engine(engine, "wait_chains")
     wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)

@@ -16,11 +16,11 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from sa_jobqueue.errors import (
     ChainFailedError,
-    ChainNotFoundError,
     ChainTimeoutError,
     InvalidOptionError,
     JobQueueError,
-    NotAChainError,
+    NotFoundError,
+    not_chains,
 )
 from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
 from sa_jobqueue.payloads import Codec
@@ -138,9 +138,8 @@ class Wait:
                     else:
                         is_held = True
             if lost := still_open - found:
-                errors.append(
-                    ChainNotFoundError(sorted(lost, key=str), field=self._field, reason="deleted while waited for")
-                )
+                reason = "deleted while waited for"
+                errors.append(NotFoundError("chain", sorted(lost, key=str), field=self._field, reason=reason))
                 still_open = still_open - lost
             for ids in _batches(ended):
                 rows = yield Ask(waiting.chain_results(self._model), {"chain_ids": ids})
@@ -190,7 +189,7 @@ class Wait:
     def _chain_ids(self) -> Generator[Ask, Answer, tuple[frozenset[JobId], frozenset[JobId]]]:
         """Return the ids of the chains, and of those that may be open.
 
-        Raises: ChainNotFoundError and NotAChainError that name all that are wrong.
+        Raises: NotFoundError that name all that are wrong.
         """
         chain_of: dict[JobId, JobId] = {}
         ended: set[JobId] = set()
@@ -201,12 +200,12 @@ class Wait:
             chain_of |= {row.id: row.chain_id for row in seen or ()}
             ended |= {row.id for row in seen or () if row.chain_completed_at is not None}
         if missing := [job_id for job_id in self._asked if job_id not in chain_of]:
-            raise ChainNotFoundError(missing, field=self._field, reason=_NOT_THERE)
+            raise NotFoundError("chain", missing, field=self._field, reason=_NOT_THERE)
         wrong = {
             job_id: chain_of[job_id] for job_id, is_chain in self._asked.items() if is_chain and chain_of[job_id] != job_id
         }
         if wrong:
-            raise NotAChainError(wrong, field=self._field)
+            raise not_chains(wrong, field=self._field)
         chain_ids = frozenset(chain_of.values())
         return chain_ids, chain_ids - ended
 

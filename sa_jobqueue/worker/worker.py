@@ -21,7 +21,7 @@ from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, check_reach
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.ddl import LATEST
-from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError, require_postgresql
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError, require_postgresql
 from sa_jobqueue.events import (
     DrainRequested,
     EventBus,
@@ -186,7 +186,7 @@ class Worker:
         The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
         event loop. Once it runs, it survives outages of the database.
 
-        Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
+        Raises: JobQueueError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
         SchemaError before anything is claimed.
         """
         await self._run_alone(until_idle=False)
@@ -225,7 +225,8 @@ class Worker:
     async def _run_alone(self, *, until_idle: bool) -> None:
         # A lock, not a flag: another thread's event loop may call this at the same moment.
         if not self._alone.acquire(blocking=False):
-            raise WorkerRunningError(self.id)
+            words = "is already running: create another Worker, or call run again after the first call returns"
+            raise JobQueueError(f"worker {self.id} {words}")
         try:
             await self._run(until_idle=until_idle)
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import AttemptContext, JobQueue
-from sa_jobqueue.errors import InvalidMiddlewareError, InvalidOptionError, MiddlewareError
+from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, MiddlewareError
 from sa_jobqueue.registry.middleware import Middleware, Proceed
 from sa_jobqueue.worker.run.middleware import surround
 
@@ -121,7 +121,7 @@ async def _narrow(attempt: AttemptContext) -> None: ...
 )
 def test_an_invalid_middleware_function_is_refused(func: Any, reason: str) -> None:
     jobs = JobQueue()
-    with pytest.raises(InvalidMiddlewareError, match=reason):
+    with pytest.raises(InvalidHandlerError, match=reason):
         jobs.middleware(func)
     jobs.handler("a")(lambda: None)
     assert jobs["a"].job_type.middleware == []

@@ -181,9 +181,9 @@ async def test_a_library_error_raised_in_a_handler_fails_the_attempt(engine: Eng
     def counts(number: int) -> None: ...
 
     expected = {
-        "triggers": "JobNotFoundError",
+        "triggers": "NotFoundError",
         "ends": "JobEndedError",
-        "waits_for_none": "ChainNotFoundError",
+        "waits_for_none": "NotFoundError",
         "passes_on": "LostAttemptError",
         "enqueues": "InvalidPayloadError",
     }

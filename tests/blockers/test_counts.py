@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
-from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.operations import BlockerCounts, count_blockers
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -35,7 +35,7 @@ def test_blockers_are_counted_by_the_state_of_their_chains(
         assert count_blockers(session, job_id) == (found := BlockerCounts(open=2, completed=2, dead=1, cancelled=0))
         assert (found.total, found.ended) == (5, 3)
         assert count_blockers(session, alone_id) == BlockerCounts(0, 0, 0, 0)
-        with pytest.raises(JobNotFoundError):
+        with pytest.raises(NotFoundError):
             count_blockers(session, uuid.uuid4())
     with sessions.begin() as session:
         session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": ids[0]})

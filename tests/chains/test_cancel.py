@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
+from sa_jobqueue.errors import InvalidJobError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import cancel_chains
 from tests.fixtures.database import both_servers
@@ -35,12 +35,12 @@ def reopen(engine: Engine) -> None:
 def test_cancel_chains_names_all_unknown_ids_and_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:
     (chain_id, last_id), unknown = grown(jobs, JobStatus.PENDING), [uuid7(), uuid7()]
     reopen(engine)
-    with pytest.raises(ChainNotFoundError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         cancel_chains(session, [unknown[0], chain_id, last_id, unknown[1]])
-    assert caught.value.chain_ids == tuple(unknown)
-    with pytest.raises(NotAChainError) as refused:
+    assert caught.value.ids == tuple(unknown)
+    with pytest.raises(NotFoundError) as refused:
         cancel_chains(session, [chain_id, last_id])
-    assert refused.value.chains == {last_id: chain_id}
+    assert f"{last_id} belongs to chain {chain_id}" in str(refused.value)
     session.commit()
     assert jobs.status(last_id) is JobStatus.PENDING
     with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids"):

@@ -28,11 +28,10 @@ from sa_jobqueue import (
     wait_chain,
 )
 from sa_jobqueue.errors import (
-    InvalidBlockersError,
     InvalidJobError,
+    InvalidOptionError,
     InvalidPayloadError,
     UndeclaredContinuationError,
-    WrongJobTypeError,
 )
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import complete_job, lock_chain
@@ -128,10 +127,9 @@ WRONG: dict[str, tuple[Make, int | None, str, str]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_undeclared_blockers_are_refused_when_the_job_is_created(wrong: str) -> None:
     make, position, expected, given = WRONG[wrong]
-    with pytest.raises(InvalidBlockersError) as refused:
+    with pytest.raises(InvalidJobError) as refused:
         make()
     error = refused.value
-    assert (error.position, error.expected, error.given) == (position, expected, given)
     assert error.field == ("blockers" if position is None else f"blockers[{position}]")
     assert expected in str(error)
     assert given in str(error)
@@ -154,9 +152,8 @@ def test_blockers_given_by_id_are_checked_at_flush(engine: Engine, jobs: Jobs, w
                 session.add_all([another, add_up.job(blockers=[good, another.id])])
         session.flush()
 
-    with Session(engine) as session, pytest.raises(InvalidBlockersError, match=r"blockers\[1\]: 'add_up' takes") as refused:
+    with Session(engine) as session, pytest.raises(InvalidJobError, match=r"blockers\[1\]: 'add_up' takes .* with str$"):
         write(session)
-    assert (refused.value.position, refused.value.given) == (1, "str")
     assert set(jobs.statuses()) == {good, bad}
 
 
@@ -181,7 +178,7 @@ async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine,
     ]
     ids = enqueue(engine, *made)
     enqueue(engine, add_up.job(blockers=[unknown]))  # blockers of an unknown type are not checked
-    with pytest.raises(InvalidBlockersError):  # what includes a registry knows the types of the others
+    with pytest.raises(InvalidJobError):  # what includes a registry knows the types of the others
         enqueue(engine, of_a_feature.job(blockers=[known]))
     await drain(both, engine)
     with Session(engine) as session:
@@ -191,9 +188,9 @@ async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine,
 async def test_blockers_created_by_handler_blocker_are_type_checked(engine: Engine, jobs: Jobs) -> None:
     seven = number.blocker(7, on_failure="fail", priority=3)
     assert (seven.chain.type_name, seven.chain.priority, seven.on_failure) == ("number", 3, "fail")
-    with pytest.raises(InvalidBlockersError) as refused:
+    with pytest.raises(InvalidJobError) as refused:
         join.job(blockers=[text.blocker(1), number.blocker(2)])  # type: ignore[list-item]
-    assert (refused.value.position, refused.value.expected, refused.value.given) == (0, "int", "str")
+    assert refused.value.field == "blockers[0]"
     with pytest.raises(InvalidPayloadError):
         number.blocker("seven")  # type: ignore[call-overload]
     with pytest.raises(InvalidJobError, match="on_failure"):
@@ -228,7 +225,7 @@ async def test_a_blocker_output_of_the_wrong_type_is_a_dead_letter_at_once(engin
 async def test_a_continuation_with_blockers_of_the_wrong_type_fails_its_attempt(engine: Engine, jobs: Jobs) -> None:
     (job_id,) = enqueue(engine, fan_out_wrong.job(1))
     await drain(queue, engine)
-    assert (jobs.status(job_id), jobs.get(job_id)["last_error"]["type"]) == (DEAD, "sa_jobqueue.errors.InvalidBlockersError")
+    assert (jobs.status(job_id), jobs.get(job_id)["last_error"]["type"]) == (DEAD, "sa_jobqueue.errors.InvalidJobError")
     assert jobs.count() == 1
 
 
@@ -300,9 +297,8 @@ def test_complete_job_checks_and_encodes_the_output_like_the_handler(engine: Eng
         assert complete_job(session, ids[1], {"number": "8"}, handler=approve).output == {"number": 8}
         with pytest.raises(InvalidPayloadError, match=r"result: .*an instance of Page"):
             complete_job(session, ids[2], Receipt(9), handler=approve)
-        with pytest.raises(WrongJobTypeError, match=r"is of type 'approve', not 'text'") as wrong:
+        with pytest.raises(InvalidOptionError, match=r"is of type 'approve', not 'text'"):
             complete_job(session, ids[2], "seven", handler=text)
-        assert (wrong.value.id, wrong.value.expected, wrong.value.given) == (ids[2], "text", "approve")
         with pytest.raises(UndeclaredContinuationError, match="'approve' returned a continuation with 'text'"):
             complete_job(session, ids[2], text.continuation(1), handler=approve)
         complete_job(session, ids[3], number.continuation(1), handler=approve)
@@ -322,15 +318,14 @@ async def test_an_output_is_not_decoded_as_another_handlers(engine: Engine, asyn
         assert number.output(get_chain(session, alone)) == 7
         assert declares_any.output(get_chain(session, chain)) == 7
         assert number.output(get_chain(session, chain)) == 7  # the chain ended with it
-        with pytest.raises(WrongJobTypeError, match=r"began with 'number', not with 'text'") as refused:
+        with pytest.raises(InvalidOptionError, match=r"began with 'number', not with 'text'"):
             text.output(get_chain(session, alone))
-    assert (refused.value.id, refused.value.expected, refused.value.given) == (alone, "text", "number")
     assert wait_chain(engine, alone, timeout=SECOND, output=number).output == 7
     assert wait_chain(engine, chain, timeout=SECOND, output=number).output == 7
-    with pytest.raises(WrongJobTypeError, match=r"began with 'declares_any' and ended with 'number', not with 'text'"):
+    with pytest.raises(InvalidOptionError, match=r"began with 'declares_any' and ended with 'number', not with 'text'"):
         wait_chain(engine, chain, timeout=SECOND, output=text)
-    with pytest.raises(WrongJobTypeError, match="'text'"):
+    with pytest.raises(InvalidOptionError, match="'text'"):
         await aio.wait_chain(async_engine, alone, timeout=SECOND, output=text)
     result = wait_chain(engine, alone, timeout=SECOND)
-    with pytest.raises(WrongJobTypeError, match="'text'"):
+    with pytest.raises(InvalidOptionError, match="'text'"):
         text.output(result)

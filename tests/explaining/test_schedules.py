@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, Schedule, aio
-from sa_jobqueue.errors import ScheduleNotFoundError
+from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.operations import (
     ScheduleCause,
     explain_job,
@@ -71,7 +71,7 @@ def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Se
     assert document(run("schedules", "explain", "nightly", "--json"))["cause"] == "paused"
     change(sessions, error="no such zone")
     assert (explained().cause, "no such zone" in explained().sentence) == (ScheduleCause.BROKEN, True)
-    with sessions() as session, pytest.raises(ScheduleNotFoundError):
+    with sessions() as session, pytest.raises(NotFoundError):
         explain_schedule(session, "another")
 
 

@@ -47,7 +47,7 @@ def test_cancel_races_with_complete(explorer: Explorer) -> None:          # the 
         name="cancel x complete",
         setup=setup,
         operations=[
-            Operation("cancel", cancel, may_raise=(JobNotFoundError,)),
+            Operation("cancel", cancel, may_raise=(NotFoundError,)),
             Operation("complete", complete, autocommit=True, settings=GUARDS),
         ],
         check=check,

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus, cancel_jobs
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.db.session_settings import GUARDS
-from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEndedError, JobNotFoundError, LostAttemptError
+from sa_jobqueue.errors import ChainReferencedError, JobEndedError, LostAttemptError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains
@@ -112,7 +112,7 @@ def enqueues(job: str, *waits_for: str, on_failure: str = "wait", **options: Any
         session.add(scene.new(job, *waits_for, on_failure=on_failure))
         session.flush()
 
-    return in_transaction(f"enqueue-{job}", act, may_raise=(ChainNotFoundError,), **options)
+    return in_transaction(f"enqueue-{job}", act, may_raise=(NotFoundError,), **options)
 
 
 def completes(job: str, to: str = "", *, tries: int = 2, unblocks: bool = False) -> Operation[Scene]:
@@ -142,7 +142,7 @@ def completes_in_session(job: str, to: str = "", *waits_for: str, **options: Any
         result = attach(Job, row, Continuation(scene.new(to, *waits_for))) if to else "1"
         return complete_attempt(session, row, result, worker_id=WORKER, model=Job)
 
-    may_raise = (LostAttemptError, ChainNotFoundError)
+    may_raise = (LostAttemptError, NotFoundError)
     return in_transaction(f"session-{job}", act, may_raise=may_raise, **options)
 
 
@@ -224,7 +224,7 @@ def cancels(*jobs: str, **options: Any) -> Operation[Scene]:
     def act(session: Session, scene: Scene) -> int:
         return len(cancel_jobs(session, [scene.ids[one] for one in jobs]).ids)
 
-    return in_transaction(f"cancel-{'-'.join(jobs)}", act, may_raise=(JobNotFoundError,), **options)
+    return in_transaction(f"cancel-{'-'.join(jobs)}", act, may_raise=(NotFoundError,), **options)
 
 
 def cancels_chain(*chains: str, **options: Any) -> Operation[Scene]:
@@ -233,7 +233,7 @@ def cancels_chain(*chains: str, **options: Any) -> Operation[Scene]:
     def act(session: Session, scene: Scene) -> int:
         return len(cancel_chains(session, [scene.ids[one] for one in chains]).ids)
 
-    return in_transaction(f"cancel-chain-{'-'.join(chains)}", act, may_raise=(ChainNotFoundError,), **options)
+    return in_transaction(f"cancel-chain-{'-'.join(chains)}", act, may_raise=(NotFoundError,), **options)
 
 
 def redrives(*jobs: str, **options: Any) -> Operation[Scene]:
@@ -253,7 +253,7 @@ def completes_without_worker(job: str, to: str = "", *waits_for: str, **options:
         result: Any = Continuation(scene.new(to, *waits_for)) if to else 1
         complete_job(session, scene.ids[job], result)
 
-    may_raise = (JobEndedError, JobNotFoundError, ChainNotFoundError)
+    may_raise = (JobEndedError, NotFoundError)
     return in_transaction(f"application-{job}", act, may_raise=may_raise, **options)
 
 
@@ -263,7 +263,7 @@ def deletes(*chains: str, **options: Any) -> Operation[Scene]:
     def act(session: Session, scene: Scene) -> int:
         return len(delete_chains(session, [scene.ids[one] for one in chains]).ids)
 
-    may_raise = (ChainNotFoundError, ChainReferencedError)
+    may_raise = (NotFoundError, ChainReferencedError)
     return in_transaction(f"delete-{'-'.join(chains)}", act, may_raise=may_raise, **options)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
-from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError
+from sa_jobqueue.errors import ChainReferencedError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import complete_job, delete_chains
 from sa_jobqueue.types import DeadReason
@@ -29,7 +29,7 @@ Ids = dict[str, UUID]
 """The context of a scenario: its jobs, by their one-letter names; `a` has the lowest id."""
 
 
-REFUSED = (ChainNotFoundError, ChainReferencedError)
+REFUSED = (NotFoundError, ChainReferencedError)
 
 
 def fresh(names: str) -> Ids:

@@ -166,7 +166,7 @@ class Report:
     waits: Counter[str] = field(default_factory=Counter)
     """How many of whose steps had to wait, by the operation's name."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    """How often the operations ended how, such as `claim=committed cancel=JobNotFoundError`."""
+    """How often the operations ended how, such as `claim=committed cancel=NotFoundError`."""
     endings: Counter[str] = field(default_factory=Counter)
     """How often the check called it what."""
     is_complete: bool = False

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
 from sa_jobqueue.db.session_settings import GUARDS
-from sa_jobqueue.errors import JobEndedError, JobNotFoundError
+from sa_jobqueue.errors import JobEndedError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import DeadLetterFilter, cancel_chains, redrive_dead_letters
 from sa_jobqueue.statements import completions
@@ -125,7 +125,7 @@ def test_a_continuation_added_during_a_deletion_is_deleted_with_its_chain(explor
         explorer,
         chains,
         Operation("delete", delete("b"), may_raise=REFUSED),
-        Operation("continue", extend("b"), may_raise=(JobNotFoundError,)),
+        Operation("continue", extend("b"), may_raise=(NotFoundError,)),
     )
     assert set(endings) == {"ac"}
 
@@ -136,7 +136,7 @@ def test_a_cascade_includes_blockers_of_a_continuation_added_during_it(explorer:
         explorer,
         chains,
         Operation("delete", delete("b", cascade=True), may_raise=REFUSED),
-        Operation("continue", extend("b", waits="a"), may_raise=(*REFUSED, JobNotFoundError)),
+        Operation("continue", extend("b", waits="a"), may_raise=(*REFUSED, NotFoundError)),
         check=left_of_cascade,
     )
     # Continued first, the chain that it waits for goes too, though its root comes before the one locked already.
@@ -149,7 +149,7 @@ def test_a_growing_cascade_races_with_other_deletions_and_continuations(explorer
         explorer,
         chains,
         Operation("delete", delete("b", cascade=True), may_raise=REFUSED),
-        Operation("continue", extend("b", waits="a"), may_raise=(*REFUSED, JobNotFoundError)),
+        Operation("continue", extend("b", waits="a"), may_raise=(*REFUSED, NotFoundError)),
         Operation("other", delete("ba"), may_raise=REFUSED),
         most=60,
     )
@@ -269,7 +269,7 @@ def test_cancelling_jobs_races_with_deleting_their_chains(explorer: Explorer) ->
         explorer,
         line,
         Operation("delete", delete("c", cascade=True), may_raise=REFUSED),
-        Operation("cancel", by_locks(cancel_one), may_raise=(JobNotFoundError,)),
+        Operation("cancel", by_locks(cancel_one), may_raise=(NotFoundError,)),
     )
     assert set(endings) == {"nothing"}
 
@@ -281,7 +281,7 @@ def test_cancelling_chains_and_jobs_races_with_deleting_the_chains(explorer: Exp
         line,
         Operation("delete", delete("cb"), may_raise=REFUSED),
         Operation("cancel", cancel_all("cba"), may_raise=REFUSED),
-        Operation("one", by_locks(cancel_one), may_raise=(JobNotFoundError,)),
+        Operation("one", by_locks(cancel_one), may_raise=(NotFoundError,)),
         most=60,
     )
     assert set(endings) == {"a"}

@@ -15,8 +15,7 @@ from sa_jobqueue import Job, JobStatus, cancel_jobs, get_job
 from sa_jobqueue.errors import (
     IllegalTransitionError,
     InvalidJobError,
-    JobNotFoundError,
-    NotReschedulableError,
+    NotFoundError,
 )
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import BulkResult, reschedule_jobs, trigger_jobs
@@ -55,9 +54,9 @@ def test_cancel_jobs_cancels_open_jobs_and_returns_their_ids(session: Session, j
 def test_unknown_job_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
     job_id, unknown = jobs.add(due_in=60), [uuid7(), uuid7()]
     before = dict(jobs.get(job_id))
-    with pytest.raises(JobNotFoundError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         change(session, [unknown[0], job_id, unknown[1]])
-    assert caught.value.job_ids == tuple(unknown)
+    assert caught.value.ids == tuple(unknown)
     session.commit()
     assert dict(jobs.get(job_id)) == before
 
@@ -155,12 +154,10 @@ def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs:
 def test_jobs_that_cannot_be_rescheduled_are_all_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
     made = {status: jobs.add(status, due_in=60) for status in JobStatus}
     before = [dict(jobs.get(job_id)) for job_id in made.values()]
-    with pytest.raises(NotReschedulableError) as caught:
+    with pytest.raises(IllegalTransitionError) as caught:
         change(session, list(made.values()))
     offending = [JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
-    assert dict(zip(caught.value.job_ids, caught.value.statuses, strict=True)) == {made[one]: one for one in offending}
-    assert f"{made[JobStatus.DEAD]} is dead" in str(caught.value)
-    assert isinstance(caught.value, IllegalTransitionError)
+    assert all(f"{made[one]} is {one}" in str(caught.value) for one in offending)
     session.commit()  # nothing was refused by the database, so the transaction is as good as before
     assert [dict(jobs.get(job_id)) for job_id in made.values()] == before
 
@@ -177,8 +174,8 @@ def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     def lose() -> None:
         try:
             reschedule_jobs(loser, [job_id], delay=timedelta(hours=1))
-        except NotReschedulableError as error:
-            answers.append(error.statuses)
+        except IllegalTransitionError as error:
+            answers.append(str(error))
 
     thread = threading.Thread(target=lose)
     loser.execute(text("SET LOCAL lock_timeout = '60s'"))
@@ -190,7 +187,8 @@ def test_rescheduling_a_job_cancelled_concurrently_is_refused(
             assert thread.is_alive()
     winner.commit()
     thread.join(timeout=PATIENCE)
-    assert answers == [(JobStatus.CANCELLED,)]
+    (answer,) = answers
+    assert f"{job_id} is cancelled" in answer
 
 
 @pytest.mark.parametrize(

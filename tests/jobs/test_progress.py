@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, aio, operations, wait_chain
 from sa_jobqueue.cli import main
-from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import health
@@ -109,7 +109,7 @@ async def test_handlers_report_progress_and_a_retry_starts_without_it(
         assert progress_of(engine, resized) is None
         assert json.loads(await asyncio.to_thread(show, "--json"))["progress"] is None
     assert progress_of(engine, walked) is None  # it was released
-    with Session(engine) as session, pytest.raises(JobNotFoundError):
+    with Session(engine) as session, pytest.raises(NotFoundError):
         operations.get_progress(session, uuid7())
 
 

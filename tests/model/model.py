@@ -10,15 +10,13 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.errors import (
-    ChainNotFoundError,
     ChainReferencedError,
     ConflictError,
+    IllegalTransitionError,
     InvalidJobError,
     JobEndedError,
-    JobNotFoundError,
     LostAttemptError,
-    NotAChainError,
-    NotReschedulableError,
+    NotFoundError,
 )
 
 OPEN = ("blocked", "pending", "running")
@@ -233,7 +231,7 @@ class Model:
     def reschedule(self, numbers: Sequence[int], delay: int) -> None:
         self._check_jobs(numbers)
         if any(self.jobs[n].status not in {"pending", "blocked"} for n in numbers):
-            raise Refused(NotReschedulableError)
+            raise Refused(IllegalTransitionError)
         for n in numbers:
             self.jobs[n].due = self.now + delay
 
@@ -478,20 +476,20 @@ class Model:
 
     def _check_jobs(self, numbers: Iterable[int]) -> None:
         if any(n not in self.jobs for n in numbers):
-            raise Refused(JobNotFoundError)
+            raise Refused(NotFoundError)
 
     def _check_chains(self, numbers: Iterable[int]) -> None:
         if any(n not in self.jobs for n in numbers):
-            raise Refused(ChainNotFoundError)
+            raise Refused(NotFoundError)
         if any(self.jobs[n].index for n in numbers):
-            raise Refused(NotAChainError)
+            raise Refused(NotFoundError)
 
     def _check_waits(self, waits: Iterable[Wait], *, is_fatal: bool = True) -> None:
         for wait in waits:
             if wait.chain not in self.jobs:
-                raise Refused(ChainNotFoundError, is_fatal=is_fatal)
+                raise Refused(NotFoundError, is_fatal=is_fatal)
             if self.jobs[wait.chain].index:
-                raise Refused(NotAChainError, is_fatal=is_fatal)
+                raise Refused(NotFoundError, is_fatal=is_fatal)
 
     def _check_keys(self, kind: type[Exception]) -> None:
         having = [(self.jobs[n].new.type_name, self.jobs[n].key) for n in self.chains if not self.has_ended(n)]

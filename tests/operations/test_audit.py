@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, func, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, operations
-from sa_jobqueue.errors import ChainNotFoundError, InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.operations import AuditFilter, DeadLetterFilter, JobFilter, WorkerFilter, list_audit, prune_audit
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.settings import QueueSettings, TypeSettings
@@ -234,9 +234,9 @@ def test_a_dry_run_reports_the_changes_and_only_reads(session: Session, engine: 
 
 
 def test_a_dry_run_raises_for_unknown_ids_like_the_operation(session: Session) -> None:
-    with pytest.raises(JobNotFoundError):
+    with pytest.raises(NotFoundError):
         operations.cancel_jobs(session, [uuid4()], dry_run=True)
-    with pytest.raises(ChainNotFoundError):
+    with pytest.raises(NotFoundError):
         operations.cancel_chains(session, [uuid4()], dry_run=True)
 
 

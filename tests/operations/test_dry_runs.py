@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Schedule
-from sa_jobqueue.errors import InvalidOptionError, QueueNotFoundError, ScheduleNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.operations import (
     BulkResult,
     delete_job_types,
@@ -85,11 +85,11 @@ def test_a_dry_run_returns_the_result_of_the_call(filled: Session, engine: Engin
 
 
 def test_a_dry_run_raises_the_errors_of_the_call(filled: Session) -> None:
-    with pytest.raises(ScheduleNotFoundError):
+    with pytest.raises(NotFoundError):
         delete_schedules(filled, ["open", "none"], dry_run=True)
     with pytest.raises(InvalidOptionError):
         pause_queues(filled, ["a b"], dry_run=True)
-    with pytest.raises(QueueNotFoundError):
+    with pytest.raises(NotFoundError):
         pause_queues(filled, ["none"], dry_run=True)
     filled.execute(text("UPDATE schedule SET source = 'code'"))
     with pytest.raises(InvalidOptionError, match="declared in code"):

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Deduplicate, Job, JobStatus, aio, enqueue, enqueue_many
-from sa_jobqueue.errors import TransactionRequiredError
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import complete_job, delete_chains
 from tests.fixtures.jobs import Jobs
 
@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[Session, Any], object]] = {
 def test_operations_that_hold_locks_are_refused_in_autocommit(engine: Engine, jobs: Jobs, name: str) -> None:
     job_id = jobs.add()
     session = Session(engine.execution_options(isolation_level="AUTOCOMMIT"))
-    with session, pytest.raises(TransactionRequiredError, match="in AUTOCOMMIT: use an engine with another isolation"):
+    with session, pytest.raises(InvalidOptionError, match="in AUTOCOMMIT: use an engine with another isolation"):
         CALLS[name](session, job_id)
     assert jobs.statuses() == {job_id: JobStatus.PENDING}
 
@@ -46,6 +46,6 @@ async def test_operations_that_hold_locks_are_refused_on_autocommit_async_sessio
     async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
     async with AsyncSession(async_engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
-        with pytest.raises(TransactionRequiredError):
+        with pytest.raises(InvalidOptionError):
             await aio.enqueue(session, Job(type_name="once"), deduplicate=Deduplicate("key"))
     assert jobs.count() == 0

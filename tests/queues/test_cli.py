@@ -29,7 +29,7 @@ def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     run("queues", "show", "mail", status=1)
     run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60s", "--retain-dead", "90d")
     missing = run("queues", "pause", "other", status=1)
-    assert "queue 'other' not found: it has no settings and no active worker" in missing.stderr
+    assert "no such queue: 'other'; it has no settings and no active worker" in missing.stderr
     run("queues", "set", "other")
     assert document(run("queues", "pause", "mail", "other", "--by", "ann", "--json")) == {"paused": ["mail", "other"]}
     assert "0 queues paused" in run("queues", "pause", "mail").stdout

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Backoff, JobQueue
-from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.operations import (
     BulkResult,
     Cause,
@@ -84,7 +84,7 @@ def test_a_fairness_key_has_its_own_settings_and_the_workers_of_its_queue(sessio
     assert get_queue(session, "reports", fairness_key="a b").weight == 3
     assert resume_queues(session, ["mail"]).ids == []
     assert resume_queues(session, ["mail"], fairness_key="42").ids == ["mail"]
-    with pytest.raises(QueueNotFoundError, match="fairness key '43' of queue 'mail' not found: it has no settings"):
+    with pytest.raises(NotFoundError, match="no such fairness key of queue mail: '43'; it has no settings"):
         get_queue(session, "mail", fairness_key="43")
     assert get_queue(session, "mail", fairness_key="43", for_update=True).fairness_key == "43"
 
@@ -121,9 +121,9 @@ def test_job_types_have_settings_like_queues(session: Session, jobs: Jobs) -> No
 
 
 def test_getting_an_unknown_queue_or_type_raises_unless_for_update(session: Session, jobs: Jobs) -> None:
-    with pytest.raises(QueueNotFoundError, match="queue 'mail' not found: it has no settings and no active worker"):
+    with pytest.raises(NotFoundError, match="no such queue: 'mail'; it has no settings and no active worker"):
         get_queue(session, "mail")
-    with pytest.raises(JobTypeNotFoundError, match="job type 'send' not found"):
+    with pytest.raises(NotFoundError, match="no such job type: 'send'"):
         get_job_type(session, "send")
     jobs.add_worker(WORKER, queues=["mail"], job_types=["send"])
     assert (get_queue(session, "mail").created_at, get_job_type(session, "send").created_at) == (None, None)
@@ -153,11 +153,11 @@ def test_names_and_actors_of_queue_settings_are_checked(session: Session) -> Non
         pause_queues(session, "mail")
     with pytest.raises(InvalidOptionError, match="by"):
         pause_job_types(session, ["send"], by="\x1b[31m")
-    with pytest.raises(QueueNotFoundError, match=r"^queue 'nope' not found: it has no settings and no active worker$"):
+    with pytest.raises(NotFoundError, match=r"^no such queue: 'nope'; it has no settings and no active worker$"):
         pause_queues(session, ["default", "nope"])
-    with pytest.raises(QueueNotFoundError, match="'nope'"):
+    with pytest.raises(NotFoundError, match="'nope'"):
         pause_queues(session, ["nope"], fairness_key="42", dry_run=True)
-    with pytest.raises(JobTypeNotFoundError, match="'nope'"):
+    with pytest.raises(NotFoundError, match="'nope'"):
         pause_job_types(session, ["nope"])
     assert list_queues(session).items == []  # nothing was written
     with pytest.raises(InvalidOptionError, match="concurrency"):

@@ -14,7 +14,7 @@ from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import (
     BulkResult,
@@ -321,7 +321,7 @@ def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Ses
 
 
 def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
-    with sessions() as session, pytest.raises(ScheduleNotFoundError, match=r"no such schedule: 'nightly'$"):
+    with sessions() as session, pytest.raises(NotFoundError, match=r"no such schedule: 'nightly'$"):
         get_schedule(session, "nightly")
     scheduled(sessions)
     at = datetime.now(UTC) + 2 * MINUTE
@@ -333,7 +333,7 @@ def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(se
         assert (found.name, found.last_job_id) == ("nightly", get_schedule(session, "nightly").last_job_id)
         assert fire(sessions, at + MINUTE) == []
     assert [run.schedule for run in fire(sessions, at + MINUTE)] == ["nightly"]
-    with sessions() as session, pytest.raises(ScheduleNotFoundError):
+    with sessions() as session, pytest.raises(NotFoundError):
         get_schedule(session, "other", for_update=True)
 
 
@@ -474,10 +474,10 @@ def test_declared_schedules_take_over_rows_and_refuse_manual_changes(sessions: S
 
 
 REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
-    (lambda session: pause_schedules(session, ["x"]), ScheduleNotFoundError, "'x'"),
-    (lambda session: resume_schedules(session, ["nightly", "y", "x"]), ScheduleNotFoundError, "'x', 'y'"),
-    (lambda session: run_schedule(session, "x"), ScheduleNotFoundError, "'x'"),
-    (lambda session: delete_schedules(session, ["x"]), ScheduleNotFoundError, "'x'"),
+    (lambda session: pause_schedules(session, ["x"]), NotFoundError, "'x'"),
+    (lambda session: resume_schedules(session, ["nightly", "y", "x"]), NotFoundError, "'x', 'y'"),
+    (lambda session: run_schedule(session, "x"), NotFoundError, "'x'"),
+    (lambda session: delete_schedules(session, ["x"]), NotFoundError, "'x'"),
     (lambda session: pause_schedules(session, "nightly"), InvalidOptionError, "names"),
     (lambda session: list_schedules(session, limit=0), InvalidOptionError, "limit"),
     (lambda session: sync_schedules(session, 2 * [*declared().schedules]), InvalidOptionError, "'hourly' twice"),

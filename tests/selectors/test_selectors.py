@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
-from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import pause_queues, resume_queues
 from sa_jobqueue.registry import Candidate
@@ -108,7 +108,7 @@ async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_ord
     assert seen == list(range(30))
     assert len(failures) == 1
     assert calls <= 3  # left alone for a second, then for two
-    expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidSelectionError)
+    expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidOptionError)
     assert isinstance(failures[0].error, expected)
     assert failures[0].selector.endswith("choose")
     assert failures[0].queue == "default"

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, NotAChainError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
@@ -424,7 +424,7 @@ def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Ses
             [{"id": a, "blockers": [b]}, {"id": b, "blockers": [c]}, {"id": c, "blockers": [a, d]}, {"id": d}],
             type="t",
         )
-    with pytest.raises(ChainNotFoundError, match=f"blockers: no such chain: {d}"):
+    with pytest.raises(NotFoundError, match=f"blockers: no such chain: {d}"):
         write(database_url, [{"id": a, "blockers": [d]}], type="t")
     root = Job("t")
     session.add(root)
@@ -435,7 +435,7 @@ def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Ses
         {"id": next_id, "root": root.id},
     )
     session.commit()
-    with pytest.raises(NotAChainError, match=f"{next_id} belongs to chain {root.id}"):
+    with pytest.raises(NotFoundError, match=f"{next_id} belongs to chain {root.id}"):
         write(database_url, [{"id": a, "blockers": [str(next_id)]}], type="t")
     session.add(Job("t", deduplication_key="taken"))
     session.commit()

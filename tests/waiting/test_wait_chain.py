@@ -21,11 +21,10 @@ from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue, JobStatus, aio,
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import (
     ChainFailedError,
-    ChainNotFoundError,
     ChainTimeoutError,
     InvalidOptionError,
     InvalidPayloadError,
-    NotAChainError,
+    NotFoundError,
 )
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
@@ -192,9 +191,9 @@ async def test_wait_chain_refuses_an_uncommitted_chain(wait: Waiting, session: S
     job = Job("test")
     session.add(job)
     session.flush()
-    with pytest.raises(ChainNotFoundError, match="has not committed yet") as missing:
+    with pytest.raises(NotFoundError, match="has not committed yet") as missing:
         await wait(job)
-    assert missing.value.chain_ids == (job.id,)
+    assert missing.value.ids == (job.id,)
 
 
 async def test_wait_chain_raises_when_the_chain_is_deleted(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
@@ -203,7 +202,7 @@ async def test_wait_chain_raises_when_the_chain_is_deleted(wait: Waiting, engine
     await rests(jobs, chain_id)
     with engine.begin() as connection:
         connection.execute(delete(Job))
-    with pytest.raises(ChainNotFoundError, match="deleted while waited for"):
+    with pytest.raises(NotFoundError, match="deleted while waited for"):
         await result
 
 
@@ -386,7 +385,7 @@ async def test_wait_chain_accepts_any_job_of_the_chain_even_a_detached_one(
     with Session(engine) as session:
         chain = session.get_one(Job.Chain, root)
         assert (await wait(chain)).id == root
-    with pytest.raises(NotAChainError, match=f"belongs to chain {root}"):
+    with pytest.raises(NotFoundError, match=f"belongs to chain {root}"):
         await wait(continuation)
 
 

@@ -16,11 +16,10 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Backoff, Job, JobQueue, JobStatus, Worker, aio, wait_chains
 from sa_jobqueue.context import AttemptContext, Continuation
 from sa_jobqueue.errors import (
-    ChainNotFoundError,
     ChainTimeoutError,
     InvalidOptionError,
     InvalidPayloadError,
-    NotAChainError,
+    NotFoundError,
 )
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.integrations.embedding import running
@@ -121,14 +120,14 @@ async def test_what_a_script_enqueues_is_waited_for_through_its_retries(
 async def test_no_chain_is_waited_for_if_one_is_missing_or_none(results: Waiting, jobs: Jobs, session: Session) -> None:
     assert await every(results([])) == []
     there, missing = jobs.add(JobStatus.COMPLETED), [uuid7(), uuid7()]
-    with pytest.raises(ChainNotFoundError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         await every(results([there, *missing]))
-    assert (caught.value.chain_ids, caught.value.field) == (tuple(missing), "chains")
+    assert (caught.value.ids, caught.value.field) == (tuple(missing), "chains")
     root = Job("a")
     session.add(root)
     session.commit()
     continuation = jobs.add(chain_id=root.id, chain_index=1, chain_type_name="a")
-    with pytest.raises(NotAChainError, match=f"{continuation} belongs to chain {root.id}"):
+    with pytest.raises(NotFoundError, match=f"{continuation} belongs to chain {root.id}"):
         await every(results([there, continuation]))
 
 

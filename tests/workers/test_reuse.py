@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from sa_jobqueue import JobQueue, Worker
-from sa_jobqueue.errors import WorkerRunningError
+from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.events import WorkerStarted, WorkerStopped
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick, working
@@ -35,9 +35,9 @@ async def test_running_a_running_worker_raises_and_does_not_disturb_it(
     async with working(worker) as log:
         await log.until(WorkerStarted)
         for again in (worker.run, worker.run_until_idle):
-            with pytest.raises(WorkerRunningError, match=f"worker {worker.id} is already running"):
+            with pytest.raises(JobQueueError, match=f"worker {worker.id} is already running"):
                 await again()
-        with pytest.raises(WorkerRunningError):
+        with pytest.raises(JobQueueError):
             await asyncio.to_thread(asyncio.run, worker.run())
         jobs.add_many(8)
         worker.stop()

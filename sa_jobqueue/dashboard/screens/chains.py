@@ -11,7 +11,7 @@ from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import short
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
-from sa_jobqueue.errors import ChainNotFoundError
+from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
 from sa_jobqueue.operations.pages import BulkResult, Page, collected
 from sa_jobqueue.statements import chains
@@ -71,7 +71,7 @@ def view_one(context: Context) -> dict[str, Any]:
             session, where=ChainFilter(job_ids=[job_id]), columns=(*COLUMNS, "last_job_id"), limit=1, model=context.model
         ).items
         if not found:
-            raise ChainNotFoundError([job_id], reason="")
+            raise NotFoundError("chain", [job_id], reason="")
         chain = found[0]
         columns = ("id", "chain_index", "type_name", "status", "attempt", "max_attempts", "scheduled_at", "completed_at")
         jobs = list_chain_jobs(

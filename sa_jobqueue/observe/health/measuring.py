@@ -18,7 +18,7 @@ from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import redacted_error
-from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
@@ -279,7 +279,7 @@ def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout
     found = Awaited(
         jobs=row.jobs, events=row.events, longest_job_id=row.job_id, longest_for=_since(row.since, now) or timedelta(0)
     )
-    with suppress(JobNotFoundError):
+    with suppress(NotFoundError):
         one = Explainer(session, model, heartbeat_timeout).explain(get_job(session, row.job_id, model=model))
         if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
             seen = one.evidence
@@ -364,7 +364,7 @@ def _waiting(session: Session, model: JobClass, heartbeat_timeout: timedelta, qu
         given = {"queue": queue.queue, "scan": COUNTED, "limit": _GROUPS}
         by_cause: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
         for row in session.execute(statements.due_groups(model), given):
-            with suppress(JobNotFoundError):
+            with suppress(NotFoundError):
                 one = explainer.explain(get_job(session, row.job_id, model=model))
                 if one.status is JobStatus.PENDING:  # it may have been claimed meanwhile
                     of_type = one.type_name if one.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""

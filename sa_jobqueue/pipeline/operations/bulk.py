@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, JobQueueError, NotAChainError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, JobQueueError, NotFoundError, not_chains
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.pipeline.statements import bulk
@@ -129,7 +129,7 @@ def commit_write(
     Locks: first the ledger's row: concurrent commits of the same write wait, and then do nothing. Existing chains that rows
     wait for, in the order of their ids. It waits for other transactions with equal deduplication keys.
     Raises: RepeatedWriteError; StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"`
-    for a key; ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
+    for a key; NotFoundError and InvalidJobError for blockers. Nothing is written then.
     """
     key = {"write_id": write_id, "sequence": sequence}
     staged = key | {"task_ids": list(tasks)}
@@ -221,10 +221,10 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: JobClass) -> d
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
-        raise ChainNotFoundError(missing[:_SHOWN], field="blockers", reason=reason)
+        raise NotFoundError("chain", missing[:_SHOWN], field="blockers", reason=reason)
     later = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
     if later:
-        raise NotAChainError(dict(list(later.items())[:_SHOWN]), field="blockers")
+        raise not_chains(dict(list(later.items())[:_SHOWN]), field="blockers")
     ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
     # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
     unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]

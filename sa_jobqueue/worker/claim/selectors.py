@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.errors import InvalidSelectionError
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import EventBus, SelectorFailed
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.selectors import Candidate, Selector
@@ -187,14 +187,14 @@ def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
 
 
 def _checked(selector: Selector, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the chosen jobs, as they were offered, each once. Raises: InvalidSelectionError."""
+    """Return the chosen jobs, as they were offered, each once. Raises: InvalidOptionError."""
     offered = {one.id: one for one in candidates}
     try:
         ids = dict.fromkeys(one.id for one in answer)
     except (TypeError, AttributeError):
         reason = f"must return those of its candidates that are to start, got {type(answer).__name__}"
-        raise InvalidSelectionError(selector.name, reason) from None
+        raise InvalidOptionError(selector.name, reason) from None
     strange = [job_id for job_id in ids if job_id not in offered]
     if strange:
-        raise InvalidSelectionError(selector.name, f"returned job {strange[0]}, which it was not offered")
+        raise InvalidOptionError(selector.name, f"returned job {strange[0]}, which it was not offered")
     return [offered[job_id] for job_id in ids]
