@@ -39,7 +39,6 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "UnreadableInputError": ("input.a", "bad"),
     "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),
     "UnknownJobTypeError": ("x", ["b", "a"]),
-    "InvalidHandlerError": ("x", "m:a", "m:b"),
     "UncommittedWritesError": ("blog:export", "db.session"),
     "DuplicateStepError": ("ask", "7"),
     "EventTimeoutError": ("approved:7", "approval"),
