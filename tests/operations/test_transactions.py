@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[Session, Any], object]] = {
 def test_operations_that_hold_locks_are_refused_in_autocommit(engine: Engine, jobs: Jobs, name: str) -> None:
     job_id = jobs.add()
     session = Session(engine.execution_options(isolation_level="AUTOCOMMIT"))
-    with session, pytest.raises(InvalidOptionError, match="is in AUTOCOMMIT, and .* needs a transaction: use an engine"):
+    with session, pytest.raises(InvalidOptionError, match=r"is in AUTOCOMMIT, and .* needs a transaction: use an engine"):
         CALLS[name](session, job_id)
     assert jobs.statuses() == {job_id: JobStatus.PENDING}
 
