@@ -15,7 +15,7 @@ from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, unsafe, write_hostile
 
-MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
+MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7777 * 7777 }}'
 
 
 @pytest.mark.parametrize("corpus", ["control", "markup"])
@@ -34,6 +34,6 @@ def test_every_screen_escapes_hostile_text(engine: Engine, monkeypatch: pytest.M
             assert not [char for char in page if unicodedata.category(char) == "Cc" and char not in "\n\t"], screen.name
             assert "<script>" not in page
             assert "<img" not in page
-            assert "49" not in re.findall(r">\s*(\d+)\s*<", text) or "{{ 7 * 7 }}" in text
+            assert str(7777 * 7777) not in text
             if corpus == "markup" and screen.name not in {"overview", "storage"}:
                 assert "&lt;script&gt;" in page, screen.name

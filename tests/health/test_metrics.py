@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import sys
 import time
 import urllib.request
@@ -34,6 +33,7 @@ from sa_jobqueue.operations import pause_job_types, pause_queues, upsert_job_typ
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.minutes import record
+from tests.fixtures.ports import free_port
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.health.application import APPLICATION
@@ -159,9 +159,7 @@ def test_the_exporter_shows_limits_in_use_and_blocked_and_due_jobs_by_type(
 
 def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], jobs: Jobs) -> None:
     ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = start("worker", "app:jobs", "--poll-interval", "0.1s", "--metrics-port", str(port), "--concurrency", "3")
     wait_until(lambda: all(jobs.status(one) in {JobStatus.COMPLETED, JobStatus.DEAD} for one in ids))
     wait_until(lambda: value(scrape(port), "worker_running_jobs", job_type="good") == 0)

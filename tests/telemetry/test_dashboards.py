@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.ports import free_port
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.health.application import APPLICATION
 from tests.telemetry.grafana import faults
@@ -177,7 +177,7 @@ def test_prometheus_scrapes_a_worker_and_the_exporter_and_fires_alerts(
             text=True,
         )
 
-    port = _free_port()
+    port = free_port()
     exporter, worker = start("exporter", "--port", "0"), start("worker", "app:jobs", "--metrics-port", str(port))
     try:
         assert exporter.stdout is not None
@@ -215,9 +215,3 @@ def test_prometheus_scrapes_a_worker_and_the_exporter_and_fires_alerts(
         for process in (exporter, worker):
             process.terminate()
             process.communicate(timeout=PATIENCE)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
