@@ -25,6 +25,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
 from sa_jobqueue.operations.columns import (
     arrays,
@@ -176,27 +177,19 @@ def _insert_one(connection: Connection, job: JobMixin[Any], queue_key: str | Non
 
 def _insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert, dict[str, Any]]:
     """Return the statement that inserts one job, and its parameters. `queue_key`: to notify; None for no notification."""
-    given, delay, at = written_values(job), job._delay, job._at
-    expressions = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
+    given = written_values(job)
+    expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
     for name in expressions:
         del given[name]
-    statement = jobs.enqueue_one(
-        type(job),
-        tuple(given),
-        is_delayed=delay is not None,
-        is_at=at is not None,
-        notifies=queue_key is not None,
-    )
+    if (due := due_at(delay=job._delay, at=job._at)) is not None:
+        expressions["scheduled_at"] = due
+    statement = jobs.enqueue_one(type(job), tuple(given), notifies=queue_key is not None)
     if expressions:
         statement = statement.values(expressions)
     if "input" in given:
         given["input"] = input_text(job)
     if queue_key is not None:
         given["due_lane"] = queue_key
-    if delay is not None:
-        given["due_delay"] = delay
-    if at is not None:
-        given["due_at"] = at
     return statement, given
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.errors import InvalidPayloadError
 from sa_jobqueue.payloads import CODEC_MARK as MARK
 from sa_jobqueue.payloads import MAX_BYTES, Document, check_json, escaped, in_utf8
 from sa_jobqueue.types import Json
@@ -31,40 +32,6 @@ class PayloadCodec(Protocol):
         """
 
 
-class Codecs:
-    """The codecs of a `JobQueue` by name, including those of queues that it includes or that include it."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, PayloadCodec] = {}
-        self._beside: list[Codecs] = []
-
-    def add(self, codec: PayloadCodec) -> None:
-        """Register a codec. Raises: InvalidOptionError if it is not a codec, or another one has its name."""
-        name = getattr(codec, "name", None)
-        if not (isinstance(name, str) and name and all(callable(getattr(codec, one, None)) for one in ("encode", "decode"))):
-            raise InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
-        if self.find(name) not in (None, codec):
-            raise InvalidOptionError("codec", f"has the name {name!r} of another codec; use one object for all handlers")
-        self._known[name] = codec
-
-    def find(self, name: object) -> PayloadCodec | None:
-        """Return a codec by its name; None if there is none."""
-        seen: list[Codecs] = [self]
-        for codecs in seen:  # grows meanwhile: two may include each other
-            if isinstance(name, str) and name in codecs._known:
-                return codecs._known[name]
-            seen += [other for other in codecs._beside if other not in seen]
-        return None
-
-    def include(self, other: Codecs) -> None:
-        """Share codecs with another registry. Raises: InvalidOptionError for two codecs with the same name."""
-        for name, codec in other._known.items():
-            if self.find(name) not in (None, codec):
-                raise InvalidOptionError("other", f"has another codec of the name {name!r}")
-        self._beside.append(other)
-        other._beside.append(self)
-
-
 def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Document:
     """Return a payload as it is stored, encoded by its codec. Null is not encoded.
 
@@ -84,8 +51,8 @@ def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Docume
     return Document(stored, check_json(field, stored))
 
 
-def opened(field: str, stored: Json, codecs: Codecs) -> Json:
-    """Return a stored payload, decoded by the codec that encoded it, if any.
+def opened(field: str, stored: Json, find: Callable[[object], PayloadCodec | None]) -> Json:
+    """Return a stored payload, decoded by the codec that encoded it, if any. `find`: returns a codec by its name.
 
     Raises: InvalidPayloadError if its codec fails or is not registered.
     """
@@ -93,7 +60,7 @@ def opened(field: str, stored: Json, codecs: Codecs) -> Json:
         return stored
     if stored[MARK] is None:
         return stored["data"]
-    codec = codecs.find(stored[MARK])
+    codec = find(stored[MARK])
     if codec is None:
         raise InvalidPayloadError(
             field,

@@ -33,7 +33,7 @@ from sa_jobqueue.payloads import Document, check_json
 from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
 from sa_jobqueue.registry.codecs import sealed
-from sa_jobqueue.registry.job_types import JobType, Registry, Upcaster
+from sa_jobqueue.registry.job_types import JobType, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
@@ -93,7 +93,6 @@ class Handler(Generic[InT, OutT, JobT]):
     job_type: JobType
     """The declaration: its name, options, payload and output types."""
     _model: type[JobT]
-    _registry: Registry
     _write: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
     _copy: ClassVar[Callable[..., Any]]
     """Write the jobs of `enqueue` and `enqueue_many`: set by `sa_jobqueue.operations`, a layer above."""
@@ -332,12 +331,12 @@ class Handler(Generic[InT, OutT, JobT]):
     def _type_of(self, chain: Any) -> JobType | None:
         """Return the type of a chain's first job; None if it is not loaded, or has no handler in this registry."""
         if not isinstance(chain, (JobMixin, ChainMixin)):
-            return self._registry.find(getattr(chain, "type_name", ""))
+            return self.job_type.registry.find(getattr(chain, "type_name", ""))
         loaded = chain.__dict__
         made_by: Handler[Any, Any, Any] | None = loaded.get("_handler")
         if made_by is not None and loaded.get("chain_index") == 0:
             return made_by.job_type
-        return self._registry.find(loaded.get("chain_type_name" if isinstance(chain, JobMixin) else "type_name", ""))
+        return self.job_type.registry.find(loaded.get("chain_type_name" if isinstance(chain, JobMixin) else "type_name", ""))
 
     @overload
     def continuation(self: _WithoutPayload[OutT, JobT], payload: None = None, /, **options: Any) -> Continuation[OutT]: ...

@@ -19,7 +19,6 @@ from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
-from sa_jobqueue.registry.codecs import Codecs
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
@@ -67,7 +66,6 @@ class JobQueue(Generic[JobT]):
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
         self._providers = Providers()
-        self._codecs = Codecs()
         self._queues: dict[tuple[str, str], QueueSettings] = {}
         self._selectors: dict[str, Selector] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -145,23 +143,18 @@ class JobQueue(Generic[JobT]):
         options = of(type_name, **given)
         options.check()
         if options.codec is not None:
-            self._codecs.add(options.codec)
+            self.registry.add_codec(options.codec)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            own: dict[str, Any] = {
-                "middleware": self._middleware,
-                "providers": self._providers,
-                "codecs": self._codecs,
-                "registry": self.registry,
-            }
-            kind = describe(func, options, by_fields=by_fields, **own)
+            own: dict[str, Any] = {"providers": self._providers, "registry": self.registry}
+            kind = describe(func, options, by_fields=by_fields, middleware=self._middleware, **own)
             for name in [name for name in kind.fields if name in OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
                     f"{self.model.__name__}: rename it, or take one payload that has it"
                 )
             self.registry.add(kind)
-            handler: Handler[Any, Any, JobT] = Handler(kind, self.model, self.registry)
+            handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
             self._handlers[type_name] = handler
             self.model.__handlers__[type_name] = handler  # what `Job(type_name, ...)` takes its options from
             return handler
@@ -390,11 +383,11 @@ class JobQueue(Generic[JobT]):
                 place = self.registry.get(name).place
                 raise InvalidOptionError("other", f"brings {name!r} ({place}), which is here already: include it once")
             self.registry.add(other.registry.get(name))  # raises, with both places
-        self._codecs.include(other._codecs)
+        self.registry.check_codecs(other.registry)
         for name, handler in other._handlers.items():
             self.registry.add(handler.job_type)
             self._handlers[name] = handler
-        other.registry.included_by(self.registry)
+        self.registry.include(other.registry)
         self._schedules |= other._schedules
         self._queues |= other._queues
         self._selectors |= other._selectors

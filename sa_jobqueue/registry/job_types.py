@@ -21,6 +21,7 @@ from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Contin
 from sa_jobqueue.errors import (
     InvalidHandlerError,
     InvalidJobError,
+    InvalidOptionError,
     InvalidOutputError,
     InvalidPayloadError,
     UndeclaredContinuationError,
@@ -30,7 +31,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.payloads import Codec, Unreadable
 from sa_jobqueue.payloads.shapes import item_name, name_of
 from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
-from sa_jobqueue.registry.codecs import Codecs, opened, sealed
+from sa_jobqueue.registry.codecs import PayloadCodec, opened, sealed
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.middleware import Middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
@@ -45,11 +46,13 @@ INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
 
 
 class Registry:
-    """Job types by name."""
+    """Job types by name, and payload codecs by name."""
 
     def __init__(self) -> None:
         self._types: dict[str, JobType] = {}
+        self._codecs: dict[str, PayloadCodec] = {}
         self._included_by: list[Registry] = []
+        self._includes: list[Registry] = []
         self._surroundings: list[Surrounding] = []
 
     def surround(self, surrounding: Surrounding) -> None:
@@ -60,22 +63,44 @@ class Registry:
         """Return the surroundings of these types: of this registry and of those that include it, the outermost first."""
         if not self._included_by:
             return self._surroundings
-        return [one for registry in reversed(self._with_including()) for one in registry._surroundings]
+        return [one for registry in reversed(self._around()) for one in registry._surroundings]
 
-    def included_by(self, other: Registry) -> None:
-        """Record that another registry includes these types, so that `find` searches it too."""
-        self._included_by.append(other)
+    def include(self, other: Registry) -> None:
+        """Let `find` of the other registry search this one too, and share codecs. Obliges: `check_codecs`."""
+        other._included_by.append(self)
+        self._includes.append(other)
 
     def find(self, name: str) -> JobType | None:
         """Return a type of this registry, or of one that includes it; None if it is unknown."""
-        return next((registry._types[name] for registry in self._with_including() if name in registry._types), None)
+        return next((registry._types[name] for registry in self._around() if name in registry._types), None)
 
-    def _with_including(self) -> list[Registry]:
-        """Return this registry and all that include it, the nearest first."""
+    def _around(self, *, within: bool = False) -> list[Registry]:
+        """Return this registry and all that include it, the nearest first; with `within` also those included."""
         seen: list[Registry] = [self]
         for registry in seen:  # grows meanwhile: two registries may include each other
-            seen += [other for other in registry._included_by if other not in seen]
+            beside = registry._included_by + registry._includes if within else registry._included_by
+            seen += [other for other in beside if other not in seen]
         return seen
+
+    def find_codec(self, name: object) -> PayloadCodec | None:
+        """Return a codec of this registry, or of one that includes it or that it includes; None if it is unknown."""
+        known = self._around(within=True) if isinstance(name, str) else ()
+        return next((registry._codecs[name] for registry in known if name in registry._codecs), None)
+
+    def add_codec(self, codec: PayloadCodec) -> None:
+        """Register a codec. Raises: InvalidOptionError if it is not a codec, or another one has its name."""
+        name = getattr(codec, "name", None)
+        if not (isinstance(name, str) and name and all(callable(getattr(codec, one, None)) for one in ("encode", "decode"))):
+            raise InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
+        if self.find_codec(name) not in (None, codec):
+            raise InvalidOptionError("codec", f"has the name {name!r} of another codec; use one object for all handlers")
+        self._codecs[name] = codec
+
+    def check_codecs(self, other: Registry) -> None:
+        """Refuse to share codecs with a registry that has another of the same name. Raises: InvalidOptionError."""
+        for name, codec in other._codecs.items():
+            if self.find_codec(name) not in (None, codec):
+                raise InvalidOptionError("other", f"has another codec of the name {name!r}")
 
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises: InvalidHandlerError naming both places."""
@@ -143,9 +168,6 @@ class JobType(HandlerOptions):
     """Providers by the name of the argument."""
     batch: BatchRule | None = None
     """Batching, if its function takes many jobs in one call; `input` and `output` then describe one of them."""
-    codecs: Codecs = field(default_factory=Codecs)
-    """Finds the codec of a stored payload: that of the type, or of a chain that its job waited for."""
-
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
 
@@ -186,7 +208,7 @@ class JobType(HandlerOptions):
 
     def open(self, field: str, stored: Json) -> Json:
         """Return a stored payload, decoded by its codec. Raises: InvalidPayloadError."""
-        return opened(field, stored, self.codecs)
+        return opened(field, stored, self.registry.find_codec)
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, upcast from `version`.
@@ -294,7 +316,6 @@ def describe(
     middleware: Sequence[Middleware] = (),
     registry: Registry | None = None,
     providers: Providers | None = None,
-    codecs: Codecs | None = None,
     by_fields: bool = False,
 ) -> JobType:
     """Return the job type of a function, from its signature and checked options.
@@ -381,6 +402,10 @@ def describe(
         takes, takes_items = payload_of(place, takes)
         batch = BatchRule(options.max_size, options.max_wait, takes_items)
         returns = outcome_of(returns)
+    parts = _parts(returns)
+    ends = [one for one in parts if not _is_continuation(one)]
+    leads_to = [next(iter(typing.get_args(one)), Any) for one in parts if _is_continuation(one)]
+    has_any = Any in parts or object in parts
     return JobType(
         **own,
         func=_spread(func, is_async=is_async) if fields else func,
@@ -392,16 +417,15 @@ def describe(
         blockers_argument=injected.get(Blockers),
         blockers=blockers,
         input=_codec(place, "payload", takes),
-        output=_codec(place, "return value", _terminal(returns)),
-        chain_output=_codec(place, "return value", _of_chain(returns)),
-        continues=_continues(place, returns),
+        output=_codec(place, "return value", _union(ends)),
+        chain_output=_codec(place, "return value", _union([*ends, *leads_to])),
+        continues=_codec(place, "continuation", Any if has_any else _union(leads_to)) if has_any or leads_to else None,
         returns=name_of(returns),
         place=place,
         middleware=middleware,
         registry=Registry() if registry is None else registry,
         provided=provided,
         batch=batch,
-        codecs=Codecs() if codecs is None else codecs,
         fields=fields,
     )
 
@@ -440,35 +464,9 @@ def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
     return awaiting
 
 
-def _terminal(hint: Any) -> Any:
-    """Return the output type of a handler whose chain ends: its declared type without continuations."""
-    if typing.get_origin(hint) is Continuation or hint is Continuation:
-        return Any
-    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
-        return hint
-    ends = [one for one in typing.get_args(hint) if typing.get_origin(one) is not Continuation and one is not Continuation]
-    return functools.reduce(operator.or_, ends) if ends else Any
-
-
-def _of_chain(hint: Any) -> Any:
-    """Return the output type of the whole chain: the declared type, and the types that its continuations lead to."""
-    if typing.get_origin(hint) is Continuation or hint is Continuation:
-        return next(iter(typing.get_args(hint)), Any)
-    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
-        return hint
-    ends = [_of_chain(one) for one in typing.get_args(hint)]
-    return Any if Any in ends else functools.reduce(operator.or_, ends)
-
-
-def _continues(place: str, hint: Any) -> Codec[Any] | None:
-    """Return the types that a handler's continuations lead to; None if its annotation has none."""
-    parts = _parts(hint)
-    if Any in parts or object in parts:
-        return Codec(Any)
-    ends = [_of_chain(one) for one in parts if _is_continuation(one)]
-    if not ends:
-        return None
-    return _codec(place, "continuation", Any if Any in ends else functools.reduce(operator.or_, ends))
+def _union(hints: Sequence[Any]) -> Any:
+    """Return the union of types; Any if it is one of them, or there are none."""
+    return Any if Any in hints or not hints else functools.reduce(operator.or_, hints)
 
 
 def _parts(hint: Any) -> list[Any]:

@@ -23,22 +23,17 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
 @once_a_model
-def enqueue_one(model: JobClass, columns: tuple[str, ...], *, is_delayed: bool, is_at: bool, notifies: bool) -> sa.Insert:
+def enqueue_one(model: JobClass, columns: tuple[str, ...], *, notifies: bool) -> sa.Insert:
     """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
 
-    Parameters: each name in `columns`, `input` as JSON text; `due_delay` and `due_at`, where it is delayed or has an
-    instant; `due_lane`, its queue, or a fairness key of one (`QueueKey.text`), where it notifies.
-    Clock: the database's `now()`, to which a delay is added and below which no instant reaches.
+    Parameters: each name in `columns`, `input` as JSON text; `due_lane`, its queue, or a fairness key of one
+    (`QueueKey.text`), where it notifies.
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """
     job = table(model)
     values: dict[str, Any] = {name: sa.bindparam(name, type_=job.c[name].type) for name in columns}
     if "input" in values:
         values["input"] = sa.cast(sa.bindparam("input", type_=sa.Text), JSONB)
-    if is_delayed:
-        values["scheduled_at"] = sa.func.now() + sa.bindparam("due_delay", type_=INTERVAL())
-    if is_at:
-        values["scheduled_at"] = sa.func.greatest(sa.bindparam("due_at", type_=TIMESTAMP(timezone=True)), sa.func.now())
     if notifies:
         values["changed_xid"] = notifying_xid(model)
     return sa.insert(job).values(values)

@@ -24,8 +24,9 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
 from sa_jobqueue.payloads import Codec
-from sa_jobqueue.registry.codecs import Codecs, opened
+from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import jobs, progress, waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus, Progress
 
@@ -235,7 +236,7 @@ class _Output:
         if row.status is JobStatus.COMPLETED and self._handler is not None:
             fields["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
         elif row.status is JobStatus.COMPLETED and self._codec is not None:
-            fields["output"] = self._codec.decode("output", opened("output", row.output, Codecs()))
+            fields["output"] = self._codec.decode("output", opened("output", row.output, Registry().find_codec))
         return ChainResult(**fields)
 
 

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.registry.codecs import Codecs, opened
+from sa_jobqueue.registry.codecs import opened
+from sa_jobqueue.registry.job_types import Registry
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
@@ -52,7 +53,7 @@ def test_no_data_chooses_the_codec_that_decodes_it(sql: Any, session: Session, g
     """The view stores what looks encoded with a mark that names no codec, as the writers in Python do."""
     sql.execute("INSERT INTO job_queue (type_name, input) VALUES ('send', %s)", [json.dumps(given)])
     stored = session.scalars(select(Job.input)).one()
-    assert opened("input", stored, Codecs()) == given
+    assert opened("input", stored, Registry().find_codec) == given
 
 
 def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:

@@ -319,6 +319,6 @@ def test_the_size_limit_of_a_codecs_payload_counts_utf8() -> None:
     admit = declared(Compressed())["admit"]
     job = admit.job(Patient("日" * 340_000, 1))
     assert gzip.decompress(b64decode(job.input["data"])).decode().count("日") == 340_000
-    assert opened("input", job.input, admit.job_type.codecs) == {"name": "日" * 340_000, "ward": 1}
+    assert opened("input", job.input, admit.job_type.registry.find_codec) == {"name": "日" * 340_000, "ward": 1}
     with pytest.raises(PayloadTooLargeError, match=r"1,050,0\d\d bytes"):
         admit.job(Patient("日" * 350_000, 1))

@@ -24,7 +24,8 @@ from sa_jobqueue.pipeline.spark import enqueue
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.validation import Checker, Rules
 from sa_jobqueue.pipeline.spark.writing import WriteError
-from sa_jobqueue.registry.codecs import Codecs, opened
+from sa_jobqueue.registry.codecs import opened
+from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app
 from tests.spark.parity_app import Everything, Inner, receive
@@ -159,5 +160,5 @@ def test_rows_of_spark_without_handlers_choose_no_codec() -> None:
     texts = pa.array([*map(json.dumps, given), None, "sa_jobqueue.codec {"])
     batch = pa.RecordBatch.from_arrays([texts, pa.array(["send"] * len(texts))], ["input", "type_name"])
     *stored, none, wrong = Checker(Rules()).check(batch).columns["input"].to_pylist()
-    assert [opened("input", json.loads(one), Codecs()) for one in stored] == given
+    assert [opened("input", json.loads(one), Registry().find_codec) for one in stored] == given
     assert (none, wrong) == (None, "sa_jobqueue.codec {")

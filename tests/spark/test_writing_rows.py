@@ -345,7 +345,7 @@ def test_rows_have_the_codec_and_the_fairness_key_of_their_handler(database_url:
     sealed = {"sa_jobqueue.codec": "reversed", "data": compact[::-1]}
     assert [tuple(row) for row in made] == [(sealed, ""), ({"to": "ada", "copies": 2}, "ada")]
     assert [tuple(row) for row in written[2:]] == [(*made[1][:1], key) for key in ("ada", "ada", "own")]
-    codecs = writing_app.letter.job_type.codecs
+    codecs = writing_app.letter.job_type.registry.find_codec
     assert [opened("input", row.input, codecs) for row in written[:2]] == [{"to": "ada", "copies": 2}] * 2
     assert all(row.input.keys() == {"sa_jobqueue.codec", "data"} for row in written[:2])
     assert {place: found[0] for place, found in rejects(session).items()} == {2: "input.to", 6: "fairness_key"}
