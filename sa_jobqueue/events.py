@@ -17,7 +17,12 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite, S
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEvent:
+class Event:
+    """Base class of the events that a worker emits."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEvent(Event):
     """Base class of events about one attempt of one job; its fields are theirs too.
 
     `ran` is how long the handler ran, None if it did not start. `error` of `JobRescheduled` and `JobDied` is JSON: `type`,
@@ -128,7 +133,7 @@ class JobRescued(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownTypesPending:
+class UnknownTypesPending(Event):
     """Due jobs have types for which no live worker has a handler. They stay pending."""
 
     type_names: tuple[str, ...]
@@ -136,7 +141,7 @@ class UnknownTypesPending:
 
 
 @dataclass(frozen=True, slots=True)
-class UnservedQueues:
+class UnservedQueues(Event):
     """Queues have due jobs but no live worker serves them. The jobs stay pending."""
 
     queue_names: tuple[str, ...]
@@ -144,7 +149,7 @@ class UnservedQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainsPruned:
+class ChainsPruned(Event):
     """Chains past their retention were deleted: `chains` of them, with `jobs` jobs."""
 
     chains: int
@@ -152,14 +157,14 @@ class ChainsPruned:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettersPruned:
+class DeadLettersPruned(Event):
     """Resolved dead letters past their retention were deleted: `dead_letters` of them."""
 
     dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleFired:
+class ScheduleFired(Event):
     """A schedule fired: one job was enqueued for each of its times; none if all were skipped."""
 
     schedule: str
@@ -173,7 +178,7 @@ class ScheduleFired:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleBroken:
+class ScheduleBroken(Event):
     """A schedule's row is invalid; the schedule does not fire until the row is corrected."""
 
     schedule: str
@@ -183,7 +188,7 @@ class ScheduleBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulesUndeclared:
+class SchedulesUndeclared(Event):
     """Schedules of this worker's job types are no longer declared in its code. They keep firing."""
 
     schedules: tuple[str, ...]
@@ -191,7 +196,7 @@ class SchedulesUndeclared:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsDiffer:
+class SettingsDiffer(Event):
     """Queues have other settings in the database than this worker's code declares. Those in the database apply."""
 
     worker_id: str
@@ -201,7 +206,7 @@ class SettingsDiffer:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStarted:
+class WorkerStarted(Event):
     """A worker registered and started."""
 
     worker_id: str
@@ -221,7 +226,7 @@ class WorkerStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChanged:
+class SettingsChanged(Event):
     """A worker reloaded the settings of its queues, its job types or itself; the fields are the new values."""
 
     worker_id: str
@@ -235,7 +240,7 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaAhead:
+class SchemaAhead(Event):
     """A worker started on tables one version newer than its own, as during a deployment; it ignores new columns."""
 
     worker_id: str
@@ -247,7 +252,7 @@ class SchemaAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolerFound:
+class PoolerFound(Event):
     """A worker connects through a connection pooler; it `listens` on a separate connection, or polls."""
 
     worker_id: str
@@ -258,7 +263,7 @@ class PoolerFound:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainRequested:
+class DrainRequested(Event):
     """A worker found a request of `drain_workers` at its heartbeat; it stops as on SIGTERM."""
 
     worker_id: str
@@ -266,7 +271,7 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopped:
+class WorkerStopped(Event):
     """A worker stopped and released `released` unfinished jobs."""
 
     worker_id: str
@@ -275,7 +280,7 @@ class WorkerStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteQuarantined:
+class WriteQuarantined(Event):
     """A set-based write failed because of one row; the others were written, and this one is retried after `delay`."""
 
     write: RefusedWrite
@@ -294,7 +299,7 @@ class WriteQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentFailed:
+class ComponentFailed(Event):
     """A background task of a worker failed and will be restarted after `delay`."""
 
     component: str
@@ -305,7 +310,7 @@ class ComponentFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderFailed:
+class ProviderFailed(Event):
     """A provider's `close` raised when the worker stopped; its dependency may still be open."""
 
     error: BaseException
@@ -313,7 +318,7 @@ class ProviderFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectorFailed:
+class SelectorFailed(Event):
     """A queue's selector failed; the queue's jobs start in the default order until the selector works again.
 
     Emitted once until it works.
@@ -330,7 +335,7 @@ class SelectorFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryExceeded:
+class MemoryExceeded(Event):
     """A worker's process held more than its `max_memory`; it drains and stops, to be restarted."""
 
     worker_id: str
@@ -342,7 +347,7 @@ class MemoryExceeded:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatFailing:
+class HeartbeatFailing(Event):
     """A worker's heartbeats failed for so long that it stopped its attempts before others can rescue the jobs."""
 
     worker_id: str
@@ -351,39 +356,11 @@ class HeartbeatFailing:
     """Time since the last successful heartbeat."""
 
 
-Event: TypeAlias = (
-    JobStarted
-    | JobCompleted
-    | JobRescheduled
-    | StepCompleted
-    | JobUnblocked
-    | JobDied
-    | JobCancelled
-    | MiddlewareFailed
-    | AttemptLost
-    | JobRescued
-    | UnknownTypesPending
-    | UnservedQueues
-    | ChainsPruned
-    | DeadLettersPruned
-    | ScheduleFired
-    | ScheduleBroken
-    | SchedulesUndeclared
-    | WorkerStarted
-    | SettingsChanged
-    | SettingsDiffer
-    | DrainRequested
-    | PoolerFound
-    | SchemaAhead
-    | WorkerStopped
-    | WriteQuarantined
-    | ComponentFailed
-    | ProviderFailed
-    | SelectorFailed
-    | MemoryExceeded
-    | HeartbeatFailing
-)
-"""Every event that a worker emits."""
+def every_kind() -> set[type[Event]]:
+    """Return the classes of all events."""
+    kinds = {kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Event)}
+    return kinds - {Event, AttemptEvent}
+
 
 Subscriber: TypeAlias = Callable[[Event], None]
 AttemptHook: TypeAlias = Callable[[Any], None]

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
-from sa_jobqueue.operations.blockers import BlockerCounts, count_blockers
 from sa_jobqueue.operations.chains import (
     ChainFilter,
     cancel_chains,
@@ -100,7 +99,6 @@ from sa_jobqueue.registry.handlers import Handler
 __all__ = [
     "AuditFilter",
     "AwaitedEvent",
-    "BlockerCounts",
     "BulkResult",
     "Cause",
     "ChainFilter",
@@ -127,7 +125,6 @@ __all__ = [
     "cancel_jobs",
     "check_schema",
     "complete_job",
-    "count_blockers",
     "delete_chains",
     "delete_job_types",
     "delete_queues",

@@ -19,10 +19,8 @@ from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, NotFoundError, not_chains
-from sa_jobqueue.models import Job, JobClass, JobMixin
+from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
-from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import blockers, chains, notifications
@@ -278,41 +276,3 @@ def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[Job
     while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
         seen |= set(todo.items())
         todo = unblock(connection, model, todo).left
-
-
-@dataclass(frozen=True, slots=True)
-class BlockerCounts:
-    """Counts of the chains that a job waits or waited for, by their state at one moment."""
-
-    open: int
-    """Not ended yet."""
-    completed: int
-    """Ended with that status."""
-    dead: int
-    """Ended with that status; one that is redriven is open again."""
-    cancelled: int
-    """Ended with that status."""
-
-    @property
-    def total(self) -> int:
-        """Total number."""
-        return self.open + self.completed + self.dead + self.cancelled
-
-    @property
-    def ended(self) -> int:
-        """Those that are not open."""
-        return self.total - self.open
-
-
-def count_blockers(session: Session, job_id: JobId, *, model: JobClass = Job) -> BlockerCounts:
-    """Return the number of chains that a job waits or waited for, by their state. Reads a row for each chain.
-
-    `job_id`: id of the job that waits.
-    Raises: NotFoundError.
-    """
-    check_id(model, "job_id", job_id)
-    with translated():
-        row = session.execute(blockers.counts(model), {"job_id": job_id}).one()
-    if not row.is_there:
-        raise NotFoundError("job", [job_id], reason="")
-    return BlockerCounts(*tuple(row)[1:])

@@ -375,29 +375,3 @@ def clear_waiters(model: JobClass) -> sa.Update:
         .values(has_waiters=False)
         .returning(sa.case((NOTIFIES, sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))))
     )
-
-
-@once_a_model
-def counts(model: JobClass) -> sa.Select[Any]:
-    """Count the chains that a job waits for, or did, by how they stand.
-
-    Parameters: `job_id`. Shape: one row `(is_there, open, completed, dead, cancelled)`, whether there is such a job first.
-    Locks: none. Index: the primary keys.
-    """
-    job, root, edge = table(model), table(model).alias("root"), table(model.Blocker)
-    job_id = sa.bindparam("job_id", type_=job.c.id.type)
-    ended = root.c.chain_completed_at.is_not(None)
-    outcome = sa.func.coalesce(root.c.chain_status, root.c.status)
-
-    def counted(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
-        return sa.func.count().filter(*conditions)
-
-    is_there: sa.ColumnElement[Any] = sa.select(job.c.id).where(job.c.id == job_id).exists()
-    ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
-    columns = [is_there.label("is_there"), counted(~ended).label("open")]
-    columns += [counted(ended, outcome == status(one)).label(one.value) for one in ends]
-    return (
-        sa.select(*columns)
-        .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == job_id)
-    )

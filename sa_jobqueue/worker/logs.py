@@ -14,7 +14,7 @@ import logging
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, StatementError
 
@@ -67,7 +67,7 @@ def subscribe(events: worker_events.EventBus, logger: logging.Logger | None = No
     attempts = write.target.getChild(ATTEMPTS)
     for kind, level in _FREQUENT.items():
         events.subscribe(write, kinds=[kind], wanted=partial(attempts.isEnabledFor, level))
-    events.subscribe(write, kinds=[kind for kind in get_args(worker_events.Event) if kind not in _FREQUENT])
+    events.subscribe(write, kinds=worker_events.every_kind() - _FREQUENT.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +224,7 @@ def describe(event: worker_events.Event) -> Record:
                 {"component": event.component, "delay_seconds": delay},
                 None if of_driver else event.error,
             )
+    return Record(logging.DEBUG, "%s", (type(event).__name__,))
 
 
 def _of_schedule(

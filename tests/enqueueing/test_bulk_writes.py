@@ -111,7 +111,7 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     session.commit()
     progress = count_write_chains(session, "nightly")
     assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, deleted=1)
-    assert (progress.total, progress.ended) == (6, 3)
+    assert progress.total == 6
     async with async_sessions() as other:
         assert await other.run_sync(count_write_chains, "nightly") == progress
         assert await other.run_sync(count_write_chains, "nightly", sequence=1) is None

@@ -15,7 +15,6 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import (
     Cause,
     cancel_jobs,
-    count_blockers,
     dismiss_dead_letters,
     explain_job,
     explain_schedule,
@@ -273,7 +272,7 @@ def test_explain_of_thousands_of_blockers_lists_only_twenty(session: Session, jo
 
 def test_not_found_errors_of_reads_do_not_mention_changes(session: Session) -> None:
     unknown: Any = uuid7()
-    for read in (explain_job, get_job, count_blockers, get_chain, explain_schedule):
+    for read in (explain_job, get_job, get_chain, explain_schedule):
         with pytest.raises(NotFoundError) as raised:
             read(session, unknown)
         assert "changed" not in str(raised.value)

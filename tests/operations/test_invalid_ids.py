@@ -18,7 +18,6 @@ from sa_jobqueue.operations import (
     JobFilter,
     cancel_chains,
     complete_job,
-    count_blockers,
     delete_chains,
     dismiss_dead_letters,
     explain_job,
@@ -41,7 +40,6 @@ GOOD = uuid4()
 ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (get_job, {"job_id": "x"}, "job_id"),
     (explain_job, {"job_id": 7}, "job_id"),
-    (count_blockers, {"job_id": "x"}, "job_id"),
     (get_progress, {"job_id": "x"}, "job_id"),
     (list_attempts, {"job_id": "x"}, "job_id"),
     (list_blockers, {"job_id": str(GOOD)}, "job_id"),

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.operations.blockers import BlockerCounts
 from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
 from sa_jobqueue.pipeline.statements import writes
 
@@ -75,9 +74,17 @@ def list_writes(
 
 
 @dataclass(frozen=True, slots=True)
-class WriteCounts(BlockerCounts):
+class WriteCounts:
     """The chains of a bulk write, counted by status at one moment."""
 
+    open: int
+    """Not ended yet."""
+    completed: int
+    """Ended with that status."""
+    dead: int
+    """Ended with that status; one that is redriven is open again."""
+    cancelled: int
+    """Ended with that status."""
     deleted: int
     """Ended, and deleted or archived since."""
 
