@@ -107,6 +107,24 @@ def check_class(cls: Any, keywords: dict[str, Any]) -> None:
         raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
 
 
+def own_table_args(cls: Any, mixin: type) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the application's `__table_args__`: constraints and indexes, and options.
+
+    Raises: InvalidOptionError for an option that the queue sets.
+    """
+    owner = next(base for base in cls.__mro__ if "__table_args__" in base.__dict__)
+    if owner is mixin:
+        return (), {}
+    given = cls.__table_args__
+    parts = (given,) if isinstance(given, dict) else tuple(given)
+    options = parts[-1] if parts and isinstance(parts[-1], dict) else {}
+    taken = sorted({"schema", "comment", "info", "listeners"} & options.keys())
+    if taken:
+        advice = "use queue_schema" if "schema" in taken else "remove it"
+        raise InvalidOptionError("__table_args__", f"{taken[-1]} is set by the queue; {advice}")
+    return tuple(one for one in parts if one is not options), options
+
+
 def check_tables(cls: Any, layout: Layout, tables: Iterable[str]) -> None:
     """Refuse a queue whose tables have names that are taken in the class's metadata. Raises: InvalidOptionError."""
     # Once the class is mapped, such a name would leave it half made, and `configure_mappers` failing for others.

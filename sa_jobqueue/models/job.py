@@ -51,6 +51,7 @@ from sa_jobqueue.models.checks import (
     declarative_base_of,
     due_at,
     id_argument,
+    own_table_args,
 )
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.event import EventMixin
@@ -172,6 +173,7 @@ class JobMixin(Generic[IdT]):
     __table__: ClassVar[FromClause]
     __mapper__: ClassVar[Mapper[Any]]
     __id_factory__: ClassVar[staticmethod[[], Any]]
+    __own_table_args__: ClassVar[tuple[tuple[Any, ...], dict[str, Any]]]
     # The handlers that this process declares for the queue, by job type; their registries own them.
     __handlers__: ClassVar[WeakValueDictionary[str, Any]]
 
@@ -225,6 +227,8 @@ class JobMixin(Generic[IdT]):
         text_ids = id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid", queue_pipeline)
         check_class(cls, kwargs)
+        cls.__own_table_args__ = own_table_args(cls, JobMixin)
+        setattr(cls, "__table_args__", JobMixin.__dict__["__table_args__"])  # noqa: B010 - a method cannot be assigned to
         cls.__jobqueue__ = layout
         cls.__handlers__ = WeakValueDictionary()
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
@@ -246,8 +250,15 @@ class JobMixin(Generic[IdT]):
                 "__doc__": mixin.__doc__,
                 "metadata": cast("Table", cls.__table__).metadata,
             }
+            names = {name for kind in mixin.__mro__ for name in vars(kind)}
+            if "id" not in names:
+                body["id"] = ()  # instead of the primary key that many bases have; None would not override an annotation
             companion: Any = type(f"{cls.__name__}{noun}", (mixin, base), body)
             setattr(cls, noun, companion)
+            for column in companion.__table__.c:
+                # Columns of the base, which the queue's statements do not write.
+                if column.key not in names and column.default is column.server_default is None:
+                    column.nullable = True
             expressed(companion.__table__, "default", "onupdate")
         cls.Chain = map_chain(cls, mapper.registry)
         register(cast("Table", cls.__table__), layout)
@@ -511,7 +522,9 @@ class JobMixin(Generic[IdT]):
             tables = (table for _, table in _companions(cls.__jobqueue__).values())
             # Now, because a base may choose the metadata after `__init_subclass__`, as Flask-SQLAlchemy does by bind key.
             check_tables(cls, cls.__jobqueue__, ("job", *tables))
-        return job_table_args(cls.__jobqueue__)
+        *parts, options = job_table_args(cls.__jobqueue__)
+        own, own_options = cls.__own_table_args__
+        return (*parts, *own, own_options | options)
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled job is data: the function that is to run it stays here.

@@ -17,9 +17,8 @@ from sa_jobqueue.statements._parts import once_a_model, table
 def put(model: JobClass) -> sa.Insert:
     """Write one row. Parameters: the columns but `done_at`, which is the database's clock. Locks: none of others."""
     row = table(model.Audit)
-    return sa.insert(row).values(
-        {one.name: sa.bindparam(one.name, type_=one.type) for one in row.c if one.name != "done_at"}
-    )
+    names = ("id", "done_by", "operation", "arguments", "matched", "changed", "ids")
+    return sa.insert(row).values({name: sa.bindparam(name, type_=row.c[name].type) for name in names})
 
 
 def matching(

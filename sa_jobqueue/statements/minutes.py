@@ -133,7 +133,7 @@ def record(model: JobClass) -> postgresql.Insert:
         .having(is_total | named.c.queue.is_not(None))
         .subquery("grouped")
     )
-    columns = [one.name for one in row.c]
+    columns = [one.name for one in grouped.c if one.name != "place"]
     chosen = sa.select(*(grouped.c[name] for name in columns)).where(
         grouped.c.place <= sa.bindparam("most", type_=sa.Integer) + sa.literal_column("1")
     )

@@ -320,9 +320,13 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
     for kind in kinds:
         factory: Any = given.asynchronous if kind.wants_async_session else given.sync
         given.by_class[kind.session_class] = _factory_of(kind, factory, is_given=are_given[kind.wants_async_session])
-    for option, factory in (("session_factory", given.sync), ("async_session_factory", given.asynchronous)):
+    for is_async, name, factory in (
+        (False, "session_factory", given.sync),
+        (True, "async_session_factory", given.asynchronous),
+    ):
+        option = name if are_given[is_async] else "engine"
         if factory is not None and kinds:
-            _check_isolation(option if are_given[option.startswith("async")] else "engine", factory)
+            _check_isolation(option, factory)
         given.most = min(given.most, _room(option, factory, concurrency))
     return given
 
