@@ -2,7 +2,7 @@
 
 A node is a chain, which is a list of jobs; an edge leads from a chain to one that waits for it. Layers are longest paths
 from the left; edges over several layers pass through invisible nodes; a fixed number of passes orders each layer by the mean
-position of its neighbours. Edges that would close a circle are turned around for the drawing.
+position of its neighbours.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from markupsafe import Markup
 
@@ -25,6 +25,7 @@ MAX_BENDS: Final = 5_000
 """Maximum number of invisible nodes; above it, long edges are drawn straight."""
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 48, 56, 14, 8
 _LETTERS: Final = 24
+_NAMED: Final = 5
 
 Edge = tuple[Hashable, Hashable]
 
@@ -52,13 +53,6 @@ class Drawing:
     lines: Mapping[Edge, Sequence[tuple[int, int]]]
     width: int
     height: int
-    steps: int
-    """Elementary steps taken: the cost, for a bound that does not depend on the machine."""
-
-
-@dataclass(slots=True)
-class _Count:
-    steps: int = 0
 
 
 def fold(
@@ -97,12 +91,11 @@ def fold(
 
 def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:
     """Lay out a graph; edges of unknown nodes, and those from a node to itself, are left out."""
-    count, known = _Count(), set(keys)
+    known = set(keys)
     wanted = sorted({edge for edge in edges if edge[0] != edge[1] and known.issuperset(edge)}, key=str)
-    forward = _acyclic(keys, wanted, count)
-    layer = _layers(keys, forward, count)
-    paths = _paths(wanted, layer, count)
-    rows = _ordered(keys, layer, paths, count)
+    layer = _layers(keys, wanted)
+    paths = _paths(wanted, layer)
+    rows = _ordered(keys, layer, paths)
     places = {
         point: (MARGIN + column * (WIDTH + GAP_X), MARGIN + place * (HEIGHT + GAP_Y))
         for column, row in enumerate(rows)
@@ -115,37 +108,11 @@ def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:
         lines=lines,
         width=2 * MARGIN + max(len(rows), 1) * (WIDTH + GAP_X) - GAP_X,
         height=2 * MARGIN + max(highest, 1) * (HEIGHT + GAP_Y) - GAP_Y,
-        steps=count.steps,
     )
 
 
-def _acyclic(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> list[Edge]:
-    """Return the edges, those that close a circle turned around."""
-    after: dict[Hashable, list[Hashable]] = defaultdict(list)
-    for start, end in edges:
-        after[start].append(end)
-    state: dict[Hashable, int] = {}
-    back: set[Edge] = set()
-    for root in keys:
-        stack = [(root, iter(after[root]))] if root not in state else []
-        state.setdefault(root, 1)
-        while stack:
-            node, others = stack[-1]
-            count.steps += 1
-            following = next(others, None)
-            if following is None:
-                state[node] = 2
-                stack.pop()
-            elif state.get(following) == 1:
-                back.add((node, following))
-            elif following not in state:
-                state[following] = 1
-                stack.append((following, iter(after[following])))
-    return [(end, start) if (start, end) in back else (start, end) for start, end in edges]
-
-
-def _layers(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> dict[Hashable, int]:
-    """Return the layer of each node: the length of the longest path that leads to it."""
+def _layers(keys: Sequence[Hashable], edges: Sequence[Edge]) -> dict[Hashable, int]:
+    """Return the layer of each node: the length of the longest path that leads to it, without circles."""
     after: dict[Hashable, list[Hashable]] = defaultdict(list)
     before: dict[Hashable, int] = dict.fromkeys(keys, 0)
     for start, end in edges:
@@ -155,7 +122,6 @@ def _layers(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> d
     ready = [key for key in keys if not before[key]]
     for key in ready:  # grows
         for following in after[key]:
-            count.steps += 1
             layer[following] = max(layer[following], layer[key] + 1)
             before[following] -= 1
             if not before[following]:
@@ -163,7 +129,7 @@ def _layers(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> d
     return layer
 
 
-def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int], count: _Count) -> dict[Edge, list[Hashable]]:
+def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int]) -> dict[Edge, list[Hashable]]:
     """Return the points of each edge: its ends, and between them an invisible node in each layer that it crosses."""
     found: dict[Edge, list[Hashable]] = {}
     bends = 0
@@ -173,13 +139,12 @@ def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int], count: _Count) 
         if bends + high - low - 1 <= MAX_BENDS:
             between = [("bend", start, end, column) for column in range(low + 1, high)]
             bends += len(between)
-            count.steps += len(between)
         found[start, end] = [start, *(between if layer[start] < layer[end] else between[::-1]), end]
     return found
 
 
 def _ordered(
-    keys: Sequence[Hashable], layer: Mapping[Hashable, int], paths: Mapping[Edge, Sequence[Hashable]], count: _Count
+    keys: Sequence[Hashable], layer: Mapping[Hashable, int], paths: Mapping[Edge, Sequence[Hashable]]
 ) -> list[list[Hashable]]:
     """Return the nodes of each layer in an order with few crossings."""
     rows: list[list[Hashable]] = [[] for _ in range(max(layer.values(), default=0) + 1)]
@@ -199,7 +164,6 @@ def _ordered(
         neighbours = after if sweep % 2 else before
         for row in reversed(rows) if sweep % 2 else rows:
             means = {point: _mean(point, neighbours[point], place) for point in row}
-            count.steps += len(row) + sum(len(neighbours[point]) for point in row)
             row.sort(key=means.__getitem__)
             place |= {point: index for index, point in enumerate(row)}
     return rows
@@ -234,6 +198,10 @@ def svg(nodes: Sequence[Node], edges: Mapping[Edge, bool], *, current: Hashable 
         path = " ".join(f"{'L' if index else 'M'}{x} {y}" for index, (x, y) in enumerate(points))
         css = "edge resolved" if edges[edge] else "edge"
         parts.append(Markup('<path class="{}" d="{}" marker-end="url(#arrow)"/>').format(css, path))
+    titles = {node.key: node.title for node in nodes}
+    waits: dict[Hashable, list[str]] = defaultdict(list)
+    for start, end in drawing.lines:
+        waits[end].append(titles[start])
     for node in nodes:
         x, y = drawing.places[node.key]
         css = f"node {node.status.value}{' stuck' if node.is_stuck else ''}{' current' if node.key == current else ''}"
@@ -242,53 +210,20 @@ def svg(nodes: Sequence[Node], edges: Mapping[Edge, bool], *, current: Hashable 
             '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="6"/><text x="{}" y="{}">{}</text>'
             '<text class="note" x="{}" y="{}">{}</text>'
         ).format(css, x, y, WIDTH, HEIGHT, x + 10, y + 20, _short(node.title), x + 10, y + 38, _short(note))
-        if node.href:
-            drawn = Markup('<a href="{}">{}</a>').format(node.href, drawn)
-        parts.append(drawn)
+        words = f"{node.title}, {note}" + (f", waits for {_listed(waits[node.key])}" if waits[node.key] else "")
+        group = Markup('<g role="img" aria-label="{}">{}</g>').format(printable(words), drawn)
+        parts.append(Markup('<a href="{}">{}</a>').format(node.href, group) if node.href else group)
     return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _short(text: str) -> str:
     shown = printable(text)
     return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A node of the nested list, with those that it waits for."""
-
-    node: Node
-    children: list[Item] = field(default_factory=list)
-    is_repeated: bool = False
-    """Whether its children are listed elsewhere."""
-
-
-def outline(nodes: Sequence[Node], edges: Collection[Edge], *, depth: int = 20) -> list[Item]:
-    """Return the graph as nested lists: chains that none waits for, under each its blockers, each in full once."""
-    known = {node.key: node for node in nodes}
-    before: dict[Hashable, list[Hashable]] = defaultdict(list)
-    waited_for: set[Hashable] = set()
-    for start, end in sorted(edges, key=str):
-        if start in known and end in known and start != end:
-            before[end].append(start)
-            waited_for.add(start)
-    found: list[Item] = []
-    seen: set[Hashable] = set()
-
-    def grow(key: Any, into: list[Item], left: int) -> None:
-        if key in seen or not left:
-            into.append(Item(known[key], is_repeated=True))
-            return
-        seen.add(key)
-        item = Item(known[key])
-        into.append(item)
-        for one in before[key]:
-            grow(one, item.children, left - 1)
-
-    for key in [*(key for key in known if key not in waited_for), *known]:  # then those that are on circles alone
-        if key not in seen:
-            grow(key, found, depth)
-    return found
 
 
 def marked(nodes: Sequence[Node], edges: Mapping[Edge, bool]) -> list[Node]:

@@ -22,7 +22,7 @@ from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.dashboard.charts import Mark
-from sa_jobqueue.dashboard.graph import Item, Node, svg
+from sa_jobqueue.dashboard.graph import Node, svg
 from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.dashboard.screens.activity import charts
@@ -327,7 +327,6 @@ def components(context: Context) -> dict[str, Any]:
         "report": SimpleNamespace(missing=["queues"]),
         "minutes": minutes,
         "charts": charts(minutes, since=minutes[0].key, step=minute, marks=[Mark(now - 5 * minute, "mail paused by bob")]),
-        "items": [Item(chain, [Item(dead)])],
         "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
         "settings": settings_of(Limits),
         "algorithms": list(RateAlgorithm),

@@ -59,8 +59,7 @@ def test_the_chain_graph_opens_from_any_job_and_marks_stuck_chains(client: Clien
         # The dead one and those that wait for it, but not what is only pending.
         assert graph.count(" stuck") >= 3
         assert ">pending 1 job</text>" in graph
-        outline = page[page.index('id="outline"') :]
-        assert outline.index("last") < outline.index("middle") < outline.index("dies")
+        assert re.search('aria-label="middle, stuck blocked 1 job, waits for (dies, first|first, dies)"', graph), graph
     assert "3 of them are dead, or wait for one that is" in client.page(f"/queue/chain?id={ids['last']}")
     shown = client.page(f"/queue/job?id={ids['middle']}")
     assert shown.count("Root cause:") == 2  # the one that died, and the one that no worker runs
@@ -319,7 +318,7 @@ def test_overview_and_storage_name_the_job_holding_back_the_xmin_horizon(client:
     assert re.search(r"handler of slow.*, for [\d.]+ s", re.sub("<[^>]*>", "", figure)), figure
 
 
-def test_attempts_show_changes_between_them_and_link_their_traces(engine: Engine, jobs: Jobs) -> None:
+def test_attempts_link_their_traces(engine: Engine, jobs: Jobs) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     job_id = jobs.add(trace_context=f"00-{trace}-b7ad6b7169203331-01")
     at = datetime.now(UTC)
@@ -331,8 +330,6 @@ def test_attempts_show_changes_between_them_and_link_their_traces(engine: Engine
             connection.execute(insert(Job.Attempt).values(row))
     url = "https://traces.example/{trace_id}?span={span_id}"
     page = Client(dashboard(engine, authorize=everyone, trace_url=url)).page(f"/queue/job?id={job_id}")
-    assert "another worker, duration than before" in page
-    assert "the same as before" in page
     links = re.findall(r'href="https://traces.example/([0-9a-f]+)\?span=b7ad6b7169203331" rel="noreferrer"', page)
     assert links == [trace, *(f"{number:032x}" for number in (3, 2, 1))]
     assert "traces.example" not in Client(dashboard(engine, authorize=everyone)).page(f"/queue/job?id={job_id}")
@@ -355,15 +352,11 @@ def test_a_job_shows_its_steps_with_times_and_results(client: Client, engine: En
     assert "wait for approved:7" in page
 
 
-def test_the_url_of_a_list_contains_its_columns_and_page(client: Client, jobs: Jobs) -> None:
+def test_the_url_of_the_next_page_contains_the_filters(client: Client, jobs: Jobs) -> None:
     jobs.add_many(3)
-    page = client.page("/queue/jobs?column=started_at&column=worker&column=chain&limit=2")
-    headings = re.findall('<th scope="col">([^<]*)</th>', page)
-    assert headings == ["Select", "Job", "Started", "Worker", "Chain"]
+    page = client.page("/queue/jobs?queue=default&limit=2")
     (following,) = re.findall(r'href="([^"]+)" rel="next"', page)
-    assert re.findall("column=([a-z_]+)", following) == ["started_at", "worker", "chain"]
-    assert 'name="column" value="type"' in page
-    assert client.get("/queue/jobs?column=input").status_code == 400
+    assert "queue=default&amp;limit=2&amp;after=" in following
 
 
 def test_the_audit_screen_lists_operations_by_actor(client: Client, session: Session, jobs: Jobs) -> None:

@@ -97,7 +97,6 @@ def view_one(context: Context) -> dict[str, Any]:
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
         "picture": graph.svg(shown, drawn, current=chain["id"], label=f"Graph of {len(shown)} chains"),
-        "items": graph.outline(shown, drawn),
         "can_redrive": chain["status"] is JobStatus.DEAD and context.may("redrive_dead_letters"),
         "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
     }

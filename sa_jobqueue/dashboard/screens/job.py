@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final
 
 from sa_jobqueue.dashboard.parameters import ParameterError
@@ -80,7 +79,6 @@ def view(context: Context) -> dict[str, Any]:
             "explanations": list(_explained(context, explanation)),
             "attempts": [(one, context.error(job.type_name, one.error), _trace(context, one.error)) for one in attempts],
             "trace": context.trace(job.trace_context),
-            "changes": _changes(list(attempts)),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
             "recorded": [(one, _result(context, job, one)) for one in list_steps(session, job_id, limit=STEPS, model=model)],
@@ -159,31 +157,6 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
 
 def _trace(context: Context, error: Any) -> str | None:
     return context.trace(error.get("trace_context")) if isinstance(error, dict) else None
-
-
-def _lasted(attempt: Any) -> timedelta | None:
-    return None if attempt.started_at is None else attempt.ended_at - attempt.started_at
-
-
-def _changes(attempts: list[Any]) -> dict[int, str]:
-    """Return what differs between an attempt and the one before it, by its number; they are the newest first."""
-    found = {}
-    for later, earlier in pairwise(attempts):
-        differs = [
-            word
-            for word, one, other in (
-                ("outcome", later.outcome, earlier.outcome),
-                ("error", later.error_fingerprint, earlier.error_fingerprint),
-                ("worker", later.worker_id, earlier.worker_id),
-            )
-            if one != other
-        ]
-        now, before = _lasted(later), _lasted(earlier)
-        # Twice or half as long is another duration; anything is, compared with less than a tenth of a second.
-        if now is not None and before is not None and max(now, before) > max(2 * min(now, before), timedelta(seconds=0.1)):
-            differs.append("duration")
-        found[later.attempt] = f"another {', '.join(differs)} than before" if differs else "the same as before"
-    return found
 
 
 def _steps(job: Any, attempts: list[Any]) -> list[Step]:

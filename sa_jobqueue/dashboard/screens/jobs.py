@@ -22,30 +22,13 @@ from sa_jobqueue.operations.pages import BulkResult, collected
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 COLUMNS: Final = (
-    *("id", "type_name", "queue", "fairness_key", "status", "priority", "attempt", "max_attempts"),
-    *("created_at", "scheduled_at", "started_at", "completed_at", "last_error", "chain_id", "leased_by", "completed_by"),
+    *("id", "type_name", "queue", "fairness_key", "status", "attempt", "max_attempts"),
+    *("scheduled_at", "completed_at", "last_error"),
 )
-SHOWN: Final = {
-    "status": "Status",
-    "type": "Type",
-    "queue": "Queue",
-    "priority": "Priority#",
-    "attempt": "Attempt#",
-    "at": "Due or ended",
-    "error": "Last error",
-    "created_at": "Enqueued",
-    "scheduled_at": "Due",
-    "started_at": "Started",
-    "completed_at": "Ended",
-    "worker": "Worker",
-    "chain": "Chain",
-}
-"""The columns that a user can choose, in their order, with their headings."""
 _SEARCHED: Final = {"type": "type", "queue": "queue", "key": "fairness_key", "id": "id", "chain": "chain"}
 """The filters that a search can name, as in `queue:mail`."""
-_OF_VIEW: Final = frozenset({"order", "limit", "column"})
+_OF_VIEW: Final = frozenset({"order", "limit"})
 """Parameters that change how the jobs are shown, and not which."""
-_DEFAULT: Final = ["status", "type", "queue", "attempt", "at", "error"]
 _OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
 _SCANS: Final = 10
 """Maximum number of scans of `SCAN_LIMIT` jobs in one call of an act on all jobs that match."""
@@ -74,7 +57,6 @@ def view(context: Context) -> dict[str, Any]:
     contains = params.document("input")
     order = params.choice("order", ("newest", "oldest"))
     limit = params.number("limit", low=1, high=200, default=PAGE)
-    shown = _shown(context)
     with context.read() as session:
         now: datetime = session.execute(select(func.now())).scalar_one()
 
@@ -104,7 +86,6 @@ def view(context: Context) -> dict[str, Any]:
         "input": params.text("input"),
         "order": None if order == "newest" else order,
         "limit": None if limit == PAGE else limit,
-        "column": None if shown == _DEFAULT else shown,
     }
     types, queues = context.known()
     return {
@@ -129,9 +110,6 @@ def view(context: Context) -> dict[str, Any]:
         # A short page that goes on: the search stopped at its limit.
         "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
         "is_short": page.next is not None and len(page.items) < limit,
-        "columns": {name: title.removesuffix("#") for name, title in SHOWN.items()},
-        "shown": shown,
-        "shown_titles": [SHOWN[name] for name in shown],
     }
 
 
@@ -187,15 +165,6 @@ def _counts(context: Context) -> dict[str, str]:
     if "running" not in report.missing:
         found["running"] = f"{report.running.running:,}"
     return found
-
-
-def _shown(context: Context) -> list[str]:
-    """Return the columns that a user chose, in their order. Raises: ParameterError."""
-    chosen = context.params.texts("column")
-    for name in chosen:
-        if name not in SHOWN:
-            raise ParameterError("column", f"must be among {', '.join(SHOWN)}")
-    return [name for name in SHOWN if name in (chosen or _DEFAULT)]
 
 
 def _created(job_id: Any) -> datetime | None:
