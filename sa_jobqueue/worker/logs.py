@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.exc import StatementError
 
-from sa_jobqueue import events as worker_events
+from sa_jobqueue import events
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.display.printable import message_of, printable
 from sa_jobqueue.display.redaction import is_redacted, redacted_error
@@ -30,15 +33,90 @@ ATTEMPTS: Final = "attempts"
 """Child logger for the lines about single attempts."""
 MAX_ERROR: Final = 300
 """Maximum length of an error's message."""
-_FREQUENT: Final = {
-    worker_events.JobStarted: logging.DEBUG,
-    worker_events.JobUnblocked: logging.DEBUG,
-    worker_events.StepCompleted: logging.DEBUG,
-    worker_events.JobCompleted: logging.INFO,
-}
-"""Events of every job, and their levels: not even created while their level is off."""
+_FREQUENT: Final = (events.JobStarted, events.JobUnblocked, events.StepCompleted, events.JobCompleted)
+"""Events of every job: not even created while their level is off."""
 _QUOTED: Final = re.compile(r"^(\[parameters: |DETAIL: ).*\n?", re.MULTILINE)
 """Lines of a driver's error that quote values, which may be payloads."""
+
+
+_WORDS: Final[Mapping[int, Mapping[type, str]]] = {
+    logging.DEBUG: {
+        events.JobStarted: "started",
+        events.StepCompleted: "completed step %(step)r in %(ran_seconds).3f s",
+        events.JobUnblocked: "was unblocked",
+    },
+    logging.INFO: {
+        events.JobCompleted: "completed in %(ran_seconds).3f s",
+        events.JobCancelled: "was cancelled by its handler",
+        events.WorkerStarted: "worker %(worker_id)s started queues=%(queues)s concurrency=%(concurrency)d "
+        "handlers=%(handlers)s database=%(database)s schema_version=%(schema_version)d max_connections=%(max_connections)d",
+        events.SettingsChanged: "settings changed worker=%(worker_id)s concurrency=%(concurrency)d "
+        "paused_queues=%(paused_queues)s paused_types=%(paused_types)s",
+        events.PoolerFound: "worker %(worker_id)s is connected through a connection pooler; %(how)s",
+        events.DrainRequested: "worker %(worker_id)s is draining: running jobs may finish",
+        events.WorkerStopped: "worker %(worker_id)s stopped, jobs released: %(released)d",
+        events.ChainsPruned: "pruned %(chains)d chains with %(jobs)d jobs after their retention",
+        events.DeadLettersPruned: "pruned %(dead_letters)d resolved dead letters after their retention",
+        events.ScheduleFired: "schedule %(schedule)s fired for %(times)s",
+    },
+    logging.WARNING: {
+        events.JobRescheduled: "%(ended)s, due again %(due)s",
+        events.AttemptLost: "lost its lease; no result was written",
+        events.JobRescued: "was rescued from worker %(worker_id)s, which died or exceeded its lease",
+        events.SettingsDiffer: "settings of queues differ from those declared in the code, and the database's apply until "
+        "`sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones: %(lines)s",
+        events.SchemaAhead: "worker %(worker_id)s found schema version %(schema_version)d, newer than its own "
+        "(%(known_version)d); upgrade the worker",
+        events.MemoryExceeded: "worker %(worker_id)s uses %(resident).0f MiB, more than its limit of %(limit).0f MiB; "
+        "it drains and stops",
+        events.UnknownTypesPending: "due jobs stay pending, as no worker has a handler for their types: %(job_types)s",
+        events.UnservedQueues: "due jobs stay pending, as no worker serves their queues: %(queues)s",
+        events.SchedulesUndeclared: "schedules are not declared in this code but still fire; delete them if they are "
+        "obsolete: %(schedules)s",
+    },
+    logging.ERROR: {
+        events.JobDied: "died (%(ended)s): %(error)s",
+        events.MiddlewareFailed: "completed, but its middleware failed afterwards: %(error)s",
+        events.HeartbeatFailing: "worker %(worker_id)s had no successful heartbeat for %(silent_seconds).1f s; "
+        "it stops its jobs before other workers rescue them",
+        events.ScheduleBroken: "schedule %(schedule)s cannot fire until its row is corrected: %(reason)s",
+        events.ProviderFailed: "dependency could not be closed: %(error)s",
+        events.SelectorFailed: "selector %(selector)s failed; jobs of queue %(queue)s start in the default order "
+        "until it succeeds: %(error)s",
+        events.WriteQuarantined: "write quarantined statement=%(statement)s subject=%(subject)s failures=%(failures)d "
+        "retry_in=%(delay_seconds).0fs: %(error)s",
+        events.ComponentFailed: "%(component)s failed, restarting in %(delay_seconds).1f s: %(error)s",
+    },
+}
+"""Words of each event, by level; those of an attempt follow `_OF_ATTEMPT`."""
+_LINES: Final = {kind: (level, words) for level, of in _WORDS.items() for kind, words in of.items()}
+_OF_ATTEMPT: Final = "job %(job_id)s (%(job_type)s) attempt %(job_attempt)d "
+_NAMES: Final = {
+    "type_name": "job_type",
+    "attempt": "job_attempt",
+    "name": "step",
+    "key": "step_key",
+    "kind": "step_kind",
+    "type_names": "job_types",
+    "queue_names": "queues",
+    "write": "statement",
+    "version": "schema_version",
+    "known": "known_version",
+}
+"""Fields of records that are not called as those of events."""
+_OUTCOMES: Final = {
+    events.JobStarted: "started",
+    events.JobCompleted: "completed",
+    events.StepCompleted: "step",
+    events.JobUnblocked: "unblocked",
+    events.JobDied: "dead",
+    events.JobCancelled: "cancelled",
+    events.MiddlewareFailed: "completed",
+    events.AttemptLost: "lost",
+    events.JobRescued: "lost",
+}
+_FIELDS: Final = {kind: [one.name for one in fields(kind) if one.name not in {"error", "outcome"}] for kind in _LINES}
+_EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +125,7 @@ class Record:
 
     level: int
     message: str
-    arguments: tuple[Any, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     exception: BaseException | None = None
     traceback: str = ""
@@ -56,18 +134,18 @@ class Record:
     """Of another thread."""
 
 
-def subscribe(events: worker_events.EventBus, logger: logging.Logger | None = None) -> None:
+def subscribe(bus: events.EventBus, logger: logging.Logger | None = None) -> None:
     """Log the events of a worker to `logger`, by default `sa_jobqueue.worker`, where a `Worker` already logs its own.
 
     If the events are already logged there, nothing changes.
     """
     write = _Writer(logger or logging.getLogger(LOGGER_NAME))
-    if events.is_subscribed(write):
+    if bus.is_subscribed(write):
         return
     attempts = write.target.getChild(ATTEMPTS)
-    for kind, level in _FREQUENT.items():
-        events.subscribe(write, kinds=[kind], wanted=partial(attempts.isEnabledFor, level))
-    events.subscribe(write, kinds=worker_events.every_kind() - _FREQUENT.keys())
+    for kind in _FREQUENT:
+        bus.subscribe(write, kinds=[kind], wanted=partial(attempts.isEnabledFor, _LINES[kind][0]))
+    bus.subscribe(write, kinds=[kind for kind in _LINES if kind not in _FREQUENT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +154,8 @@ class _Writer:
 
     target: logging.Logger
 
-    def __call__(self, event: worker_events.Event) -> None:
-        target = self.target.getChild(ATTEMPTS) if isinstance(event, worker_events.AttemptEvent) else self.target
+    def __call__(self, event: events.Event) -> None:
+        target = self.target.getChild(ATTEMPTS) if isinstance(event, events.AttemptEvent) else self.target
         _write(target, type(event).__name__, describe(event))
 
 
@@ -85,11 +163,11 @@ def _write(target: logging.Logger, event: str, record: Record) -> None:
     if not target.isEnabledFor(record.level):
         return
     # Escaped for any formatter: a name or an error's message must not start a second line.
-    arguments = tuple(printable(one) if isinstance(one, str) else one for one in record.arguments)
+    arguments = {name: printable(one) if isinstance(one, str) else one for name, one in record.arguments.items()}
     error = record.exception
     raised = None if error is None else (type(error), error, error.__traceback__)
     written = target.makeRecord(
-        *(target.name, record.level, __file__, 0, record.message, arguments, raised),
+        *(target.name, record.level, __file__, 0, record.message, (arguments,), raised),
         func="describe",
         extra={"event": event} | record.fields,
         sinfo=printable(record.stack, newline="\n") or None,
@@ -106,216 +184,93 @@ def warn_of_blocked_loop(seconds: float, name: str, job: ClaimedJob | None, hand
     """
     what = f"task {name}" if job is None else f"job {job.id} ({name}) attempt {job.attempt}"
     what += f", handler {handler}" if handler else ""
-    fields: dict[str, Any] = {"blocked_seconds": round(seconds, 1), "task": name, "handler": handler}
+    named: dict[str, Any] = {"blocked_seconds": round(seconds, 1), "task": name, "handler": handler}
     if job is not None:
-        fields |= {"job_id": str(job.id), "job_type": name, "job_attempt": job.attempt}
+        named |= {"job_id": str(job.id), "job_type": name, "job_attempt": job.attempt}
     words = (
-        "event loop blocked for over %.1f s by %s; the worker's other async jobs wait: declare the handler with def instead "
-        "of async def, or call what blocks with asyncio.to_thread"
+        "event loop blocked for over %(seconds).1f s by %(what)s; the worker's other async jobs wait: declare the handler "
+        "with def instead of async def, or call what blocks with asyncio.to_thread"
     )
     stack = f"Stack (most recent call last):\n{stack.rstrip()}"
-    record = Record(logging.WARNING, words, (seconds, what), fields, stack=stack)
+    record = Record(logging.WARNING, words, {"seconds": seconds, "what": what}, named, stack=stack)
     _write(logging.getLogger(LOGGER_NAME), "EventLoopBlocked", record)
 
 
-def describe(event: worker_events.Event) -> Record:
-    """Return the log record of an event. Pure."""
-    if isinstance(event, worker_events.AttemptEvent):
-        return _of_attempt(event)
+def describe(event: events.Event) -> Record:
+    """Return the log record of an event: its own fields, and the words of `_LINES` for them. Pure."""
+    level, words = _LINES[type(event)]
+    named = dict(_field(name, getattr(event, name)) for name in _FIELDS[type(event)])
+    shown: dict[str, Any] = {}
+    if isinstance(event, events.AttemptEvent):
+        words = _OF_ATTEMPT + words
+        ended = getattr(event, "outcome", None)
+        named["job_outcome"] = _OUTCOMES[type(event)] if ended is None else ended.value
     match event:
-        case worker_events.WorkerStarted():
-            fields = {
-                "worker_id": event.worker_id,
-                "queues": list(event.queues),
-                "concurrency": event.concurrency,
-                "handlers": list(event.handlers),
-                "database": event.database,
-                "schema_version": event.schema_version,
-                "max_connections": event.max_connections,
-            }
-            words = "worker %s started queues=%s concurrency=%d handlers=%s database=%s schema_version=%d max_connections=%d"
-            return Record(logging.INFO, words, tuple(map(_listed, fields.values())), fields)
-        case worker_events.SettingsChanged():
-            paused = (", ".join(event.paused_queues) or "none", ", ".join(event.paused_types) or "none")
-            fields = {"worker_id": event.worker_id, "concurrency": event.concurrency}
-            more = {"paused_queues": list(event.paused_queues), "paused_types": list(event.paused_types)}
-            words = "settings changed worker=%s concurrency=%d paused_queues=%s paused_types=%s"
-            return Record(logging.INFO, words, (*fields.values(), *paused), fields | more)
-        case worker_events.SettingsDiffer():
-            differences = {
-                queue: {setting: {"database": str(stored), "declared": str(now)} for setting, (stored, now) in of.items()}
-                for queue, of in event.differences.items()
-            }
+        case events.JobRescheduled():
+            level = logging.INFO if event.outcome in _EXPECTED else level
+            shown["ended"] = event.outcome.value.replace("_", " ")
+            shown["due"] = f"at {event.at.isoformat()}" if event.at else f"in {event.delay.total_seconds():.1f} s"
+            words += "" if event.error is None else ": %(error)s"
+        case events.JobDied():
+            shown["ended"] = event.reason.value.replace("_", " ")
+        case events.JobRescued(died=True):
+            level = logging.ERROR
+            words = words.replace(", which died or exceeded its lease", " and died: it was the last attempt")
+        case events.SettingsDiffer():
             lines = [
                 f"{queue} {setting}={stored} (declared: {now})"
                 for queue, of in event.differences.items()
                 for setting, (stored, now) in of.items()
             ]
-            words = (
-                "settings of queues differ from those declared in the code, and the database's apply until"
-                " `sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones: %s"
-            )
-            return Record(
-                logging.WARNING, words, ("; ".join(lines),), {"worker_id": event.worker_id, "differences": differences}
-            )
-        case worker_events.SchemaAhead():
-            fields = {"worker_id": event.worker_id, "schema_version": event.version, "known_version": event.known}
-            words = "worker %s found schema version %d, newer than its own (%d); upgrade the worker"
-            return Record(logging.WARNING, words, tuple(fields.values()), fields)
-        case worker_events.PoolerFound():
-            seconds = event.poll_interval.total_seconds()
-            fields = {"worker_id": event.worker_id, "listens": event.listens, "poll_seconds": seconds}
-            how = "it listens on a separate connection" if event.listens else f"it polls every {seconds:g} s"
-            words = "worker %s is connected through a connection pooler; %s"
-            return Record(logging.INFO, words, (event.worker_id, how), fields)
-        case worker_events.DrainRequested():
-            words = "worker %s is draining: running jobs may finish"
-            return Record(logging.INFO, words, (event.worker_id,), {"worker_id": event.worker_id})
-        case worker_events.WorkerStopped():
-            fields = {"worker_id": event.worker_id, "released": event.released}
-            words = f"worker %s stopped, %d {'job' if event.released == 1 else 'jobs'} released"
-            return Record(logging.INFO, words, tuple(fields.values()), fields)
-        case worker_events.MemoryExceeded():
-            fields = {"worker_id": event.worker_id, "resident_bytes": event.resident_bytes, "limit_bytes": event.limit_bytes}
-            words = "worker %s uses %.0f MiB, more than its limit of %.0f MiB; it drains and stops"
-            sizes = (event.resident_bytes / 2**20, event.limit_bytes / 2**20)
-            return Record(logging.WARNING, words, (event.worker_id, *sizes), fields)
-        case worker_events.HeartbeatFailing():
-            fields = {"worker_id": event.worker_id, "silent_seconds": event.silent.total_seconds()}
-            words = "worker %s had no successful heartbeat for %.1f s; it stops its jobs before other workers rescue them"
-            return Record(logging.ERROR, words, tuple(fields.values()), fields)
-        case worker_events.UnknownTypesPending():
-            words = "due jobs stay pending, as no worker has a handler for their types: %s"
-            return Record(logging.WARNING, words, (", ".join(event.type_names),), {"job_types": list(event.type_names)})
-        case worker_events.UnservedQueues():
-            words = "due jobs stay pending, as no worker serves their queues: %s"
-            return Record(logging.WARNING, words, (", ".join(event.queue_names),), {"queues": list(event.queue_names)})
-        case worker_events.ChainsPruned():
-            fields = {"chains": event.chains, "jobs": event.jobs}
-            words = "pruned %d chains with %d jobs after their retention"
-            return Record(logging.INFO, words, tuple(fields.values()), fields)
-        case worker_events.DeadLettersPruned():
-            words = "pruned %d resolved dead letters after their retention"
-            return Record(logging.INFO, words, (event.dead_letters,), {"dead_letters": event.dead_letters})
-        case worker_events.ScheduleFired() | worker_events.ScheduleBroken() | worker_events.SchedulesUndeclared():
-            return _of_schedule(event)
-        case worker_events.ProviderFailed():
-            words = "dependency could not be closed: %s"
-            return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
-        case worker_events.SelectorFailed():
-            fields = {"worker_id": event.worker_id, "queue": event.queue, "selector": event.selector}
-            words = "selector %s failed; jobs of queue %s start in the default order until it succeeds: %s"
-            shown = None if isinstance(event.error, (DBAPIError, JobQueueError, TimeoutError)) else event.error
-            return Record(logging.ERROR, words, (event.selector, event.queue, error_line(event.error)), fields, shown)
-        case worker_events.WriteQuarantined():
-            fields = {"worker_id": event.worker_id, "statement": event.write.value, "subject": event.subject}
-            fields |= {"sqlstate": event.sqlstate, "failures": event.failures, "delay_seconds": event.delay.total_seconds()}
-            words = "write quarantined statement=%s subject=%s failures=%d retry_in=%.0fs: %s"
-            values = (event.write.value, event.subject, event.failures, event.delay.total_seconds(), error_line(event.error))
-            return Record(logging.ERROR, words, values, fields)
-        case worker_events.ComponentFailed():
-            delay = event.delay.total_seconds()
-            # No traceback: a driver's error quotes the statement's parameters, which may include outputs of jobs.
-            of_driver = isinstance(event.error, StatementError)
-            return Record(
-                logging.ERROR,
-                "%s failed, restarting in %.1f s: %s",
-                (event.component, delay, error_line(event.error)),
-                {"component": event.component, "delay_seconds": delay},
-                None if of_driver else event.error,
-            )
-    return Record(logging.DEBUG, "%s", (type(event).__name__,))
+            shown["lines"] = "; ".join(lines)
+        case events.PoolerFound():
+            polls = f"it polls every {event.poll_interval.total_seconds():g} s"
+            shown["how"] = "it listens on a separate connection" if event.listens else polls
+        case events.MemoryExceeded():
+            shown |= {"resident": event.resident_bytes / 2**20, "limit": event.limit_bytes / 2**20}
+        case events.ScheduleFired():
+            shown["times"] = ", ".join(named["fire_times"]) or "no time"
+            if event.missed_since is not None:
+                level, words = logging.WARNING, f"{words}; times from %(missed_since)s on were skipped"
+    shown |= {name: ", ".join(value) or "none" for name, value in named.items() if isinstance(value, list)}
+    record = Record(level, words, named | shown, named)
+    return _with_error(record, event, event.error) if hasattr(event, "error") else record
 
 
-def _of_schedule(
-    event: worker_events.ScheduleFired | worker_events.ScheduleBroken | worker_events.SchedulesUndeclared,
-) -> Record:
-    match event:
-        case worker_events.SchedulesUndeclared():
-            words = "schedules are not declared in this code but still fire; delete them if they are obsolete: %s"
-            return Record(logging.WARNING, words, (", ".join(event.schedules),), {"schedules": list(event.schedules)})
-        case worker_events.ScheduleBroken():
-            words = "schedule %s cannot fire until its row is corrected: %s"
-            return Record(logging.ERROR, words, (event.schedule, event.reason), {"schedule": event.schedule})
-    fields: dict[str, Any] = {"schedule": event.schedule, "job_ids": [str(job_id) for job_id in event.job_ids]}
-    fields["fire_times"] = [time.isoformat() for time in event.fire_times]
-    times = ", ".join(fields["fire_times"]) or "no time"
-    if event.missed_since is None:
-        return Record(logging.INFO, "schedule %s fired for %s", (event.schedule, times), fields)
-    fields["missed_since"] = since = event.missed_since.isoformat()
-    words = "schedule %s fired for %s; times from %s on were skipped"
-    return Record(logging.WARNING, words, (event.schedule, times, since), fields)
+def _with_error(record: Record, event: Any, error: Any) -> Record:
+    """Add an error: as a line, its type, and its traceback, without values of a statement, which may be payloads."""
+    exception, traceback = None, ""
+    if isinstance(error, BaseException):
+        hidden = is_redacted(getattr(event, "type_name", None))
+        line = _kind(error) if hidden else error_line(error)
+        is_plain = isinstance(event, events.SelectorFailed) and isinstance(error, (JobQueueError, TimeoutError))
+        if not (hidden or is_plain or isinstance(error, StatementError) or isinstance(event, events.WriteQuarantined)):
+            exception = error
+    else:
+        kept = redacted_error(event.type_name, error)
+        line, traceback = error_line(kept), _QUOTED.sub("", _stored(kept, "traceback")).rstrip()
+    named = record.fields | ({} if error is None else {"error_type": _kind(error)})
+    arguments = {**record.arguments, "error": line}
+    return replace(record, arguments=arguments, fields=named, exception=exception, traceback=traceback)
 
 
-def _of_attempt(event: worker_events.AttemptEvent) -> Record:
-    words = "job %s (%s) attempt %d "
-    arguments: tuple[Any, ...] = (event.job_id, event.type_name, event.attempt)
-    fields: dict[str, Any] = {"job_id": str(event.job_id), "job_type": event.type_name, "job_attempt": event.attempt}
-
-    def record(level: int, end: str, *more: Any, outcome: str, **others: Any) -> Record:
-        return Record(level, words + end, arguments + more, fields | {"job_outcome": outcome} | others)
-
-    match event:
-        case worker_events.JobStarted():
-            return record(logging.DEBUG, "started", outcome="started")
-        case worker_events.JobCompleted():
-            seconds = event.ran.total_seconds()
-            return record(logging.INFO, "completed in %.3f s", seconds, outcome="completed", ran_seconds=seconds)
-        case worker_events.JobRescheduled():
-            delay, outcome = event.delay.total_seconds(), event.outcome.value
-            level = logging.INFO if event.outcome in _EXPECTED else logging.WARNING
-            ended = outcome.replace("_", " ")
-            when, due = ("at %s", event.at.isoformat()) if event.at else ("in %.1f s", delay)
-            more: dict[str, Any] = {"due_at": due} if event.at else {"delay_seconds": delay}
-            if event.error is None:
-                return record(level, f"%s, due again {when}", ended, due, outcome=outcome, **more)
-            kind, line = _kind(event.error), _line(event)
-            more["error_type"] = kind
-            written = record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
-            return replace(written, traceback=_traceback(event))
-        case worker_events.StepCompleted():
-            more = {"step": event.name, "step_key": event.key, "step_kind": event.kind.value}
-            line = "completed step %r in %.3f s"
-            return record(logging.DEBUG, line, event.name, event.ran.total_seconds(), outcome="step", **more)
-        case worker_events.JobUnblocked():
-            return record(logging.DEBUG, "was unblocked", outcome="unblocked")
-        case worker_events.JobDied():
-            more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
-            ended = event.reason.value.replace("_", " ")
-            written = record(logging.ERROR, "died (%s): %s", ended, _line(event), outcome="dead", **more)
-            return replace(written, traceback=_traceback(event))
-        case worker_events.JobCancelled():
-            return record(logging.INFO, "was cancelled by its handler", outcome="cancelled")
-        case worker_events.MiddlewareFailed():
-            end = "completed, but its middleware failed afterwards: %s"
-            hidden = is_redacted(event.type_name)
-            line, kind = _kind(event.error) if hidden else error_line(event.error), _kind(event.error)
-            written = record(logging.ERROR, end, line, outcome="completed", error_type=kind)
-            return written if hidden or isinstance(event.error, DBAPIError) else replace(written, exception=event.error)
-        case worker_events.AttemptLost():
-            return record(logging.WARNING, "lost its lease; no result was written", outcome="lost")
-        case worker_events.JobRescued(died=True):
-            end = "was rescued from worker %s and died: it was the last attempt"
-            return record(logging.ERROR, end, event.worker_id, outcome="lost", worker_id=event.worker_id)
-        case worker_events.JobRescued():
-            end = "was rescued from worker %s, which died or exceeded its lease"
-            return record(logging.WARNING, end, event.worker_id, outcome="lost", worker_id=event.worker_id)
-    return record(logging.DEBUG, "%s", type(event).__name__, outcome="unknown")
-
-
-def _listed(value: Any) -> Any:
-    return (", ".join(value) or "none") if isinstance(value, list) else value
-
-
-_EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
-
-
-def _line(event: worker_events.JobRescheduled | worker_events.JobDied) -> str:
-    return error_line(redacted_error(event.type_name, event.error))
-
-
-def _traceback(event: worker_events.JobRescheduled | worker_events.JobDied) -> str:
-    return _QUOTED.sub("", _stored(redacted_error(event.type_name, event.error), "traceback")).rstrip()
+def _field(name: str, value: Any) -> tuple[str, Any]:
+    """Return a field of an event as one of a record, of types that JSON has."""
+    name = _NAMES.get(name, name)
+    match value:
+        case None | int() | float():
+            return name, value
+        case timedelta():
+            return f"{name}_seconds", value.total_seconds()
+        case datetime():
+            return name, value.isoformat()
+        case Enum():
+            return name, value.value
+        case tuple():
+            return name, [_field("", one)[1] for one in value]
+        case Mapping():
+            return name, {key: _field("", one)[1] for key, one in value.items()}
+    return name, str(value)
 
 
 def error_line(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the parts of one run of a worker share: its database, registry, identity, options, events and signals."""
+"""Objects that the parts of one run of a worker share: database, registry, identity, options, events and signals."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_text_lines_of_handlers_begin_with_their_job_and_event_lines_do_not(logg
 def test_every_event_is_a_line_of_json_with_fields(kind: type, logger: logging.Logger) -> None:
     stream = written(logger, JsonFormatter())
     record = logs.describe(CASES[kind][0])
-    logger.log(record.level, record.message, *record.arguments, extra={"event": kind.__name__} | record.fields)
+    logger.log(record.level, record.message, record.arguments, extra={"event": kind.__name__} | record.fields)
     line = json.loads(stream.getvalue())
     assert line["event"] == kind.__name__
     assert record.fields.keys() <= line.keys()
