@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,20 +19,20 @@ from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, Prov
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
 from sa_jobqueue.worker.background.controls import ControlReader, Controls
-from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.background.loop_watch import LoopWatch
-from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
-from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
+from sa_jobqueue.worker.background.vitals import TICK, Phase, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.claim.division import Division
-from sa_jobqueue.worker.component import Component, supervise
+from sa_jobqueue.worker.component import Component, Periodic, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.logs import error_line
+from sa_jobqueue.worker.memory import resident_bytes
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
@@ -68,7 +69,7 @@ class Assembly(Part):
         on_outgrown: Callable[[int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connections, self._sessions, self._signs = connections, sessions, signs
+        self._connections, self._sessions, self._signs, self._on_outgrown = connections, sessions, signs, on_outgrown
         self.can_listen = options.listen and not until_idle and connections.can_listen
         self.engine = connections.engine(POOL)
         # A separate one, so that handlers with many steps do not delay claims and completions; opened by the first step.
@@ -120,14 +121,14 @@ class Assembly(Part):
         scheduler, rescuer = Scheduler(shared), Rescuer(shared, self._unblocker)
         self._loop_watch = LoopWatch(signs, self.executor.job_in)
         self._background: list[Component] = [
-            LeaseGuard(self._heartbeat, interval=options.heartbeat_interval),
-            signs,
+            Periodic("lease guard", self._heartbeat.check, options.heartbeat_interval.total_seconds() / 5),
+            Periodic("vital signs", signs.beat, TICK),
             self._reader,
             rescuer,
             Pruner(shared, idle_for=lambda: self._claimer.idle_for),
             self._completer,
             self._unblocker,
-            *([MemoryGuard(options.max_memory, on_outgrown)] if options.max_memory else []),
+            *([Periodic("memory guard", self._outgrown, 1.0)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
             *([self._listener] if self.can_listen else []),
         ]
@@ -167,6 +168,14 @@ class Assembly(Part):
     def _endangered(self, silent: timedelta) -> None:
         self._events.emit(HeartbeatFailing(self._worker_id, silent))
         self.executor.release_all(CancelReason.DATABASE_LOST)
+
+    def _outgrown(self) -> bool:
+        """Report that this process uses more than `max_memory`, and return whether it does."""
+        held = resident_bytes(os.getpid())
+        is_outgrown = held > (self._options.max_memory or held)
+        if is_outgrown:
+            self._on_outgrown(held)
+        return is_outgrown
 
     async def start(self) -> None:
         """Start child processes, read the settings and send the first heartbeat. Raises: what any of them does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -26,6 +27,20 @@ class Component(ABC):
     @abstractmethod
     async def run(self) -> None:
         """Run until cancelled. The supervisor handles errors: it reports them, waits, and calls this again."""
+
+
+class Periodic(Component):
+    """Calls a function on the loop every few seconds, until it returns True. A crash leaves nothing behind."""
+
+    def __init__(self, name: str, call: Callable[[], object], seconds: float) -> None:
+        self.name, self._call, self._seconds = name, call, seconds
+
+    async def run(self) -> None:
+        """Call it until cancelled, or until it returns True."""
+        while True:
+            if self._call() is True:
+                return
+            await asyncio.sleep(self._seconds)
 
 
 async def supervise(component: Component, events: EventBus, *, restart: Backoff = RESTART) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from dataclasses import replace
@@ -16,11 +15,9 @@ import pytest
 from sa_jobqueue import Job, JobQueue
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Discard, InvalidJobError, IsolatedHandlerError, Snooze
-from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.finish.outcomes import of_error
 from sa_jobqueue.worker.memory import resident_bytes
 from sa_jobqueue.worker.run.isolation.messages import job_of, of_job, of_raise, of_return, packed, result_of, unpacked
-from tests.fixtures.workers import PATIENCE
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = ClaimedJob(
@@ -82,13 +79,6 @@ def test_the_end_that_a_child_decided_is_the_workers() -> None:
         end = of_error(job, raised.value, None)
         # A delay is drawn each time.
         assert replace(end, delay=decided.delay) == decided
-
-
-async def test_the_memory_guard_reports_an_exceeded_limit_once() -> None:
-    held, reported = iter([10, 20, 30, 31]), list[int]()
-    guard = MemoryGuard(20, reported.append, held=lambda: next(held), rest=timedelta(0))
-    await asyncio.wait_for(guard.run(), PATIENCE)
-    assert reported == [30]
 
 
 def test_resident_memory_of_a_process_is_measured_in_bytes() -> None:

@@ -12,8 +12,8 @@ from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.events import EventBus, HeartbeatFailing
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.worker.background.pruner import Pruner
-from sa_jobqueue.worker.component import Component, supervise
-from tests.fixtures.workers import quick, until, working
+from sa_jobqueue.worker.component import Component, Periodic, supervise
+from tests.fixtures.workers import PATIENCE, quick, until, working
 
 
 class Failing(Component):
@@ -71,3 +71,9 @@ async def test_a_failure_that_the_database_cannot_store_stops_no_heartbeat(
         await until(lambda: failure() is not None)
         assert (failure() or "").startswith(f"pruner: {type(error).__name__}: ")
     assert not log.of(HeartbeatFailing)
+
+
+async def test_a_periodic_part_calls_its_function_until_it_returns_true() -> None:
+    answers = iter([None, False, True, False])
+    await asyncio.wait_for(Periodic("memory guard", lambda: next(answers), 0.0).run(), PATIENCE)
+    assert next(answers) is False

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, WorkerOptions
+from sa_jobqueue.worker import assembly
 from sa_jobqueue.worker.background import loop_watch, vitals
 from sa_jobqueue.worker.background.loop_watch import LoopWatch
 from sa_jobqueue.worker.background.vitals import VitalSigns
@@ -47,7 +48,8 @@ def warnings() -> Iterator[Warnings]:
 async def test_a_handler_that_blocks_the_event_loop_is_logged_while_it_blocks(
     is_child: bool, engine: Engine, jobs: Jobs, start: Start, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vitals, "_TICK", 0.02)
+    for module in (vitals, assembly):
+        monkeypatch.setattr(module, "TICK", 0.02)
     monkeypatch.setattr(loop_watch, "LIMIT", 0.1)
     queue = JobQueue()
 

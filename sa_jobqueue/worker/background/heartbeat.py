@@ -5,13 +5,12 @@ Each is a tick: one statement that writes the heartbeat and asks whether there i
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
-from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import FORGOTTEN
 from sa_jobqueue.worker.shared import Identity
 from sa_jobqueue.worker.signals import Answer
@@ -219,7 +217,8 @@ class Heartbeat:
     def check(self) -> None:
         """Report once that the lease is in danger; close the connection of a heartbeat that is not answered.
 
-        Called from the loop, because a heartbeat may hang in its own thread.
+        Called on the loop, because a heartbeat may hang in its own thread. After a pause of the whole process, this first
+        detects the missing heartbeats.
         """
         self._give_up_unanswered()
         silent = self._clock() - self._last
@@ -245,19 +244,8 @@ class Heartbeat:
             self._wake.wait(rest)
 
     def _parameters(self) -> dict[str, Any]:
-        mine = self._identity
-        return {
-            "id": mine.id,
-            "name": mine.name,
-            "host": mine.host,
-            "pid": mine.pid,
-            "version": mine.version,
-            "queues": mine.queues,
-            "job_types": mine.job_types,
-            "concurrency": mine.concurrency,
+        return asdict(self._identity) | {
             "state": self._state.value,
-            "selectors": mine.selectors,
-            "type_slots": mine.type_slots,
             "progress": self._progress() or None,
             "stuck_threads": self._stuck_threads(),
             "failure": self._failure(),
@@ -292,19 +280,3 @@ class Heartbeat:
         if connection is not None:
             connection.invalidate()
             connection.close()
-
-
-class LeaseGuard(Component):
-    """Checks, on the loop, that the thread's heartbeats succeed. Woken by its timer only; restarted after a crash."""
-
-    name = "lease guard"
-
-    def __init__(self, heartbeat: Heartbeat, *, interval: timedelta) -> None:
-        self._heartbeat = heartbeat
-        self._rest = interval.total_seconds() / 5
-
-    async def run(self) -> None:
-        """Check until cancelled. After a pause of the whole process, this first detects the missing heartbeats."""
-        while True:
-            self._heartbeat.check()
-            await asyncio.sleep(self._rest)

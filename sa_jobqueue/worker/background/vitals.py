@@ -6,7 +6,6 @@ worker's fault, and the worker keeps trying. So a component counts as alive as l
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from typing import Final
 
 from sa_jobqueue.worker.background.heartbeat import IDLE_MOST, Heartbeat
 from sa_jobqueue.worker.background.listener import QUIET_SECONDS, Listener
-from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
 
-_TICK: Final = 0.5
+TICK: Final = 0.5
 """Seconds between two updates from the event loop."""
 
 
@@ -72,13 +70,8 @@ class Vitals:
         return causes
 
 
-class VitalSigns(Component):
-    """Provides a worker's vitals, and updates them from its event loop.
-
-    Restarted after a crash, which leaves nothing behind. Woken by its timer only.
-    """
-
-    name = "vital signs"
+class VitalSigns:
+    """Provides a worker's vitals; its event loop records that it runs every `TICK`."""
 
     def __init__(self, options: WorkerOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase = Phase.STARTING
@@ -102,11 +95,9 @@ class VitalSigns(Component):
         self.phase = Phase.STOPPED
         self._last_active = self._heartbeat = self._listener = None
 
-    async def run(self) -> None:
-        """Record the loop's progress until cancelled."""
-        while True:
-            self._last_active = self._clock()
-            await asyncio.sleep(_TICK)
+    def beat(self) -> None:
+        """Record the loop's progress."""
+        self._last_active = self._clock()
 
     @property
     def loop_last_active(self) -> float | None:
@@ -117,14 +108,14 @@ class VitalSigns(Component):
     def loop_silent(self) -> float:
         """The seconds for which the event loop is known not to have run; 0 unless the worker runs. Thread-safe."""
         last_active = self._last_active
-        return 0.0 if last_active is None else max(0.0, self._clock() - last_active - _TICK)
+        return 0.0 if last_active is None else max(0.0, self._clock() - last_active - TICK)
 
     def read(self) -> Vitals:
         """Return the current vitals. Thread-safe."""
         last_active, heartbeat, listener = self._last_active, self._heartbeat, self._listener
         parts = []
         if last_active is not None:
-            parts.append(self._part("event loop", last_active, timedelta(seconds=_TICK)))
+            parts.append(self._part("event loop", last_active, timedelta(seconds=TICK)))
         if heartbeat is not None:
             parts.append(self._part("heartbeat", heartbeat.last_active, self._heartbeat_usual))
         if listener is not None:
