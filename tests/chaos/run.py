@@ -75,18 +75,18 @@ class Result:
     """Attempts whose code still ran when the next attempt's did, and which the fence kept from doing anything."""
 
 
-OnProgress = Callable[[str, float], None]
-"""Called with what happens now, and the share of the run that is done."""
+OnProgress = Callable[[str], None]
+"""Called with what happens now."""
 
 
-def run(options: Options, on_progress: OnProgress = lambda _line, _done: None) -> Result:
+def run(options: Options, on_progress: OnProgress) -> Result:
     """Break things for as long as `options` say, and judge."""
     with open_world(workers=options.workers, timing=options.timing, log_dir=options.log_dir) as world:
         load = Load(world.engine, rate=options.rate, seed=options.seed)
         scene = Scene(world=world, load=load, random=Random(options.seed))
         load.start()
         try:
-            on_progress("starting workers", 0.0)
+            on_progress("starting workers")
             started = world.until(lambda: _workers(world) == options.workers and _completed(world) > 0, _START_PATIENCE)
             if not started:
                 raise SystemExit(f"the workers did not start; their logs are in {world.log_dir}")
@@ -94,7 +94,7 @@ def run(options: Options, on_progress: OnProgress = lambda _line, _done: None) -
             _quiet(options.quiet)
             boundaries.append(world.now())
             injections = _break_things(scene, options, on_progress)
-            on_progress("nothing is broken any more", 1.0)
+            on_progress("nothing is broken any more")
             heal(scene)
             boundaries.append(world.now())
             world.until(lambda: _workers(world) == options.workers, _START_PATIENCE)
@@ -103,7 +103,7 @@ def run(options: Options, on_progress: OnProgress = lambda _line, _done: None) -
             boundaries.append(world.now())
         finally:
             load.stop()
-        on_progress("waiting for every job to end", 1.0)
+        on_progress("waiting for every job to end")
         world.until(lambda: _open(world) == 0, _END_PATIENCE)
         last = {slot.process.pid for slot in world.fleet.slots}
         misbehaved = world.fleet.close()
@@ -141,7 +141,7 @@ def _break_things(scene: Scene, options: Options, on_progress: OnProgress) -> li
         scene.world.until(lambda: _workers(scene.world) >= options.workers - 1, _START_PATIENCE)
         injection = inject(number, fault, scene)
         injections.append(injection)
-        on_progress(f"{number:4d}  {injection.fault}: {injection.detail}", done)
+        on_progress(f"{number:4d}  {injection.fault}: {injection.detail}")
         _quiet(gap)
     return injections
 

@@ -1,1 +1,1 @@
-"""Troubles that an on-call person meets, staged on a real database with real workers: `python -m tests.incidents`."""
+"""Troubles that an on-call person meets, staged on a real database with real workers."""

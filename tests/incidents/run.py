@@ -20,8 +20,6 @@ class Result:
     """An on-call person's view of an incident."""
 
     incident: Incident
-    seconds: float | None
-    """From its beginning to the finding; None if there was none."""
     sentence: str
     fault: str
     """Its errors; empty for none."""
@@ -49,7 +47,7 @@ def storm(server_url: str, logs: Path) -> tuple[list[Result], Sequence[Seen]]:
         results = []
         for one, _, _ in staged:
             found = [seen for seen in findings if _matches(one, seen)]
-            results.append(Result(one, None, found[0].summary if found else "", "" if found else "not found"))
+            results.append(Result(one, found[0].summary if found else "", "" if found else "not found"))
         return results, findings
 
 
@@ -61,9 +59,8 @@ def _judged(world: World, incident: Incident, staged: Staged, began: float) -> R
     deadline = began + incident.threshold + LOOKS
     while not (found := world.matching(incident.says)):
         if time.monotonic() > deadline:
-            return Result(incident, None, "; ".join(one.summary for one in world.findings()), "not found")
+            return Result(incident, "; ".join(one.summary for one in world.findings()), "not found")
         time.sleep(0.25)
-    seconds = time.monotonic() - began
     (seen,) = found[:1]
     others = [one.summary for one in world.findings() if one.severity != "ok" and not _matches(incident, one)]
     fault = []
@@ -77,4 +74,4 @@ def _judged(world: World, incident: Incident, staged: Staged, began: float) -> R
             world.until(lambda: not world.matching(incident.says), f"the end of {seen.summary!r}", PATIENCE)
         except AssertionError as error:
             fault.append(str(error))
-    return Result(incident, seconds, seen.summary, "; ".join(fault))
+    return Result(incident, seen.summary, "; ".join(fault))
