@@ -150,17 +150,11 @@ class UnservedQueues(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChainsPruned(Event):
-    """Chains past their retention were deleted: `chains` of them, with `jobs` jobs."""
+    """Rows past their retention were deleted: `chains` with `jobs` jobs, and resolved `dead_letters`."""
 
     chains: int
     jobs: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLettersPruned(Event):
-    """Resolved dead letters past their retention were deleted: `dead_letters` of them."""
-
-    dead_letters: int
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import click
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import Database, duration_option, instant_option, only, reading
 from sa_jobqueue.cli._output import Columns, counted, print_result
-from sa_jobqueue.operations import AuditFilter, list_audit, prune_audit
+from sa_jobqueue.cli.prune import prune_all
+from sa_jobqueue.operations import AuditFilter, list_audit
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 
 _COLUMNS: Final[Columns] = {
     "at": "done_at",
@@ -47,10 +49,5 @@ def list_(database: Database, /, **given: Any) -> None:
 @reading
 def prune(database: Database, /, *, older_than: timedelta) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
-    total, deleted = 0, 1
-    with database.session() as session:
-        while deleted:
-            deleted = prune_audit(session, older_than, model=database.model)
-            session.commit()
-            total += deleted
+    total = prune_all(database, RetentionRules(default=Retention(audit=older_than)))[1]["audit"]
     print_result({"deleted": total}, f"{counted(total, 'record')} deleted")

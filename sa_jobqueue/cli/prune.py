@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import (
     Database,
@@ -23,11 +22,9 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import counted, print_result, table_of
 from sa_jobqueue.display.progress import ProgressLines
-from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.operations import PruneCursor, prune_dead_letters
+from sa_jobqueue.models import Job
+from sa_jobqueue.operations import PruneCursor
 from sa_jobqueue.operations import prune as prune_page
-from sa_jobqueue.operations.pages import every_page
-from sa_jobqueue.operations.pruning import MAX_SCAN
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import retention
 from sa_jobqueue.types import JobStatus
@@ -52,7 +49,7 @@ def prune(
 
     A chain is kept while a job of a chain that is kept waits or waited for it. Dead chains are deleted only with --status
     dead. Without --older-than, --app is required: the retention of the JobQueue and of the queues' settings applies, as in
-    workers, and resolved dead letters are deleted as well (see `dead-letters prune`).
+    workers, and resolved dead letters and audit records are deleted as well (see `dead-letters prune`).
 
     \b
     Example:
@@ -66,40 +63,37 @@ def prune(
     else:
         rules = _rules(older_than, statuses, types)
     database = Database(parse_url(url), jobs.model if jobs is not None else Job)
+    chains, totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run)
+    kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
+    by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
+    title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
+    title += "would be deleted" if dry_run else "deleted"
+    if totals["dead_letters"]:
+        title += f", and {counted(totals['dead_letters'], 'dead letter')}"
+    if totals["kept"]:
+        title += f"; {counted(totals['kept'], 'chain')} kept for now: other chains refer to them, or their rows are locked"
+    print_result({"dry_run": dry_run} | totals | {"by": by_kind}, table_of(title, ["type", "status", "chains"], kinds))
+
+
+def prune_all(
+    database: Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool = False
+) -> tuple[Counter[tuple[str, JobStatus]], Counter[str]]:
+    """Delete what is past its retention, one page per transaction; return the chains by type and status, and the totals."""
     chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
-    options: dict[str, Any] = {"queue_rows": older_than is None, "dry_run": dry_run, "by": "prune", "model": database.model}
+    options: dict[str, Any] = {"queue_rows": queue_rows, "dry_run": dry_run, "by": "prune", "model": database.model}
     with database.session() as session, ProgressLines("prune") as lines:
-        cursor: PruneCursor | None = PruneCursor(None)
+        cursor: PruneCursor | None = PruneCursor()
         while cursor is not None:
             with session.begin():
                 session.execute(retention.bounded(), {"seconds": _PATIENCE})
                 page = prune_page(session, rules, cursor=cursor, **options)
             chains.update(page.chains)
             totals.update(jobs=page.jobs, kept=page.kept, scanned=page.scanned)
+            totals.update(dead_letters=page.dead_letters, audit=page.audit)
             cursor = page.next
             lines.update(totals["jobs"], step="jobs deleted")
-        is_whole = older_than is None
-        letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model) if is_whole else 0
-    totals.update(chains=chains.total(), dead_letters=letters)
-    kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
-    by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
-    title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
-    title += "would be deleted" if dry_run else "deleted"
-    if letters:
-        title += f", and {counted(letters, 'dead letter')}"
-    if totals["kept"]:
-        title += f"; {counted(totals['kept'], 'chain')} kept for now: other chains refer to them, or their rows are locked"
-    print_result({"dry_run": dry_run} | totals | {"by": by_kind}, table_of(title, ["type", "status", "chains"], kinds))
-
-
-def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: JobClass) -> int:
-    """Delete resolved dead letters, one page per transaction; return how many."""
-    deleted = 0
-    options: dict[str, Any] = {"scan": MAX_SCAN, "dry_run": dry_run, "model": model}
-    for page in every_page(lambda after: prune_dead_letters(session, rules, after=after, **options)):
-        session.commit()
-        deleted += page.dead_letters
-    return deleted
+    totals["chains"] = chains.total()
+    return chains, totals
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:

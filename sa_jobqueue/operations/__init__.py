@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
-from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
+from sa_jobqueue.operations.audit import AuditFilter, list_audit
 from sa_jobqueue.operations.chains import (
     ChainFilter,
     cancel_chains,
@@ -54,7 +54,7 @@ from sa_jobqueue.operations.jobs import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import BulkResult, Page
-from sa_jobqueue.operations.pruning import PruneCursor, Pruned, PrunedDeadLetters, prune, prune_dead_letters
+from sa_jobqueue.operations.pruning import PruneCursor, Pruned, prune
 from sa_jobqueue.operations.queues import (
     QueueStatus,
     SyncedQueues,
@@ -110,7 +110,6 @@ __all__ = [
     "Page",
     "PruneCursor",
     "Pruned",
-    "PrunedDeadLetters",
     "QueueStatus",
     "ScheduleCause",
     "ScheduleExplanation",
@@ -162,8 +161,6 @@ __all__ = [
     "pause_queues",
     "pause_schedules",
     "prune",
-    "prune_audit",
-    "prune_dead_letters",
     "record_job_types",
     "redrive_dead_letters",
     "reschedule_jobs",

@@ -31,12 +31,9 @@ from sa_jobqueue.operations.pages import (
     scanned_page,
 )
 from sa_jobqueue.statements import audit, listings
-from sa_jobqueue.types import LONGEST
 
 RECORDED: Final = 100
 """Maximum number of ids, names or values of one kind in a record."""
-PRUNED: Final = 1000
-"""Records that one call deletes at most."""
 _PAYLOADS: Final = frozenset({"input", "output"})
 _log = logging.getLogger("sa_jobqueue.audit")
 
@@ -80,18 +77,6 @@ def list_audit(
         model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first
     )
     return scanned_page(session, statement, columns=(), limit=limit, scan_limit=scan_limit)
-
-
-def prune_audit(session: Session, older_than: timedelta, *, model: JobClass = Job) -> int:
-    """Delete audit records older than an age, at most 1,000 per call; return how many. Commit and repeat until it returns 0.
-
-    Workers do this if `Retention.audit` is set.
-    `older_than`: minimum age, from zero to 36,500 days.
-    Changes: deletes rows of `job_audit`. Clock: the database's. Locks: these rows.
-    """
-    if not isinstance(older_than, timedelta) or not timedelta(0) <= older_than <= LONGEST:
-        raise InvalidOptionError("older_than", f"must be a timedelta from 0 to {LONGEST.days:,} days, got {older_than!r}")
-    return len(session.execute(audit.prune(model), {"age": older_than, "limit": PRUNED}).all())
 
 
 def check_by(by: str | None) -> None:

@@ -1,12 +1,13 @@
-"""Retention: delete ended chains and resolved dead letters after their retention period, one page of the table per call."""
+"""Retention: delete ended chains, resolved dead letters and audit records past their retention, one page per call."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from sqlalchemy import Select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -15,11 +16,13 @@ from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.chains import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
-from sa_jobqueue.statements import deletion, retention
+from sa_jobqueue.statements import audit, deletion, retention
 from sa_jobqueue.types import JobId, JobStatus
 
+R = TypeVar("R")
+
 SCAN: Final = 500
-"""Jobs that one call looks at."""
+"""Rows that one call looks at."""
 MAX_SCAN: Final = 10_000
 MOST_JOBS: Final = 1000
 """Jobs that one call deletes, about: a chain goes whole. Some 50 ms."""
@@ -29,10 +32,12 @@ _LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
 
 @dataclass(frozen=True, slots=True)
 class PruneCursor:
-    """Position of a walk through the table: pass it to the next call."""
+    """Position of a walk through the tables: pass it to the next call."""
 
-    after: JobId | None
-    """The last job looked at; None before the first."""
+    table: Literal["jobs", "dead_letters", "audit"] = "jobs"
+    """The table that is walked through."""
+    after: JobId | None = None
+    """The last row looked at; None before the first."""
     due: tuple[Any, ...] = ()
     """Chains to look at first: those whose last reference is gone, and those for which the last call had no capacity."""
 
@@ -41,20 +46,22 @@ class PruneCursor:
 class Pruned:
     """Result of one call of `prune`. With `dry_run`, the rows to delete, including chains that are locked now."""
 
-    chains: Mapping[tuple[str, JobStatus], int]
+    chains: Mapping[tuple[str, JobStatus], int] = field(default_factory=dict)
     """Number of deleted chains, by the type of their first job and their status."""
-    jobs: int
+    jobs: int = 0
     """Number of jobs of these chains."""
-    kept: int
+    dead_letters: int = 0
+    """Number of deleted dead letters."""
+    audit: int = 0
+    """Number of deleted audit records."""
+    kept: int = 0
     """Chains past their retention that were kept: a job of another chain refers to them, or they are locked."""
-    scanned: int
-    """How many jobs were looked at."""
-    is_young: bool
-    """Whether all of these were created too recently to be deleted."""
-    next: PruneCursor | None = field(repr=False)
-    """Position of the next call; None at the end of the table."""
+    scanned: int = 0
+    """How many jobs or dead letters were looked at."""
+    next: PruneCursor | None = field(default=None, repr=False)
+    """Position of the next call; None at the end of the last table."""
     refused: Mapping[JobId, Exception] = field(default_factory=dict)
-    """Chains that cannot be deleted, for instance because of a trigger, each with the error. They stay."""
+    """Chains and dead letters that cannot be deleted, for instance because of a trigger, each with the error. They stay."""
 
 
 def prune(
@@ -63,151 +70,78 @@ def prune(
     *,
     cursor: PruneCursor | None = None,
     scan: int = SCAN,
+    to_the_end: bool = True,
     queue_rows: bool = True,
     by: str = "retention",
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
     model: JobClass = Job,
 ) -> Pruned:
-    """Delete whole chains whose retention period has ended, among the next `scan` jobs; return the result and next cursor.
+    """Delete rows past their retention among the next `scan` rows of a table; return the result and the next cursor.
 
-    Commit, then call again with the result's `next` as `cursor`, until that is None. A chain is kept while it is open,
-    while jobs that wait for it have not been unblocked, and while a job of another kept chain waits or waited for it.
-    Unresolved dead letters of deleted chains are dismissed by `by`. Several processes can prune at the same time.
+    Commit, then call again with the result's `next` as `cursor`, until that is None. It walks through the jobs, then through
+    the dead letters, then through the audit. A chain is deleted whole, but kept while it is open, while jobs that wait for
+    it have not been unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of
+    deleted chains are dismissed by `by`. Dead letters are kept while they are unresolved or their job is still dead.
+    Several processes can prune at the same time.
 
-    `rules`: how long chains are kept; with `queue_rows`, the retention in a queue's row overrides them.
-    `excluded`: ids of chains to keep.
-    `scan`: 1 to 10,000.
-    Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
+    `rules`: how long rows are kept; with `queue_rows`, the retention in a queue's row overrides them for chains.
+    `excluded`: ids of chains and dead letters to keep.
+    `scan`: 1 to 10,000. `to_the_end`: without it, a table ends at a page of rows that are all too young.
+    `dry_run`: counts no audit records.
+    Changes: deletes rows of `job`, `job_blocker`, `job_attempt`, `dead_letter` and `job_audit`.
     Clock: the database's.
-    Locks: the jobs of the deleted chains, roots first, each in the order of their ids; locked chains are left for the next
-    run. Needs READ COMMITTED.
+    Locks: the deleted rows; of chains all jobs, roots first, each in the order of their ids. Locked rows are left for the
+    next run. Needs READ COMMITTED.
     """
-    _check_scan(scan)
-    session.flush()
-    if queue_rows:
-        rules = replace(rules, queues={**rules.queues, **_rules_of_queues(session, model)})
-    shortest = rules.shortest
-    if shortest is None:
-        return Pruned(chains={}, jobs=0, kept=0, scanned=0, is_young=True, next=None)
-    given = rules.parameters()
-    cursor = cursor or PruneCursor(None)
-    ids, page = list(cursor.due), None
-    if not ids:
-        page = _read_page(session, model, given, cursor, scan=scan, shortest=shortest)
-        ids = list(page.ids or ())
-    if excluded:
-        ids = [chain_id for chain_id in ids if chain_id not in excluded]
-    taken, later = _fill(session, model, ids)
-    found = _remove(session, model, given, taken, by=by, dry_run=dry_run)
-    due = (*found.freed, *later)
-    after = page.last_id if page is not None and page.scanned else cursor.after
-    is_last = page is not None and page.scanned < scan
-    counts: dict[tuple[str, JobStatus], int] = {}
-    for kind in found.deleted.values():
-        counts[kind] = counts.get(kind, 0) + 1
-    return Pruned(
-        chains=counts,
-        jobs=found.jobs,
-        kept=(len(taken) if page is not None else found.expired) - len(found.deleted),
-        scanned=page.scanned if page is not None else 0,
-        is_young=page is not None and bool(page.is_young),
-        next=None if is_last and not due else PruneCursor(after, due),
-        refused=found.refused,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedDeadLetters:
-    """Result of one call of `prune_dead_letters`. With `dry_run`, the rows to delete."""
-
-    dead_letters: int
-    """Number of deleted dead letters."""
-    scanned: int
-    """How many were looked at."""
-    is_young: bool
-    """Whether all of these died too recently to be deleted."""
-    next: JobId | None = field(repr=False)
-    """Position of the next call; None at the end of the table."""
-    refused: Mapping[JobId, Exception] = field(default_factory=dict)
-    """Dead letters that could not be deleted, for instance because of a trigger, each with the error. They stay."""
-
-
-def prune_dead_letters(
-    session: Session,
-    rules: RetentionRules,
-    *,
-    after: JobId | None = None,
-    scan: int = SCAN,
-    dry_run: bool = False,
-    excluded: Collection[JobId] = (),
-    model: JobClass = Job,
-) -> PrunedDeadLetters:
-    """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
-
-    Commit, then call again with `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and
-    those of jobs that are still dead.
-
-    `rules`: how long they are kept; settings of queues do not apply.
-    `scan`: 1 to 10,000.
-    `excluded`: ids of dead letters to keep.
-    Clock: the database's.
-    Locks: the deleted rows; locked ones are skipped.
-    """
-    _check_scan(scan)
-    shortest = rules.shortest_of_dead_letters
-    if shortest is None:
-        return PrunedDeadLetters(dead_letters=0, scanned=0, is_young=True, next=None)
-    session.flush()
-    given = rules.dead_letter_parameters() | {"shortest": shortest, "excluded": list(excluded)}
-    return _prune_page(session, model, given, after, scan=scan, dry_run=dry_run)
-
-
-def _prune_page(
-    session: Session, model: JobClass, given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
-) -> PrunedDeadLetters:
-    given |= {"scan": scan} | ({} if after is None else {"after": after})
-    try:
-        with session.begin_nested():
-            page = session.execute(retention.dead_letters(model, first=after is None, remove=not dry_run), given).one()
-    except Exception as error:
-        if dry_run or not is_of_a_row(error):
-            raise
-        refused = error
-    else:
-        cursor = None if page.scanned < scan else page.last_id
-        return PrunedDeadLetters(dead_letters=page.deleted, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
-    if scan == 1:
-        page = session.execute(retention.dead_letters(model, first=after is None, remove=False), given).one()
-        return PrunedDeadLetters(
-            dead_letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused}
-        )
-    one = _prune_page(session, model, given, after, scan=scan // 2, dry_run=False)
-    if one.next is None:
-        return one
-    other = _prune_page(session, model, given, one.next, scan=scan - scan // 2, dry_run=False)
-    return PrunedDeadLetters(
-        dead_letters=one.dead_letters + other.dead_letters,
-        scanned=one.scanned + other.scanned,
-        is_young=one.is_young and other.is_young,
-        next=other.next,
-        refused={**one.refused, **other.refused},
-    )
-
-
-@dataclass(slots=True)
-class _Found:
-    deleted: dict[Any, tuple[str, JobStatus]] = field(default_factory=dict)
-    jobs: int = 0
-    freed: list[Any] = field(default_factory=list)
-    expired: int = 0
-    """Of the requested chains, those that were not locked by another transaction."""
-    refused: dict[Any, Exception] = field(default_factory=dict)
-
-
-def _check_scan(scan: int) -> None:
     if not 1 <= scan <= MAX_SCAN:
         raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
+    session.flush()
+    cursor = cursor or PruneCursor()
+    if queue_rows and cursor.table == "jobs":
+        rules = replace(rules, queues={**rules.queues, **_rules_of_queues(session, model)})
+    shortest = rules.shortest
+    following = _first_of(shortest, after=cursor.table)
+    if cursor.table not in shortest:
+        if following is None:
+            return Pruned()
+        cursor, following = following, _first_of(shortest, after=following.table)
+    if cursor.table == "audit":
+        given = {"age": shortest["audit"], "limit": scan}
+        deleted = 0 if dry_run else len(session.execute(audit.prune(model), given).all())
+        return Pruned(audit=deleted, next=cursor if deleted else None)
+    given = rules.parameters() | {"shortest": shortest[cursor.table], "scan": scan}
+    page = retention.expired_chains if cursor.table == "jobs" else retention.expired_dead_letters
+    ids, scanned, after = list(cursor.due), 0, cursor.after
+    if not ids:
+        ids, scanned, after = _read_page(session, page(model, first=after is None), given, cursor, to_the_end=to_the_end)
+    ids = [one for one in ids if one not in excluded]
+    if cursor.table == "dead_letters":
+        deleted, refused = _prune_dead_letters(session, model, ids, dry_run=dry_run)
+        following = following if after is None else replace(cursor, after=after)
+        return Pruned(dead_letters=deleted, scanned=scanned, next=following, refused=refused)
+    taken, later = _fill(session, model, ids)
+    parts, refused = _in_halves(
+        session, list(taken), lambda part: _delete(session, model, given, part, taken, by=by, dry_run=dry_run)
+    )
+    counts: dict[tuple[str, JobStatus], int] = {}
+    for kind in (kind for part in parts for kind in part.kinds):
+        counts[kind] = counts.get(kind, 0) + 1
+    due = (*(chain_id for part in parts for chain_id in part.freed), *later)
+    return Pruned(
+        chains=counts,
+        jobs=sum(part.jobs for part in parts),
+        kept=(sum(part.expired for part in parts) if cursor.due else len(taken)) - sum(counts.values()),
+        scanned=scanned,
+        next=following if after is None and not due else PruneCursor(after=after or cursor.after, due=due),
+        refused=refused,
+    )
+
+
+def _first_of(shortest: Mapping[str, timedelta], *, after: str) -> PruneCursor | None:
+    tables: tuple[Literal["jobs", "dead_letters", "audit"], ...] = ("jobs", "dead_letters", "audit")
+    following = tables[tables.index(after) + 1 :]
+    return next((PruneCursor(table) for table in following if table in shortest), None)
 
 
 def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
@@ -216,13 +150,58 @@ def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
 
 
 def _read_page(
-    session: Session, model: JobClass, given: dict[str, Any], cursor: PruneCursor, *, scan: int, shortest: timedelta
-) -> Any:
-    first = cursor.after is None
-    where = {} if first else {"after": cursor.after}
-    return session.execute(
-        retention.expired_chains(model, first=first), given | where | {"scan": scan, "shortest": shortest}
-    ).one()
+    session: Session, statement: Select[Any], given: dict[str, Any], cursor: PruneCursor, *, to_the_end: bool
+) -> tuple[list[Any], int, Any]:
+    """Return the ids that are due, how many rows were looked at, and the last of them, None at the end of the walk."""
+    page = session.execute(statement, given | ({} if cursor.after is None else {"after": cursor.after})).one()
+    is_last = page.scanned < given["scan"] or (page.is_young and not to_the_end)
+    return list(page.ids or ()), page.scanned, None if is_last else page.last_id
+
+
+def _in_halves(
+    session: Session, ids: Sequence[Any], write: Callable[[Sequence[Any]], R]
+) -> tuple[list[R], dict[Any, Exception]]:
+    """Write rows together; halve them while one is in the way: it is locked, or a row of the application refers to it.
+
+    Shape: what the calls that succeeded returned; the ids that fail alone, but for locked ones, each with its error.
+    """
+    refused: Exception | None = None
+    try:
+        with session.begin_nested():
+            return [write(ids)], {}
+    except ConflictError:
+        pass
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, JobQueueError) and isinstance(error.__cause__, DBAPIError) else error
+        if sqlstate(cause) not in _LOCKED_OUT:
+            if not is_of_a_row(cause):
+                raise
+            refused = cause
+    if len(ids) == 1:
+        return [], {} if refused is None else {ids[0]: refused}
+    done, failed = _in_halves(session, ids[: len(ids) // 2], write)
+    others, others_failed = _in_halves(session, ids[len(ids) // 2 :], write)
+    return done + others, failed | others_failed
+
+
+def _prune_dead_letters(
+    session: Session, model: JobClass, ids: list[Any], *, dry_run: bool
+) -> tuple[int, dict[Any, Exception]]:
+    if dry_run or not ids:
+        return len(ids), {}
+    statement = retention.delete_dead_letters(model)
+    deleted, refused = _in_halves(session, ids, lambda part: len(session.execute(statement, {"ids": list(part)}).all()))
+    return sum(deleted), refused
+
+
+class _Deleted(NamedTuple):
+    kinds: list[tuple[str, JobStatus]]
+    """Of each deleted chain, its type and status."""
+    jobs: int
+    freed: list[Any]
+    """Chains to which these no longer refer."""
+    expired: int
+    """Of the requested chains, those that were not locked by another transaction."""
 
 
 def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:
@@ -241,69 +220,37 @@ def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, 
     return taken, ids[len(taken) :]
 
 
-def _remove(
-    session: Session, model: JobClass, given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
-) -> _Found:
-    """Delete what of some chains may go. A row of the application's that refers to one must not keep the others."""
-    if not taken:
-        return _Found()
-    savepoint = session.begin_nested()
-    refused: Exception | None = None
-    try:
-        with savepoint:
-            return _delete(session, model, given, taken, by=by, dry_run=dry_run)
-    except ConflictError:
-        pass
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, JobQueueError) and isinstance(error.__cause__, DBAPIError) else error
-        if sqlstate(cause) not in _LOCKED_OUT:
-            if not is_of_a_row(cause):
-                raise
-            refused = cause
-    if len(taken) == 1:
-        return _Found(refused={} if refused is None else dict.fromkeys(taken, refused))
-    both = list(taken.items())
-    halves = (dict(both[: len(both) // 2]), dict(both[len(both) // 2 :]))
-    one, other = (_remove(session, model, given, half, by=by, dry_run=dry_run) for half in halves)
-    return _Found(
-        one.deleted | other.deleted,
-        one.jobs + other.jobs,
-        one.freed + other.freed,
-        one.expired + other.expired,
-        one.refused | other.refused,
-    )
-
-
 def _delete(
-    session: Session, model: JobClass, given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
-) -> _Found:
-    asked = given | {"ids": list(taken)}
+    session: Session,
+    model: JobClass,
+    given: dict[str, Any],
+    chain_ids: Sequence[Any],
+    lengths: Mapping[Any, int],
+    *,
+    by: str,
+    dry_run: bool,
+) -> _Deleted:
     kinds: dict[Any, tuple[str, JobStatus]] = {}
     jobs: dict[Any, list[Any]] = {}
-    for row in session.execute(retention.roots(model, lock=not dry_run), asked):
+    for row in session.execute(retention.roots(model, lock=not dry_run), given | {"ids": list(chain_ids)}):
         kinds[row.id] = (row.type_name, JobStatus(row.outcome))
         jobs[row.id] = [row.id]
     if dry_run:
         to_delete = _unreferenced(session, model, kinds)
-        return _Found(
-            {chain_id: kinds[chain_id] for chain_id in to_delete},
-            sum(taken[chain_id] for chain_id in to_delete),
-            [],
-            len(kinds),
-        )
+        return _Deleted([kinds[one] for one in to_delete], sum(lengths[one] for one in to_delete), [], len(kinds))
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
     for row in session.execute(deletion.lock_others(model), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
-    whole = [chain_id for chain_id, own in jobs.items() if len(own) == taken[chain_id]]
+    whole = [chain_id for chain_id, own in jobs.items() if len(own) == lengths[chain_id]]
     to_delete = _unreferenced(session, model, whole)
     if not to_delete:
-        return _Found(expired=len(kinds))
+        return _Deleted([], 0, [], len(kinds))
     job_ids = [job_id for chain_id in to_delete for job_id in jobs[chain_id]]
     freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(to_delete)
     delete_jobs(session, model, job_ids, by=by)
-    return _Found({chain_id: kinds[chain_id] for chain_id in to_delete}, len(job_ids), list(freed), len(kinds))
+    return _Deleted([kinds[one] for one in to_delete], len(job_ids), list(freed), len(kinds))
 
 
 def _unreferenced(session: Session, model: JobClass, chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:

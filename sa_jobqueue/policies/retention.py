@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
@@ -44,12 +44,6 @@ class Retention:
             if not timedelta(0) <= age <= FOREVER:
                 raise InvalidOptionError(f"retention.{option.name}", f"must be from 0 to {FOREVER.days:,} days, got {age}")
 
-    @property
-    def ages(self) -> list[timedelta]:
-        """The ages at which chains are deleted."""
-        given = (self.completed, self.cancelled, self.dead)
-        return [age for age in given if age is not None and age < FOREVER]
-
 
 NO_RETENTION: Final = Retention()
 OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
@@ -68,31 +62,21 @@ class RetentionRules:
     """Rule of each job type with its own, by the name of the type."""
 
     @property
-    def shortest(self) -> timedelta | None:
-        """The shortest age of chains: no chain that ended later can be deleted. None if chains are never deleted."""
-        return min((age for rule in self._every for age in rule.ages), default=None)
-
-    @property
-    def shortest_of_dead_letters(self) -> timedelta | None:
-        """The shortest age of resolved dead letters; None if they are never deleted."""
-        ages = (rule.dead_letters for rule in self._every)
-        return min((age for age in ages if age is not None and age < FOREVER), default=None)
-
-    @property
-    def _every(self) -> tuple[Retention, ...]:
-        return (self.default, *self.queues.values(), *self.types.values())
+    def shortest(self) -> dict[str, timedelta]:
+        """The shortest age in `jobs`, `dead_letters` and `audit`, of those that have any: no younger row can be deleted."""
+        every = (self.default, *self.queues.values(), *self.types.values())
+        given = {
+            "jobs": [getattr(rule, outcome) for rule in every for outcome in OUTCOMES],
+            "dead_letters": [rule.dead_letters for rule in every],
+            "audit": [self.default.audit],
+        }
+        found = {table: [age for age in ages if age is not None and age < FOREVER] for table, ages in given.items()}
+        return {table: min(ages) for table, ages in found.items() if ages}
 
     def parameters(self) -> dict[str, Any]:
         """Return the ages as parameters of `statements.retention`."""
-        return self._named(OUTCOMES)
-
-    def dead_letter_parameters(self) -> dict[str, Any]:
-        """Return the ages of dead letters as parameters of `statements.retention`."""
-        return self._named(["dead_letters"])
-
-    def _named(self, fields_of_rules: Sequence[str]) -> dict[str, Any]:
         given: dict[str, Any] = {"types": list(self.types), "queues": list(self.queues)}
-        for name in fields_of_rules:
+        for name in (*OUTCOMES, "dead_letters"):
             given[f"default_{name}"] = getattr(self.default, name)
             for where, rules in (("queues", self.queues), ("types", self.types)):
                 given[f"{where}_{name}"] = [getattr(rule, name) for rule in rules.values()]

@@ -5,17 +5,17 @@ Which of them others refer to, and taking them out: `statements/deletion.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
+from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
-from sa_jobqueue.statements._parts import array, element, excluded, id_array, id_value, once_a_model, position, table
-
-_ONE: sa.ColumnElement[Any] = sa.literal_column("1")
+from sa_jobqueue.statements._parts import array, element, id_array, id_value, once_a_model, position, table
 
 
 def bounded() -> sa.Select[Any]:
@@ -44,12 +44,6 @@ def of_queues(model: JobClass) -> sa.Select[Any]:
     )
 
 
-_READ = (
-    *("id", "root_id", "type_name", "queue", "status", "chain_status"),
-    *("chain_completed_at", "has_waiters", "created_at"),
-)
-
-
 @once_a_model
 def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
@@ -59,72 +53,61 @@ def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     last of them, whether all were created so lately that none can go, and the chains found, by id; null for none.
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
+    names = ("root_id", "type_name", "queue", "status", "chain_status", "chain_completed_at", "has_waiters")
+    return _page(model, table(model), *names, since="created_at", first=first, due=_expired)
+
+
+@once_a_model
+def expired_dead_letters(model: JobClass, *, first: bool) -> sa.Select[Any]:
+    """Read one page of dead letters, by id, and return those that were resolved long enough ago.
+
+    Parameters, Shape, Clock, Locks: as `expired_chains`. The dead letter of a job that is still dead is not returned.
+    Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
+    """
     job = table(model)
-    page = sa.select(*(job.c[name] for name in _READ)).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
+
+    def due(seen: Any) -> list[sa.ColumnElement[bool]]:
+        # A value, not a join: a plan from the statistics of empty tables would read all jobs.
+        is_dead = (
+            sa.select(sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'"))
+            .where(job.c.id == seen.c.job_id)
+            .scalar_subquery()
+        )
+        return [seen.c.resolved_at < sa.func.now() - _dead_letter_age(seen), is_dead.is_not(sa.true())]
+
+    names = ("job_id", "type_name", "queue", "resolved_at")
+    return _page(model, table(model.DeadLetter), *names, since="died_at", first=first, due=due)
+
+
+def _page(
+    model: JobClass, of: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
+) -> sa.Select[Any]:
+    page = sa.select(*(of.c[name] for name in ("id", *names, since))).order_by(of.c.id)
     if not first:
-        page = page.where(job.c.id > id_value(model, "after"))
-    seen = page.cte("page")
+        page = page.where(of.c.id > id_value(model, "after"))
+    seen = page.limit(sa.bindparam("scan", type_=sa.Integer)).cte("page")
     ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
     return sa.select(
         sa.func.count().label("scanned"),
         # Not max(): PostgreSQL has it for UUIDs since version 18.
         sa.select(seen.c.id).order_by(seen.c.id.desc()).limit(sa.literal_column("1")).scalar_subquery().label("last_id"),
-        sa.func.bool_and(seen.c.created_at >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        sa.func.array_agg(ids).filter(*_expired(seen)).label("ids"),
+        sa.func.bool_and(seen.c[since] >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        sa.func.array_agg(ids).filter(*due(seen)).label("ids"),
     )
 
 
 @once_a_model
-def dead_letters(model: JobClass, *, first: bool, remove: bool) -> sa.Select[Any]:
-    """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
+def delete_dead_letters(model: JobClass) -> ReturningDelete[Any]:
+    """Delete dead letters. Parameters: `ids`. Shape: `(id,)` of each that was deleted, unordered.
 
-    Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
-    `RetentionRules.dead_letter_parameters`; `excluded`, ids of dead letters to keep, empty by default.
-    Shape: one row `(scanned, last_id, is_young, deleted)`, as in `expired_chains`; `deleted` is
-    how many were deleted, or without `remove` would be. The dead letter of a job that is still dead stays.
-    Clock: the database's `now()`. Locks: the deleted rows, until the transaction ends; held ones are skipped.
-    Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
+    Locks: the rows, until the transaction ends; held ones are skipped. Index: the primary key.
     """
-    dead_letter, job = table(model.DeadLetter), table(model)
-    key = id_parameter(model.__jobqueue__)
-    names = ("id", "job_id", "type_name", "queue", "died_at", "resolved_at")
-    page = (
-        sa.select(*(dead_letter.c[name] for name in names))
-        .order_by(dead_letter.c.id)
-        .limit(sa.bindparam("scan", type_=sa.Integer))
+    row = table(model.DeadLetter)
+    free = (
+        sa.select(row.c.id).where(row.c.id == sa.any_(id_array(model, "ids"))).with_for_update(skip_locked=True).cte("free")
     )
-    if not first:
-        page = page.where(dead_letter.c.id > id_value(model, "after"))
-    seen = page.cte("page")
-    # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
-    is_dead = (
-        sa.select(sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'"))
-        .where(job.c.id == seen.c.job_id)
-        .scalar_subquery()
-    )
-    is_over = seen.c.resolved_at < sa.func.now() - _dead_letter_age(seen)
-    due = sa.select(seen.c.id).where(is_over, is_dead.is_not(sa.true()), excluded(seen.c.id, key))
-    if remove:
-        locked = (
-            sa.select(dead_letter.c.id)
-            .where(dead_letter.c.id == sa.any_(_array_of(due, key)))
-            .with_for_update(skip_locked=True)
-        )
-        chosen = sa.select(locked.cte("chosen").c.id)
-        deleted = (
-            sa.delete(dead_letter)
-            .where(dead_letter.c.id == sa.any_(_array_of(chosen, key)))
-            .returning(dead_letter.c.id)
-            .cte("deleted")
-        )
-    else:
-        deleted = due.cte("deleted")
-    return sa.select(
-        sa.func.count().label("scanned"),
-        sa.select(seen.c.id).order_by(seen.c.id.desc()).limit(_ONE).scalar_subquery().label("last_id"),
-        sa.func.bool_and(seen.c.died_at >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        sa.select(sa.func.count()).select_from(deleted).scalar_subquery().label("deleted"),
-    ).select_from(seen)
+    chosen = sa.func.array(sa.select(free.c.id).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
+    return sa.delete(row).where(row.c.id == sa.any_(chosen)).returning(row.c.id)
 
 
 @once_a_model
@@ -171,10 +154,6 @@ def _dead_letter_age(of: Any) -> sa.ColumnElement[Any]:
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
         ages.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, sa.Text()), key)))
     return sa.func.coalesce(*ages, sa.bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
-
-
-def _array_of(chosen: sa.Select[Any], of: Any) -> sa.ColumnElement[Any]:
-    return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 
 
 def _outcome(of: Any) -> sa.ColumnElement[str]:

@@ -55,8 +55,8 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
         events.PoolerFound: "worker %(worker_id)s is connected through a connection pooler; %(how)s",
         events.DrainRequested: "worker %(worker_id)s is draining: running jobs may finish",
         events.WorkerStopped: "worker %(worker_id)s stopped, jobs released: %(released)d",
-        events.ChainsPruned: "pruned %(chains)d chains with %(jobs)d jobs after their retention",
-        events.DeadLettersPruned: "pruned %(dead_letters)d resolved dead letters after their retention",
+        events.ChainsPruned: "pruned %(chains)d chains with %(jobs)d jobs, and %(dead_letters)d resolved dead letters, "
+        "after their retention",
         events.ScheduleFired: "schedule %(schedule)s fired for %(times)s",
     },
     logging.WARNING: {

@@ -53,7 +53,7 @@ def pruning(names: str) -> Callable[[Session, Ids], Steps]:
     def run(session: Session, ids: Ids) -> int:
         session.execute(func.set_config("lock_timeout", "1ms", True).select())  # it waits for no lock
         rules = RetentionRules(queues={queue_of(ids): AT_ONCE})
-        return sum(prune(session, rules, cursor=PruneCursor(None, tuple(ids[name] for name in names))).chains.values())
+        return sum(prune(session, rules, cursor=PruneCursor(due=tuple(ids[name] for name in names))).chains.values())
 
     return by_locks(run)
 

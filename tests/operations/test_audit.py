@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, operations
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
-from sa_jobqueue.operations import AuditFilter, DeadLetterFilter, JobFilter, WorkerFilter, list_audit, prune_audit
-from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.operations import AuditFilter, DeadLetterFilter, JobFilter, WorkerFilter, list_audit
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.jobs import WORKER, Jobs
 
@@ -194,12 +194,13 @@ def test_audit_records_past_retention_are_deleted_oldest_first(session: Session)
         operations.pause_queues(session, ["default"], by="ann")
     oldest = list_audit(session, newest_first=False).items[0].id
     session.execute(update(Job.Audit).where(Job.Audit.id == oldest).values(done_at=func.now() - timedelta(days=91)))
-    assert prune_audit(session, timedelta(days=90)) == 1
-    assert prune_audit(session, timedelta(days=90)) == 0
+    rules = RetentionRules(default=Retention(audit=timedelta(days=90)))
+    assert operations.prune(session, rules, dry_run=True) == operations.Pruned()
+    first = operations.prune(session, rules)
+    assert (first.audit, first.next) == (1, operations.PruneCursor("audit"))
+    assert operations.prune(session, rules, cursor=first.next) == operations.Pruned()
     assert oldest not in {one.id for one in list_audit(session)}
     assert len(list_audit(session).items) == 2
-    with pytest.raises(InvalidOptionError, match="older_than"):
-        prune_audit(session, timedelta(days=-1))
 
 
 DRY: dict[str, Act] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -14,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
-from sa_jobqueue.operations import PruneCursor, Pruned, prune, prune_dead_letters, pruning
+from sa_jobqueue.events import ChainsPruned, EventBus
+from sa_jobqueue.operations import PruneCursor, Pruned, prune, pruning
 from sa_jobqueue.settings import FOREVER, QueueSettings, Retention, RetentionRules
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.chains import continuation, edges, wait_for
@@ -32,7 +33,7 @@ MONTH = RetentionRules(default=Retention(completed=30 * DAY, cancelled=30 * DAY)
 def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[Pruned]:
     """Prune as a worker does, each call a transaction of its own; return what each did."""
     done: list[Pruned] = []
-    cursor: PruneCursor | None = PruneCursor(None)
+    cursor: PruneCursor | None = PruneCursor()
     while cursor is not None:
         with Session(engine) as session, session.begin():
             done.append(prune(session, rules, cursor=cursor, **options))
@@ -105,7 +106,7 @@ def test_a_prune_call_is_bounded_and_the_next_one_continues(
         continuation(jobs, long, index, COMPLETED)
     others = [ended(jobs, engine) for _ in range(4)]
     age(engine, long, 31)
-    assert [one.jobs for one in walk(engine)] == [6, 3, 1, 0]  # a chain is never cut
+    assert [one.jobs for one in walk(engine)] == [6, 3, 1]  # a chain is never cut
     assert jobs.count() == 0
     assert others
 
@@ -192,9 +193,7 @@ async def test_only_a_full_prune_scan_looks_beyond_recent_chains(
     assert set(jobs.statuses()) == set(young)
 
 
-def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(
-    engine: Engine, jobs: Jobs, session: Session
-) -> None:
+def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(engine: Engine, jobs: Jobs) -> None:
     expired = {
         resolved(jobs, engine),
         resolved(jobs, engine, type_name="mail", days=8),
@@ -211,16 +210,11 @@ def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(
         queues={"q": Retention(dead_letters=DAY)},
         types={"mail": Retention(dead_letters=7 * DAY), "kept": Retention(dead_letters=FOREVER)},
     )
-    assert prune_dead_letters(session, rules, dry_run=True).dead_letters == len(expired)
+    assert sum(page.dead_letters for page in walk(engine, rules, dry_run=True)) == len(expired)
     assert dead_letters_of(jobs) == expired | retained
-    pages, after, is_first = [], None, True
-    while is_first or after is not None:
-        pages.append(prune_dead_letters(session, rules, after=after, scan=3))
-        session.commit()
-        after, is_first = pages[-1].next, False
+    pages = walk(engine, replace(rules, default=replace(rules.default, completed=None)), scan=3)
     assert (sum(page.dead_letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
     assert dead_letters_of(jobs) == retained
-    assert prune_dead_letters(session, MONTH).scanned == 0  # there is no setting for dead letters there
     with pytest.raises(InvalidOptionError, match=r"retention\.dead_letters"):
         QueueSettings(name="q", retention=Retention(dead_letters=DAY))
 
@@ -234,9 +228,9 @@ async def test_the_worker_prunes_dead_letters_after_chains_and_skips_locked_ones
     pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(dead_letters=90 * DAY)), events=bus))
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
-        await asyncio.wait_for(pruner.prune_dead_letter_rows(to_the_end=False), PATIENCE)
+        await asyncio.wait_for(pruner.walk(to_the_end=False), PATIENCE)
     assert free not in dead_letters_of(jobs)
     assert dead_letters_of(jobs) == {held}
-    assert events == [DeadLettersPruned(1)]
-    await pruner.prune_dead_letter_rows(to_the_end=False)
+    assert events == [ChainsPruned(0, 0, 1)]
+    await pruner.walk(to_the_end=False)
     assert dead_letters_of(jobs) == set()

@@ -14,7 +14,7 @@ _RULES = RetentionRules(
 ).parameters()
 _DEAD_LETTERS = RetentionRules(
     default=Retention(dead_letters=timedelta(days=90)), types={"mail": Retention(dead_letters=timedelta(days=30))}
-).dead_letter_parameters() | {"scan": 500, "shortest": timedelta(days=30)}
+).parameters() | {"scan": 500, "shortest": timedelta(days=30)}
 _PAGE_OF_CHAINS = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
@@ -34,18 +34,19 @@ RETENTION_CASES = [
     ),
     Case(
         "prune_dead_letters_first",
-        lambda: retention.dead_letters(Job, first=True, remove=False),
+        lambda: retention.expired_dead_letters(Job, first=True),
         PK,
         lambda world: _DEAD_LETTERS,
         examines=500,
     ),
     Case(
         "prune_dead_letters",
-        lambda: retention.dead_letters(Job, first=False, remove=True),
+        lambda: retention.expired_dead_letters(Job, first=False),
         PK,
         lambda world: _DEAD_LETTERS | {"after": NOBODY},
         examines=500,
     ),
+    Case("delete_dead_letters", lambda: retention.delete_dead_letters(Job), PK, lambda world: {"ids": world.pending[:100]}),
     Case(
         "prune_lock_roots",
         lambda: retention.roots(Job, lock=True),

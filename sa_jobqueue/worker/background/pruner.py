@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
-from sa_jobqueue.events import ChainsPruned, DeadLettersPruned
-from sa_jobqueue.operations import PruneCursor, Pruned, PrunedDeadLetters
-from sa_jobqueue.policies.retention import FOREVER
+from sa_jobqueue.events import ChainsPruned
+from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.statements import minutes, retention, steps
 from sa_jobqueue.types import JobId, RefusedWrite
 from sa_jobqueue.worker.component import Component
@@ -37,11 +36,9 @@ _RECORDED: Final = {"transactions": 500_000, "limit": 50_000, "most": 100}
 _EVENTS: Final = 1000
 """Expired events that one statement deletes at most."""
 
-P = TypeVar("P", Pruned, PrunedDeadLetters)
-
 
 class Pruner(Part, Component):
-    """Walks through the jobs by id, then through the dead letters, and deletes expired ones, one page per transaction.
+    """Walks through the jobs by id, then the dead letters and the audit, and deletes expired rows, a page per transaction.
 
     Every worker runs one, less often while it is idle; any number may overlap: rows locked by one are skipped by the others.
     A crash rolls back one page and leaves the rest to the next walk of any worker. Woken by its timer only; after each page
@@ -72,8 +69,6 @@ class Pruner(Part, Component):
             started, began = loop.time(), time.monotonic()
             is_full = started >= self._full_walk_at
             await self.walk(to_the_end=is_full)
-            await self.prune_dead_letter_rows(to_the_end=is_full)
-            await self.walk_audit()
             await self.walk_events()
             await self.record_minutes()
             await self._quarantine.written(RefusedWrite.PRUNE, self._quarantine.lapsed(RefusedWrite.PRUNE, began))
@@ -82,60 +77,27 @@ class Pruner(Part, Component):
                 self._full_walk_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
     async def walk(self, *, to_the_end: bool) -> None:
-        """Walk once through the jobs, and report deletions."""
-        chains = jobs = 0
-        async for page in self._pages(self._prune, to_the_end=to_the_end):
-            chains, jobs = chains + sum(page.chains.values()), jobs + page.jobs
-        if chains:
-            self._events.emit(ChainsPruned(chains, jobs))
+        """Walk once through the tables, one page per transaction, and report deletions."""
+        loop = asyncio.get_running_loop()
+        cursor: PruneCursor | None = PruneCursor()
+        chains = jobs = dead_letters = 0
 
-    async def prune_dead_letter_rows(self, *, to_the_end: bool) -> None:
-        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then."""
-        if self._rules.shortest_of_dead_letters is None:
-            return
-        pages = self._pages(self._prune_dead_letters, to_the_end=to_the_end)
-        dead_letters = sum([page.dead_letters async for page in pages])
-        if dead_letters:
-            self._events.emit(DeadLettersPruned(dead_letters))
-
-    async def _pages(
-        self, prune: Callable[[AsyncSession, Any, frozenset[JobId]], Awaitable[P]], *, to_the_end: bool
-    ) -> AsyncIterator[P]:
-        """Delete page by page, each in one transaction: to the end, or to a page of rows that are too young."""
-        loop, is_last = asyncio.get_running_loop(), False
-        after: Any = None
-
-        async def commit(excluded: frozenset[JobId]) -> P:
+        async def commit(excluded: frozenset[JobId]) -> Pruned:
             async with AsyncSession(self._transactions) as session, session.begin():
-                return await prune(session, after, excluded)
+                await session.execute(retention.bounded(), {"seconds": _PATIENCE})
+                options: dict[str, Any] = {"to_the_end": to_the_end, "excluded": excluded, "model": self._model}
+                return await aio.prune(session, self._rules, cursor=cursor, **options)
 
-        while not is_last:
+        while cursor is not None:
             started = loop.time()
             page = await self._quarantine.page(RefusedWrite.PRUNE, commit)
-            after = page.next
-            is_last = after is None or (page.is_young and not to_the_end and not getattr(after, "due", ()))
-            yield page
-            if not is_last:
+            chains, jobs = chains + sum(page.chains.values()), jobs + page.jobs
+            dead_letters += page.dead_letters
+            cursor = page.next
+            if cursor is not None:
                 await asyncio.sleep(loop.time() - started)
-
-    async def _prune(self, session: AsyncSession, after: PruneCursor | None, excluded: frozenset[JobId]) -> Pruned:
-        await session.execute(retention.bounded(), {"seconds": _PATIENCE})
-        return await aio.prune(session, self._rules, cursor=after, excluded=excluded, model=self._model)
-
-    async def _prune_dead_letters(
-        self, session: AsyncSession, after: JobId | None, excluded: frozenset[JobId]
-    ) -> PrunedDeadLetters:
-        return await aio.prune_dead_letters(session, self._rules, after=after, excluded=excluded, model=self._model)
-
-    async def walk_audit(self) -> None:
-        """Delete the audit's records that are past their retention, the oldest first."""
-        age = self._rules.default.audit
-        if age is None or age >= FOREVER:
-            return
-        deleted = 1
-        while deleted:
-            async with AsyncSession(self._transactions) as session, session.begin():
-                deleted = await aio.prune_audit(session, age, model=self._model)
+        if chains or dead_letters:
+            self._events.emit(ChainsPruned(chains, jobs, dead_letters))
 
     async def walk_events(self) -> None:
         """Delete expired events."""
