@@ -5,6 +5,7 @@ Exit status: 0 success; 1 an error, or a failed check; 2 a usage error.
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import sys
@@ -18,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import __version__
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors import JobQueueError, NotFoundError
 
 _SECTIONS: Final = {
     "Run": {
@@ -66,6 +67,7 @@ _SECTIONS: Final = {
 """The commands by section of the help: the module and attribute in `sa_jobqueue`, and the help line."""
 _COMMANDS: Final = {name: place for section in _SECTIONS.values() for name, (place, _) in section.items()}
 
+_NO_RIGHT: Final = "42501"
 # Up to the last @: a password may contain one that should have been quoted.
 _PASSWORD: Final = re.compile(r"(://[^\s:/'\"]*:)[^\s'\"]*@")
 _PASSWORD_PARAMETER: Final = re.compile(r"((?:ssl)?password=)[^\s&'\"]+")
@@ -115,11 +117,18 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except JobQueueError as error:
-            raise click.ClickException(str(error)) from error
+            field = f"{error.field}: " if isinstance(error, NotFoundError) else ""  # of the operation, not the command
+            raise click.ClickException(str(error).removeprefix(field)) from error
         except DBAPIError as error:
             # Only the first line: the rest quotes the statement with its parameters, which may include payloads.
             reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
+            if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
+                reason += "; sa-jobqueue doctor --role operator lists the missing rights"
             raise click.ClickException(f"database error: {reason}") from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
 
 
 def masked(text: str) -> str:

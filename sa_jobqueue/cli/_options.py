@@ -164,11 +164,20 @@ def one_of(values: Iterable[StrEnum]) -> click.Choice[str]:
     return click.Choice([one.value for one in values])
 
 
-def duration_option(flag: str, words: str, *, default: timedelta | None = None, **more: Any) -> Callable[[F], F]:
+def period(given: Any) -> timedelta:
+    """Parse a duration that is greater than 0. Raises: click.BadParameter."""
+    if found := duration(given):
+        return found
+    raise click.BadParameter("must be greater than 0")
+
+
+def duration_option(
+    flag: str, words: str, *, default: timedelta | None = None, type: Callable[[Any], Any] = duration, **more: Any
+) -> Callable[[F], F]:
     """Return an option whose value is a duration; the help ends with its default."""
     if default is not None:
         words, more["default"] = f"{words}  [default: {write_duration(default)}]", default
-    return click.option(flag, type=duration, metavar="DURATION", help=words, **more)
+    return click.option(flag, type=type, metavar="DURATION", help=words, **more)
 
 
 def instant_option(flag: str, name: str, words: str) -> Callable[[F], F]:
@@ -220,9 +229,11 @@ fairness_key_option: Final = only("--fairness-key", "fairness_keys", "KEY", "wit
 status_option: Final = only("--status", "statuses", None, "with this status", type=one_of(JobStatus))
 chain_option: Final = only("--chain", "chain_ids", "ID", "jobs of this chain")
 heartbeat_timeout_option: Final = duration_option(
-    "--heartbeat-timeout", "Heartbeat timeout of the workers.", default=timedelta(seconds=15)
+    "--heartbeat-timeout", "Heartbeat timeout of the workers.", type=period, default=timedelta(seconds=15)
 )
-window_option: Final = duration_option("--window", "Period that rates are measured over.", default=timedelta(minutes=1))
+window_option: Final = duration_option(
+    "--window", "Period that rates are measured over.", type=period, default=timedelta(minutes=1)
+)
 limit_option: Final = number_option("--limit", "Maximum number of rows.", least=1, most=1000, default=50)
 listen_url_option: Final = click.option(
     "--listen-url",
@@ -330,10 +341,12 @@ def usage_errors() -> Iterator[None]:
     except (InvalidOptionError, InvalidJobError) as error:
         name = error.option if isinstance(error, InvalidOptionError) else error.field
         # Settings that belong together are one object of the library, and options with its name before theirs.
-        names = {name, name.replace("retention.", "retain_"), f"retry_{name}"}
-        for option in click.get_current_context().command.params:
-            if isinstance(option, click.Option) and option.name in names:
-                raise click.UsageError(f"{option.opts[-1]}: {error.reason}") from error
+        names = {name, f"{name}s", name.replace("retention.", "retain_"), f"retry_{name}"}
+        context = click.get_current_context()
+        for param in context.command.params:
+            if param.name in names:
+                shown = param.opts[-1] if isinstance(param, click.Option) else param.make_metavar(context).strip("[.]")
+                raise click.UsageError(f"{shown}: {error.reason}") from error
         raise click.UsageError(str(error)) from error
     except UnknownJobTypeError as error:
         raise click.UsageError(str(error)) from error
@@ -429,7 +442,7 @@ def load_jobs(path: str) -> JobQueue[Any]:
         )
     if not isinstance(found, JobQueue):
         hint = _queues_of(path.partition(":")[0])
-        raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue{hint}")
+        raise click.UsageError(f"{path!r} is of type {type(found).__name__}, not a JobQueue{hint}")
     return found
 
 

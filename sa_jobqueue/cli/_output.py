@@ -37,8 +37,8 @@ _LEAST_WIDTH: Final = 10
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console on the current standard output or standard error, without markup."""
-    is_terminal = sys.stderr.isatty() if stderr else sys.stdout.isatty()
-    return Console(stderr=stderr, width=None if stderr or is_terminal else _PIPED_WIDTH, highlight=False, markup=False)
+    is_cut = stderr or (sys.stdout is not None and sys.stdout.isatty())  # None: it is closed
+    return Console(stderr=stderr, width=None if is_cut else _PIPED_WIDTH, highlight=False, markup=False)
 
 
 def echo(text: Any, *, err: bool = False) -> None:

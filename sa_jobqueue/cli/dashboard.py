@@ -25,6 +25,7 @@ from sa_jobqueue.cli._options import (
     parse_url,
     port_option,
     urls_option,
+    usage_errors,
     user_name,
 )
 from sa_jobqueue.cli._output import echo, print_result
@@ -80,6 +81,10 @@ def dashboard(
     Requires "sa-jobqueue[dashboard]".
     """
     authorize = load_object(authorize_path) if authorize_path else None
+    if authorize is not None and not callable(authorize):
+        raise click.UsageError(f"--authorize: {authorize_path!r} is not a function, but of type {type(authorize).__name__}")
+    if root_path and not root_path.startswith("/"):
+        raise click.UsageError(f"--root-path: must start with /, such as /jobs, got {root_path!r}")
     if authorize is None and not _is_loopback(address):
         raise click.UsageError(f"--address {address} can be reached from other machines: pass --authorize as well")
     model, databases = load_model(app), [parse_url(url) for url in urls or (None,)]
@@ -91,7 +96,8 @@ def dashboard(
             if len(databases) == 1:
                 raise
             echo(f"warning: database {url.database} is not served until this ends: {error}", err=True)
-    made, token = make_app(databases, model, authorize=authorize, **options)
+    with usage_errors():
+        made, token = make_app(databases, model, authorize=authorize, **options)
     with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         for number in (signal.SIGTERM, signal.SIGINT):

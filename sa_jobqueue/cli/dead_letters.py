@@ -29,7 +29,7 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
 from sa_jobqueue.cli.prune import prune_all
 from sa_jobqueue.display.progress import ProgressLines
-from sa_jobqueue.errors import ConflictError, JobQueueError
+from sa_jobqueue.errors import ConflictError
 from sa_jobqueue.operations import (
     BulkResult,
     DeadLetterFilter,
@@ -76,10 +76,6 @@ _GROUPS: Final[Columns] = {
 }
 
 
-class DeadLetterNotFoundError(JobQueueError, LookupError):
-    """The dead letter does not exist."""
-
-
 @click.group("dead-letters")
 def dead_letters() -> None:
     """List, group, redrive, dismiss and prune dead letters."""
@@ -107,7 +103,7 @@ def show(database: Database, /, *, dead_letter_id: str) -> None:
     with database.session() as session:
         found = list_dead_letters(session, where=where, limit=1, model=database.model).items
     if not found:
-        raise DeadLetterNotFoundError(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
+        raise click.ClickException(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
     print_result({"dead_letter": fields}, *record_of(f"dead letter {found[0].id}", fields))
 
@@ -202,7 +198,7 @@ def _resolve(
     document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}
     print_result(document, f"{counted(len(done), noun)} {'would be ' if dry_run else ''}{verb}")
     if unfit:
-        raise DeadLetterNotFoundError("; ".join(unfit))
+        raise click.ClickException("; ".join(unfit))
     for job_id, reason in conflicts.items():
         raise ConflictError(f"{counted(len(conflicts), 'job')} skipped, such as {job_id}: {reason}", "")
 

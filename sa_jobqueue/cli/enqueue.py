@@ -14,6 +14,7 @@ from sa_jobqueue.cli._options import (
     instant_option,
     json_argument,
     json_option,
+    load_model,
     load_object,
     number_option,
     parse_url,
@@ -21,7 +22,7 @@ from sa_jobqueue.cli._options import (
     usage_errors,
 )
 from sa_jobqueue.cli._output import print_result
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import get_job
 from sa_jobqueue.operations.writer import write_one
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -54,16 +55,14 @@ def enqueue(
       sa-jobqueue enqueue send_receipt '{"order_id": 7}' --app shop.jobs:jobs --delay 10m
     """
     given = {name: value for name, value in options.items() if value is not None}
-    found = load_object(app) if app is not None else Job
+    found = load_object(app) if app is not None else None
     with usage_errors():
         if isinstance(found, JobQueue):
             handler = found[type_name]
             decoded = handler.job_type.input.decode(f"payload of {type_name!r}", payload)
             job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **given)
-        elif isinstance(found, type) and issubclass(found, JobMixin):
-            job = found(type_name, payload, delay=delay, at=at, **given)
         else:
-            raise click.UsageError(f"--app: {app!r} is neither a JobQueue nor a Job model")
+            job = load_model(app)(type_name, payload, delay=delay, at=at, **given)
     with Database(parse_url(url), type(job)).session() as session:
         job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue

@@ -28,12 +28,12 @@ _rows.add_list(
 
 
 @events.command()
-@click.argument("name", metavar="NAME")
+@click.argument("event", metavar="NAME")
 @json_argument("payload")
 @duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
 @by_option
 @reading
-def send(database: Database, /, *, name: str, payload: Any, keep: timedelta, by: str) -> None:
+def send(database: Database, /, *, event: str, payload: Any, keep: timedelta, by: str) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
     Jobs that wait for it continue immediately. The first event of a name counts, until it expires.
@@ -43,7 +43,7 @@ def send(database: Database, /, *, name: str, payload: Any, keep: timedelta, by:
       sa-jobqueue events send approved:7 '{"by": "ann"}'
     """
     with database.session() as session:
-        is_first = send_event(session, name, payload, keep=keep, by=by, model=database.model)
+        is_first = send_event(session, event, payload, keep=keep, by=by, model=database.model)
         session.commit()
-    text = f"event {name} sent" if is_first else f"event {name} was sent before and counts; nothing was changed"
-    print_result({"event": name, "is_first": is_first}, text)
+    text = f"event {event} sent" if is_first else f"event {event} was sent before and counts; nothing was changed"
+    print_result({"event": event, "is_first": is_first}, text)

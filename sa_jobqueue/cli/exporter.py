@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from typing import Any, Final
 
 import click
@@ -17,6 +18,7 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.cli._serving import ending
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -58,7 +60,11 @@ def exporter(database: Database, /, *, port: int, address: str, opentelemetry: b
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
     DatabaseCollector(read).register(registry)
-    with serve_metrics(registry, port=port, address=address) as serving:
+    with ExitStack() as stack:
+        try:
+            serving = stack.enter_context(serve_metrics(registry, port=port, address=address))
+        except InvalidOptionError as error:  # as the dashboard: not wrong usage
+            raise click.ClickException(error.reason) from error
         url = f"http://{address}:{serving}/metrics"
         print_result({"url": url}, f"serving metrics on {url}", indent=None)
         ended.wait()

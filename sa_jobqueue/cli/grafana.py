@@ -28,6 +28,14 @@ def grafana(*, folder: Path, force: bool) -> None:
     They use the metrics of `sa-jobqueue exporter` and `sa-jobqueue worker --metrics-port`. If an existing file differs,
     nothing is written without --force.
     """
+    try:
+        written = _write(folder, force=force)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
+    print_result({"written": written}, *written)
+
+
+def _write(folder: Path, *, force: bool) -> list[str]:
     texts = {folder / name: dashboards.read(name) for name in dashboards.NAMES}
     changed = [path for path, text in texts.items() if path.exists() and path.read_text(encoding="utf-8") != text]
     if changed and not force:
@@ -35,5 +43,4 @@ def grafana(*, folder: Path, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    written = [str(path) for path in texts]
-    print_result({"written": written}, *written)
+    return [str(path) for path in texts]

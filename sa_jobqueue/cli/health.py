@@ -22,6 +22,7 @@ from sa_jobqueue.cli._options import (
     duration_option,
     heartbeat_timeout_option,
     json_option,
+    period,
     window_option,
     with_database,
 )
@@ -81,15 +82,17 @@ def _unknown() -> Iterator[None]:
 
 def threshold(given: Any) -> tuple[str, Any]:
     """Parse NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
-    name, _, value = str(given).partition("=")
+    name, equals, value = str(given).partition("=")
     if name not in KINDS:
         raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(KINDS)}")
-    if KINDS[name] is timedelta:
-        return name, duration(value)
+    if not equals:
+        raise click.BadParameter(f"{given!r} must be NAME=VALUE, such as claim_age_warning=30s or saturation=0.9")
     try:
-        return name, KINDS[name](value)
+        return name, duration(value) if KINDS[name] is timedelta else KINDS[name](value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number") from None
+        raise click.BadParameter(f"{name}: {value!r} is not a number") from None
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{name}: {error.message}") from None
 
 
 @click.command(cls=Probe)
@@ -98,7 +101,7 @@ def threshold(given: Any) -> tuple[str, Any]:
 @duration_option("--interval", "Interval of --watch.", default=timedelta(seconds=5))
 @window_option
 @heartbeat_timeout_option
-@duration_option("--timeout", "Timeout of one statement.", default=timedelta(seconds=10))
+@duration_option("--timeout", "Timeout of one statement.", type=period, default=timedelta(seconds=10))
 @click.option(
     "--threshold",
     "given",
@@ -118,8 +121,6 @@ def health(
     Figures that take longer than --timeout are left out and named: a warning.
     Exit status: 0 ok, 1 warning, 2 critical, 3 unknown (could not measure).
     """
-    if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
-        raise click.UsageError("--window and --timeout must be greater than 0")
     engine, thresholds = database.engine(), None
     if given:
         with database.session() as session:

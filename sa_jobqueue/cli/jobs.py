@@ -240,6 +240,8 @@ def priority(
     changed = 0
     options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
     with database.session() as session, ProgressLines("priority") as lines:
+        for one in chosen["ids"]:
+            get_job(session, one, model=model)  # a wrong id is an error, as in the other commands
         for page in every_page(lambda after: set_priority(session, to, after=after, **options)):
             session.commit()
             changed += page.changed

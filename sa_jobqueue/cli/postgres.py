@@ -34,6 +34,10 @@ def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     terminal. Without --data-dir, its data is deleted then.
     """
     ended = ending(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    try:
+        (data_dir or Path()).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"cannot create {data_dir}: {error.strerror}") from error
     with open_server("newest", ServerOptions(data_dir=data_dir, tcp=tcp)) as server:
         print_result({"url": server.url}, server.url, indent=None)
         kept = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"

@@ -347,4 +347,4 @@ def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dic
             return engine, {"async_session_factory": source}
         case sessionmaker() | async_sessionmaker():
             raise click.UsageError(f"{path!r} is a session factory without an engine: bind it to one, or name the engine")
-    raise click.UsageError(f"{path!r} is a {type(source).__name__}, not an engine or a session factory")
+    raise click.UsageError(f"{path!r} is of type {type(source).__name__}, not an engine or a session factory")

@@ -101,26 +101,27 @@ def drain(
     document = {"would_drain" if dry_run else "asked_to_drain": asked} | ({} if left is None else {"still_there": left})
     text = f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain"
     print_result(document, text)
-    for worker_id in left or ():
-        echo(f"worker {worker_id} has not stopped", err=True)
-    if left:
+    unknown = [f"worker {one!r} not found; see sa-jobqueue workers list" for one in filters["ids"] if one not in asked]
+    for line in (complaints := [*(f"worker {one} has not stopped" for one in left or ()), *unknown]):
+        echo(line, err=True)
+    if complaints:
         raise click.exceptions.Exit(1)
 
 
 @workers.command()
 @click.argument("worker_id", metavar="ID")
-@click.argument("number", metavar="[N]", type=int, required=False)
+@click.argument("concurrency", metavar="[N]", type=int, required=False)
 @by_option
 @reading
-def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str) -> None:
+def concurrency(database: Database, /, *, worker_id: str, concurrency: int | None, by: str) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
     with database.session() as session:
-        asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
+        asked = resize_workers(session, concurrency, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
         session.commit()
     if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
-    text = f"requested concurrency of worker {worker_id}: {'its initial value' if number is None else number}"
-    print_result({"worker": worker_id, "concurrency_requested": number}, text)
+    text = f"requested concurrency of worker {worker_id}: {'its initial value' if concurrency is None else concurrency}"
+    print_result({"worker": worker_id, "concurrency_requested": concurrency}, text)
 
 
 def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:

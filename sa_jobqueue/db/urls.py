@@ -14,7 +14,7 @@ from sa_jobqueue.errors import InvalidOptionError
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 """Environment variable with the default URL of the database."""
 
-_EXAMPLE: Final = "postgresql://user:password@host:port/database"
+_EXAMPLE: Final = "postgresql://user@host:port/database"
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _ASYNCPG_ONLY: Final = (
     "async_fallback",

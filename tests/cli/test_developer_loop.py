@@ -70,7 +70,7 @@ def test_enqueue_command_validates_the_payload_with_its_handler(application: Pat
         (["ship", '{"id": "x"}', "--app", "loop_app:jobs"], "id"),
         (["shop", "{}", "--app", "loop_app:jobs"], "'shop'"),
         (["ship", "{", "--app", "loop_app:jobs"], "must be JSON, such as"),
-        (["ship", '{"id": 7}', "--app", "loop_app:Order"], "is neither a JobQueue nor a Job model"),
+        (["ship", '{"id": 7}', "--app", "loop_app:Order"], "is a class, Order, not a JobQueue"),
         (["ship", '{"id": 7}', "--app", "loop_app:jobs", "--priority", "10"], "priority"),
     ):
         refused = call(database_url, *arguments)

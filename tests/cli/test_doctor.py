@@ -180,7 +180,7 @@ jobs = JobQueue()
             APP.format("raise ValueError('cannot use postgresql://shop:secret@db/shop')", ""),
             *("jobs", "error", "ValueError: cannot use postgresql://shop:***@db/shop (", "environment variables"),
         ),
-        ("jobs = 7", "jobs", "error", "is a int, not a JobQueue", "--app"),
+        ("jobs = 7", "jobs", "error", "is of type int, not a JobQueue", "--app"),
     ],
 )
 def test_an_application_that_cannot_be_used_is_found(

@@ -161,14 +161,16 @@ def _check_source(place: str, url: URL | None, app: str | None) -> None:
 @contextmanager
 def _spark_errors() -> Iterator[None]:
     """Report an error of Spark on one line: the library's own error if a task raised one, else the first line."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("sa_jobqueue.")]
-        raise click.ClickException(f"Spark failed: {[*ours, *lines, type(error).__name__][0]}") from error
+        java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+        raise click.ClickException(f"Spark failed: {[*ours, *java, *lines, type(error).__name__][0]}") from error
 
 
 @contextmanager
