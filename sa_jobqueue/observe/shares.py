@@ -20,6 +20,8 @@ LANES: Final = 2000
 SCANNED: Final = 50_000
 """Maximum number of jobs of the window that are counted."""
 _TRANSACTIONS: Final = 500_000
+_FEW: Final = 2
+"""Number of starts, from which a due share counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +39,20 @@ class Share:
     due_share: float | None
     """0 to 1: its weight among the queues, or the keys of its queue, with due jobs; None without due jobs, and where a
     pause, a limit or the lack of a worker decides instead."""
+    of_all: int
+    """Jobs started in all queues, or for a key in its queue."""
     waiting_for: timedelta | None
     """Time since its oldest due job became due; None without due jobs."""
 
     @property
     def is_starving(self) -> bool:
-        """Return whether it has due jobs and got less than half of its due share, while others got more than theirs."""
-        return self.due_share is not None and self.received < self.due_share / 2
+        """Return whether it has due jobs and got less than half of its due share, while others got more than theirs.
+
+        A due share of less than a few jobs shows nothing.
+        """
+        if self.due_share is None or not self.due_share:
+            return False
+        return self.received < self.due_share / 2 and self.of_all * self.due_share >= _FEW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +139,7 @@ def _compared(
             started=count,
             received=count / total if total else 0.0,
             due_share=weights.get((queue, key), 1) / entitled if total and (queue, key) in competing else None,
+            of_all=total,
             waiting_for=waiting_for,
         )
         for (queue, key), (count, waiting_for) in given.items()

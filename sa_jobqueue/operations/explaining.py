@@ -378,13 +378,16 @@ class Explainer:
                 start = "the database is read-only, so that none can work: default_transaction_read_only"
             return Cause.NO_WORKER, f"{since}, and no worker is alive: {start}."
         if not serving:
-            alive = _times(len(self.live), "live worker")
+            serves = f"none of {len(self.live):,} live workers serves"
+            if len(self.live) == 1:
+                serves = "the only live worker does not serve"
             elsewhere = self._elsewhere(job, settings, evidence)
-            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}{elsewhere}."
+            return Cause.QUEUE_UNSERVED, f"{since}, and {serves} queue {job.queue!r}{elsewhere}."
         if not able:
-            workers = f"{_times(len(serving), 'worker')} of {job.queue!r}"
-            unknown = f"{since}, and none of {workers} has a handler for {job.type_name!r}"
-            return Cause.TYPE_UNKNOWN, f"{unknown}{self._elsewhere(job, settings, evidence)}."
+            has = f"none of {len(serving):,} workers of {job.queue!r} has a handler"
+            if len(serving) == 1:
+                has = f"the only worker of {job.queue!r} has no handler"
+            return Cause.TYPE_UNKNOWN, f"{since}, and {has} for {job.type_name!r}{self._elsewhere(job, settings, evidence)}."
         if not ready:
             who = ", ".join(worker.id for worker in able[:_NAMED]) + (" and others" if len(able) > _NAMED else "")
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
@@ -450,7 +453,8 @@ class Explainer:
         """Return in which queue its type is served, and how to move the waiting jobs there, if any worker handles it."""
         recorded = next((kind.queue for kind in settings[-1][2] if isinstance(kind, TypeStatus)), None)
         served = sorted({queue for one in self.live if job.type_name in one.job_types for queue in one.queues})
-        queue = recorded if recorded in served or not served else served[0]
+        # Where several queues serve it, none is the one that was meant.
+        queue = recorded if recorded in served or not served else served[0] if len(served) == 1 else None
         if queue is None or job.queue in (queue, recorded):
             return ""
         is_served = "served" if served else "declared"

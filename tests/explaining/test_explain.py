@@ -67,7 +67,7 @@ def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jo
     workers.add("stranger:1", job_types=["another"])
     found = explain_job(session, job)
     assert found.cause is Cause.TYPE_UNKNOWN
-    assert "none of 1 worker of 'default' has a handler for 'test'" in found.sentence
+    assert "the only worker of 'default' has no handler for 'test'" in found.sentence
     workers.add("leaving:1", state="draining")
     assert explain_job(session, job).cause is Cause.DRAINING
     workers.add("ready:1")

@@ -26,7 +26,7 @@ from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
 from tests.fixtures.workers import wait_until
-from tests.health.problems import CRITICAL, PROBLEMS, WARNING, UnhealthyQueue, committed, staged
+from tests.health.problems import CRITICAL, PROBLEMS, WARNING, UnhealthyQueue, committed, failed_and_retried_later, staged
 
 QUICK = Thresholds(bloat_bytes=100_000)
 
@@ -123,10 +123,36 @@ def test_waiting_jobs_are_found_by_the_cause_of_each_group(engine: Engine, jobs:
     )
     assert re.search(f"{limited}; the longest running is job {running}", found["billing"].summary)
     assert "15 jobs wait" in found["mail"].summary
-    assert "has a handler for 'send_fax'" in found["mail"].summary
+    assert "the only worker of 'mail' has no handler for 'send_fax'" in found["mail"].summary
     assert "100 jobs wait, 89 of them of fairness key 'stark'" in found["imports"].summary
     assert found["texts"].evidence["job_id"] == locked
     assert all(str(one.evidence["job_id"]) in one.advice for one in found.values())
+
+
+def test_many_queues_with_one_kind_of_cause_have_one_finding(engine: Engine, jobs: Jobs) -> None:
+    queues = [f"queue{number}" for number in range(8)]
+    jobs.add_worker(WORKER, queues=queues, concurrency=9)
+    for number, queue in enumerate(queues):
+        jobs.add(queue=queue, due_in=-120 - number)
+    jobs.add(queue=queues[0], type_name="send_fax", due_in=-120)
+    unhandled, ready = sorted(health(engine).findings, key=lambda one: len(one.evidence["queues"]))
+    assert unhandled.evidence["cause"] == "type_unknown"
+    assert (ready.code, ready.evidence["cause"], set(ready.evidence["queues"])) == (Code.CLAIM_AGE, "ready", set(queues))
+    assert "and 3 more: 8 jobs wait. The oldest has been due for 2 min 7 s" in ready.summary
+
+
+def test_jobs_that_are_retried_later_are_a_finding_once_their_type_no_longer_fails(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    failed_and_retried_later(UnhealthyQueue(engine, jobs))
+    failed = jobs.add(JobStatus.COMPLETED, type_name="call_api")
+    attempts: Any = Job.Attempt.__table__
+    with engine.begin() as connection:
+        attempt = {"attempt": 1, "outcome": "failed", "worker_id": WORKER, "error": {"type": "ConnectionError"}}
+        connection.execute(insert(attempts).values(job_id=failed, ended_at=func.now() - timedelta(minutes=9), **attempt))
+    assert health(engine).findings == []
+    with engine.begin() as connection:
+        connection.execute(update(attempts).values(ended_at=func.now() - timedelta(minutes=11)))
+    assert [one.code for one in health(engine).findings] == [Code.RETRY_LATER]
 
 
 def test_what_follows_from_a_dead_worker_is_part_of_its_finding(engine: Engine, jobs: Jobs) -> None:

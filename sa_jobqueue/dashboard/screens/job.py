@@ -144,6 +144,8 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
             return context.url("job-type", name=one.type_name), f"Open job type {one.type_name}"
         case Cause.DEAD:
             return context.url("dead-letters", job=one.job_id, resolved="any"), "Open its dead letter"
+        case Cause.WAITING_FOR_EVENT:
+            return context.url("events", name=one.evidence["event"]), "Open the event, to send it"
         case Cause.WAITING_FOR_ORDERING_KEY:
             return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
         case cause if cause in _OF_WORKERS:

@@ -64,9 +64,11 @@ def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     if isinstance(error, dict) and error.get("message") and error.get("type"):
         kind = str(error["type"])
         summary = summary.replace(f": {kind} (", f": {context.error_line(finding.evidence['type_name'], error)} (", 1)
+    first, dot, rest = summary.partition(". ")
     return {
         "severity": finding.severity,
-        "summary": summary,
+        "headline": first + dot.strip(),
+        "rest": rest,
         "advice": finding.advice,
         "link": link(context, finding),
         "acts": list(acts(context, finding)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, timedelta
@@ -52,7 +53,8 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
 
     for unserved in of(Code.QUEUE_UNSERVED):
         # Jobs that are to be moved to another queue have a finding with that cause.
-        moved = {one.evidence["queue"] for one in of(Code.CLAIM_AGE) if one.evidence["cause"] == "queue_unserved"}
+        late = [one for one in of(Code.CLAIM_AGE) if one.evidence["cause"] == "queue_unserved"]
+        moved = {queue for one in late for queue in one.evidence["queues"]}
         if moved:
             left.remove(unserved)
             queues = [name for name in unserved.evidence["queues"] if name not in moved]
@@ -307,11 +309,17 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
             late.setdefault(("", one.shared) if one.shared else (one.queue, one.cause + one.type_name), []).append(
                 (bad, one)
             )
-    for same in late.values():
+    # However many queues wait for the same kind of cause, one finding names them.
+    kinds = Counter(same[0][1].cause for key, same in late.items() if key[0])
+    together: dict[tuple[str, str], list[tuple[Severity, Waiting]]] = {}
+    for key, same in late.items():
+        cause = same[0][1].cause
+        together.setdefault(("", cause) if key[0] and kinds[cause] > _NAMED else key, []).extend(same)
+    for same in together.values():
         oldest = max((one for _, one in same), key=lambda one: one.waiting_for)
         due = sum(one.due for _, one in same)
         what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
-        queues = [one.queue for _, one in same]
+        queues = list(dict.fromkeys(one.queue for _, one in same))
         where = f"Queue{'s' * (len(queues) > 1)} {_names(queues)}: "
         of_key = oldest.fairness_key and len(queues) == 1
         most = "all" if oldest.due_of_key == due else f"{oldest.due_of_key:,}"
@@ -368,8 +376,10 @@ def _retries(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 
 def _retry_later(of: Health, at: Thresholds) -> Iterator[Finding]:
+    # While attempts still fail, the cause is not gone, and to run the rest now would fail them.
+    failing = {one.type_name for one in of.latest if one.ago < at.claim_age_critical}
     for one in of.retrying:
-        if one.count >= at.retry_minimum and one.type_name != (of.rates.failing or ("",))[0]:
+        if one.count >= at.retry_minimum and one.type_name not in failing:
             why = f": {one.error_type}" if one.error_type else ""
             many = f"At least {_times(one.count, 'job')} of {one.type_name} failed{why}"
             when = " to ".join(dict.fromkeys(map(span, (one.next_in, one.last_in))))
@@ -642,7 +652,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_locks, {"locks"}),
     (_backlog, {"queues", "rates", "workers"}),
     (_retries, {"rates"}),
-    (_retry_later, {"rates", "retrying"}),
+    (_retry_later, {"latest", "retrying"}),
     (_expired, {"rates"}),
     (_running, {"running", "workers"}),
     (_awaited, {"awaited"}),
