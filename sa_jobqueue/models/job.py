@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Final, Generic, TypeAlias, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -75,38 +75,38 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 """With the default backoff a job that keeps failing dies after about four hours, eight at most."""
 
 
-class _Undeclared(NamedTuple):
-    """Options of a job whose type no handler in this process declares; the database fills in None."""
-
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    timeout: timedelta | None = None
-    rate_cost: int | None = None
-    version: int | None = None
-
-
-_UNDECLARED: Final = _Undeclared()
-_NOT_GIVEN: Final = (None,) * 6
+_OPTIONS: Final = ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
+_NOT_GIVEN: Final = (None,) * len(_OPTIONS)
+NEW: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(_OPTIONS),
+    "deduplication_key": None,
+    "chain_index": 0,
+    "status": JobStatus.PENDING,
+    "open_blockers": 0,
+    "attempt": 0,
+}
+"""Columns of a job whose type no handler in this process declares; the database fills in None."""
 _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
 
 
-def check_defaults(
-    type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_cost: int | None
-) -> None:
-    """Check the declarations of a handler for all of its jobs. Raises: InvalidJobError naming the field."""
-    check_name("type_name", type_name)
-    check_name("queue", queue)
-    check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
-    check_number("max_attempts", max_attempts, 1, 2**31 - 1)
-    if rate_cost is not None:
-        check_number("rate_cost", rate_cost, 1, MAX_RATE_COST)
-    if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
-        raise InvalidJobError(
-            "timeout",
-            f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {timeout!r}",
-        )
+_BOUNDS: Final = {
+    "priority": (MIN_PRIORITY, MAX_PRIORITY),
+    "max_attempts": (1, 2**31 - 1),
+    "rate_cost": (1, MAX_RATE_COST),
+    "input_version": (1, 2**31 - 1),
+}
+
+
+def check_option(name: str, value: object) -> None:
+    """Check an option of a job, or of a handler for all of its jobs. Raises: InvalidJobError naming it."""
+    if name == "queue":
+        check_name(name, value)
+    elif name in _BOUNDS:
+        check_number(name, value, *_BOUNDS[name])
+    elif not isinstance(value, timedelta) or not timedelta(0) < value <= LONGEST:
+        reason = f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {value!r}"
+        raise InvalidJobError(name, reason)
 
 
 _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
@@ -317,32 +317,23 @@ class JobMixin(Generic[IdT]):
         handler = columns.pop("_handler", _FIND)
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
-        declared = _UNDECLARED if handler is None else handler.job_type
-        # What is the handler's was checked when that was declared.
-        given = (queue, priority, max_attempts, timeout, rate_cost, input_version)
-        is_checked = handler is not None and given == _NOT_GIVEN
+        # Into what a flush reads, of an object that was never loaded, unless the application validates attributes. Set one
+        # by one, with their history and their events, they are more than half of all that making a job costs.
+        fields: dict[str, Any] = {} if self.__mapper__.validators else self.__dict__
         if handler is None:
+            check_name("type_name", type_name)
+            fields.update(NEW)
             kept = payloads.escaped(input)
             document = payloads.Document(kept, payloads.check_json("input", kept))
-        else:
+        else:  # what is the handler's was checked when that was declared
+            fields.update(handler.job_type.new)
             document, fairness_key = handler.encode(input, input_version, fairness_key)
-        queue = declared.queue if queue is None else queue
-        priority = declared.priority if priority is None else priority
-        max_attempts = declared.max_attempts if max_attempts is None else max_attempts
-        timeout = declared.timeout if timeout is None else timeout
-        rate_cost = declared.rate_cost if rate_cost is None else rate_cost
-        input_version = declared.version if input_version is None else input_version
-        if not is_checked:
-            check_defaults(
-                type_name,
-                DEFAULT_QUEUE if queue is None else queue,
-                priority=0 if priority is None else priority,
-                max_attempts=1 if max_attempts is None else max_attempts,
-                timeout=timeout,
-                rate_cost=rate_cost,
-            )
-            if input_version is not None:
-                check_number("input_version", input_version, 1, 2**31 - 1)
+        given = (queue, priority, max_attempts, timeout, rate_cost, input_version)
+        if given != _NOT_GIVEN:
+            for name, value in zip(_OPTIONS, given, strict=True):
+                if value is not None:
+                    check_option(name, value)
+                    fields[name] = value
         if expires_at is not None:
             check_deadline(expires_at)
             columns["expires_at"] = expires_at
@@ -359,40 +350,23 @@ class JobMixin(Generic[IdT]):
             raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
         if deduplication_key is not None:
             check_text("deduplication_key", deduplication_key)
+            fields["deduplication_key"] = deduplication_key
         if blockers:
             self._blockers = waits(blockers, type(job_id))
         if handler is not None and handler.job_type.blockers is not None:
             handler.check_blockers(self._blockers)
-        fields: dict[str, Any] = {
-            "id": job_id,
-            "type_name": type_name,
-            "input": document.value,
-            "queue": queue,
-            "fairness_key": "" if fairness_key is None else check_fairness_key(fairness_key),
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "timeout": timeout,
-            "rate_cost": rate_cost,
-            "input_version": input_version,
-            "deduplication_key": deduplication_key,
-            "chain_id": job_id,
-            "chain_type_name": type_name,
-            "chain_index": 0,
+        fields["id"] = fields["chain_id"] = job_id
+        fields["type_name"] = fields["chain_type_name"] = type_name
+        fields["input"] = document.value
+        fields["fairness_key"] = "" if fairness_key is None else check_fairness_key(fairness_key)
+        if self._blockers:
             # What waits is never due, also where a writer (`merge`, `bulk_save_objects`) leaves out the blockers, which are
             # no column: without the number of open ones, which the flush counts, the database refuses a blocked job.
-            "status": JobStatus.BLOCKED if self._blockers else JobStatus.PENDING,
-            "open_blockers": 0,
-            "attempt": 0,
-        }
+            fields["status"] = JobStatus.BLOCKED
         super().__init__(**tracing.of_new_chain(columns) | columns)
-        validators = self.__mapper__.validators
-        if validators and not fields.keys().isdisjoint(validators):  # the application's own
+        if fields is not self.__dict__:
             for name, value in fields.items():
                 setattr(self, name, value)
-        else:
-            # What a flush reads, of an object that was never loaded. Attributes one by one, with their history and
-            # their events, are more than half of all that making a job costs.
-            self.__dict__.update(fields)
         self._known_type, self._document = type_name, document
         if handler is not None:
             self._handler = handler

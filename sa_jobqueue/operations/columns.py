@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -15,8 +15,8 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.job import NEW
 from sa_jobqueue.statements._parts import once_a_model, table
-from sa_jobqueue.types import JobStatus
 
 Group = tuple[dict[str, str], list[Any]]
 """The columns that some jobs set, as attribute by column, and those jobs."""
@@ -63,47 +63,27 @@ def _named(attributes: Mapping[str, Any], keys: frozenset[str]) -> dict[str, str
     return {attributes[key].name: key for key in attributes if key in keys}
 
 
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    "queue": None,
-    "fairness_key": "",
-    "priority": None,
-    "max_attempts": None,
-    "timeout": None,
-    "rate_cost": None,
-    "input_version": None,
-    "deduplication_key": None,
-    "chain_index": 0,
-    "status": JobStatus.PENDING,
-    "open_blockers": 0,
-    "attempt": 0,
-    "trace_context": None,
-    "chain_trace_context": None,
-}
+_DEFAULTS: Final[Mapping[str, Any]] = {**NEW, "fairness_key": "", "trace_context": None, "chain_trace_context": None}
 """Values that the database fills in where a row leaves them out; None: it decides by the type."""
 _OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts", "input_version"})
 """Columns in which most calls have one value for all jobs. Sent once, it makes the insert cheaper."""
 
 
-def without_defaults(names: Mapping[str, str], group: Sequence[Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the columns whose values vary among jobs, by name, and the values of those of `_OFTEN_EQUAL` that do not.
+def without_defaults(values: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
+    """Return the `arrays` whose values vary among jobs, and the values of those of `_OFTEN_EQUAL` that do not.
 
     Columns in which all jobs have the database's default are left out, which reduces the cost of an insert by a third.
     """
-    varying: dict[str, str] = {}
+    varying: dict[str, Sequence[Any]] = {}
     equal: dict[str, Any] = {}
-    for (name, key), values in zip(names.items(), _values(names, group), strict=True):
-        if name in _DEFAULTS and values.count(_DEFAULTS[name]) == len(values):
+    for name, column in values.items():
+        if name in _DEFAULTS and column.count(_DEFAULTS[name]) == len(column):
             continue
-        if name in _OFTEN_EQUAL and values.count(values[0]) == len(values):
-            equal[name] = values[0]
+        if name in _OFTEN_EQUAL and column.count(column[0]) == len(column):
+            equal[name] = column[0]
         else:
-            varying[name] = key
+            varying[name] = column
     return varying, equal
-
-
-def _values(names: Mapping[str, str], group: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """Return the values of jobs, a tuple for each column; there are at least two columns."""
-    return zip(*map(itemgetter(*names.values()), map(vars, group)), strict=True)
 
 
 def written_values(job: JobMixin[Any]) -> dict[str, Any]:
@@ -272,7 +252,8 @@ def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect:
     """
     dumps = getattr(dialect, "_json_serializer", None) or json.dumps
     values: dict[str, Sequence[Any]] = {}
-    for (name, key), column in zip(names.items(), _values(names, group), strict=True):
+    read = map(itemgetter(*names.values()), map(vars, group))
+    for (name, key), column in zip(names.items(), zip(*read, strict=True), strict=True):  # of at least two columns
         column_type = table(kind).c[name].type
         given: Sequence[Any] = column
         if name == "input":

@@ -58,10 +58,9 @@ def copy_payloads(
         raise InvalidJobError(
             "fairness_key", "is read from each payload by fairness_by: give one for all, or use enqueue_many"
         )
-    option_names = ("queue", "priority", "max_attempts", "timeout", "rate_cost")
-    own = {name: getattr(kind, name) for name in option_names}
     # Never written: it checks the options, and has the values that all jobs share.
-    template: JobMixin[Any] = model(kind.name, input_version=kind.version, _handler=None, **own | given)
+    own = {name: kind.new[name] for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")}
+    template: JobMixin[Any] = model(kind.name, _handler=None, **own | given)
     connection = queue_connection(session, model)
     require_postgresql(connection.dialect.name)
     announce_count = announce_bulk(session, template)

@@ -184,6 +184,7 @@ def _insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert
     if (due := due_at(delay=job._delay, at=job._at)) is not None:
         expressions["scheduled_at"] = due
     statement = jobs.enqueue_one(type(job), tuple(given), notifies=queue_key is not None)
+    del given["chain_id"], given["chain_type_name"]
     if expressions:
         statement = statement.values(expressions)
     if "input" in given:
@@ -211,9 +212,9 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
             alone = uncarried(kind, names, group)
             _insert_each(connection, list(alone))
             if rest := [job for job in group if job not in alone] if alone else group:
-                varying, equal = without_defaults(names, rest)
-                statement = jobs.enqueue_many(kind, tuple(varying), tuple(equal))
-                connection.execute(statement, arrays(kind, varying, rest, connection.dialect) | equal)
+                varying, equal = without_defaults(arrays(kind, names, rest, connection.dialect))
+                columns = tuple(name for name in varying if name in names)
+                connection.execute(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
     return [job.__dict__["id"] for job in listed]
 
 

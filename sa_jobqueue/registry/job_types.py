@@ -28,6 +28,7 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
     UnreadableInputError,
 )
+from sa_jobqueue.models.job import NEW
 from sa_jobqueue.payloads import Codec, Unreadable
 from sa_jobqueue.payloads.shapes import item_name, name_of
 from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
@@ -170,6 +171,12 @@ class JobType(HandlerOptions):
     """Batching, if its function takes many jobs in one call; `input` and `output` then describe one of them."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
+    new: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    """Columns of a new job to which no option is given."""
+
+    def __post_init__(self) -> None:
+        own = {name: getattr(self, name) for name in NEW if hasattr(self, name)}
+        object.__setattr__(self, "new", {**NEW, **own, "input_version": self.version})
 
     @property
     def name(self) -> str:

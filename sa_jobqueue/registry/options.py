@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
+from sa_jobqueue.models.checks import check_name
+from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_option
 from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import RetryPolicy
@@ -57,14 +58,11 @@ class Options:
 
     def check(self) -> None:
         """Check the options. Raises: InvalidJobError for one of a job, InvalidOptionError for another."""
-        check_defaults(
-            self.type_name,
-            self.queue,
-            priority=self.priority,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            rate_cost=self.rate_cost,
-        )
+        check_name("type_name", self.type_name)
+        for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost"):
+            value = getattr(self, name)
+            if value is not None or name not in {"timeout", "rate_cost"}:
+                check_option(name, value)
         check_fairness_by(self.fairness_by)
         retry: Any = self.retry
         if retry is not None and not callable(retry):

@@ -26,12 +26,13 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 def enqueue_one(model: JobClass, columns: tuple[str, ...], *, notifies: bool) -> sa.Insert:
     """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
 
-    Parameters: each name in `columns`, `input` as JSON text; `due_lane`, its queue, or a fairness key of one
-    (`QueueKey.text`), where it notifies.
+    Parameters: each name in `columns` but `chain_id` and `chain_type_name`, which are those of the job; `input` as JSON
+    text; `due_lane`, its queue, or a fairness key of one (`QueueKey.text`), where it notifies.
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """
     job = table(model)
-    values: dict[str, Any] = {name: sa.bindparam(name, type_=job.c[name].type) for name in columns}
+    of_root = {"chain_id": "id", "chain_type_name": "type_name"}
+    values: dict[str, Any] = {name: sa.bindparam(of_root.get(name, name), type_=job.c[name].type) for name in columns}
     if "input" in values:
         values["input"] = sa.cast(sa.bindparam("input", type_=sa.Text), JSONB)
     if notifies:
