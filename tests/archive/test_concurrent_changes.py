@@ -264,12 +264,13 @@ def lose_file(path: Path) -> None:
     first_file(path, "attempts").unlink()
 
 
-def duplicate_file(path: Path) -> None:
+def duplicate_rows(path: Path) -> None:
     file = first_file(path)
-    file.with_name("part-00001.parquet").write_bytes(file.read_bytes())
+    table = pq.ParquetFile(file).read()
+    pq.write_table(pa.concat_tables([table, table]), file)
 
 
-DAMAGE = [truncate, flip, lose_rows, change_expected_counts, lose_file, duplicate_file]
+DAMAGE = [truncate, flip, lose_rows, change_expected_counts, lose_file, duplicate_rows]
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +59,33 @@ def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
         keys = [tuple(row) for row in frame.select(*dataset.key).collect()]
         assert sorted(keys) == sorted(archived[name])
     footer = pq.read_metadata(min(tmp_path.rglob("jobs/**/*.parquet"))).metadata
-    first = json.loads(footer[b"org.apache.spark.sql.parquet.row.metadata"])["fields"][0]
-    assert first["metadata"] == {"sa_jobqueue.schema_version": str(SCHEMA_VERSION)}
+    assert footer[b"sa_jobqueue.schema_version"] == str(SCHEMA_VERSION).encode()
+
+
+def test_files_of_tasks_that_failed_are_never_shown(
+    spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    from sa_jobqueue.pipeline.spark import archive
+
+    fill(engine)
+    before = in_tables(engine)
+    left_over: list[Path] = []
+
+    def leave(progress: Progress) -> None:
+        """Leave the file of another attempt of a task, before the driver lists the files and after it has died."""
+        if progress.step in {Step.FILES, Step.WRITTEN}:
+            file = min(tmp_path.glob("_run=*/jobs/*/*.parquet"))
+            left_over.append(Path(shutil.copy(file, file.with_name(f"part-{progress.step}.parquet"))))
+        if progress.step is Step.WRITTEN:
+            raise Killed
+
+    with pytest.raises(Killed):
+        archive(spark, tmp_path, before=MONTH, url=database_url, tasks=2, on_progress=leave)
+    report = archive(spark, tmp_path, before=MONTH, url=database_url)
+    assert (report.resumed, report.chains, report.jobs) == (1, 7, 9)
+    assert len(left_over) == 2
+    assert not list(tmp_path.rglob("part-w*.parquet")) + list(tmp_path.rglob("part-f*.parquet")) + list(tmp_path.glob("_*"))
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
 def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
@@ -109,7 +134,7 @@ def test_rows_that_spark_cannot_write_stay_in_the_tables(
             with engine.begin() as connection:
                 connection.execute(text("ALTER TABLE job RENAME COLUMN trace_context TO gone"))
 
-    with pytest.raises(ArchiveError, match="Spark could not write jobs") as caught:
+    with pytest.raises(ArchiveError, match="Spark could not write the files") as caught:
         archive(spark, tmp_path, before=MONTH, url=database_url, on_progress=withdraw)
     assert database_url not in str(caught.value)
     with engine.begin() as connection:

@@ -3,7 +3,7 @@
 Chains move whole, with their jobs, attempts, dead letters and edges, in runs of bounded size. The ledger `archive_run` has a
 row for each, and its state says from where a run goes on after a crash:
 
-- planned: its chains are in `archive_chain`. The engine writes files into a folder that readers pass over, and they are
+- planned: its chains are in `archive_chain`. Files are written into a folder that readers pass over, listed, and
   read back: each row's checksum, which the database computed when the row was read, is computed again. After a crash the
   files and the plan are thrown away.
 - written: the files are complete, and on the disk. They are moved to where readers see them.
@@ -36,7 +36,6 @@ if find_spec("pyarrow") is None:
     raise MissingArchiveExtraError()
 
 from sa_jobqueue.pipeline.archive.archiving import abandon_run, archive, archive_runs, preview
-from sa_jobqueue.pipeline.archive.engines import Engine, PyArrowEngine, Task
 from sa_jobqueue.pipeline.archive.options import (
     ArchiveOptions,
     ArchivePreview,
@@ -57,14 +56,11 @@ __all__ = [
     "ArchivePathError",
     "ArchivePreview",
     "ArchiveReport",
-    "Engine",
     "Held",
     "MissingArchiveExtraError",
     "Month",
     "Progress",
-    "PyArrowEngine",
     "Step",
-    "Task",
     "UnarchivedColumnsError",
     "abandon_run",
     "archive",

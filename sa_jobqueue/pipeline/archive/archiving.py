@@ -16,7 +16,7 @@ from sqlalchemy import Engine as Database
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.pipeline.archive import planning
 from sa_jobqueue.pipeline.archive.connection import check_columns, instant, opened
-from sa_jobqueue.pipeline.archive.engines import Engine, PyArrowEngine
+from sa_jobqueue.pipeline.archive.engines import HERE, Engine
 from sa_jobqueue.pipeline.archive.errors import ArchiveError
 from sa_jobqueue.pipeline.archive.locations import Location
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
@@ -33,7 +33,6 @@ def archive(
     *,
     before: timedelta | datetime,
     model: JobClass = Job,
-    engine: Engine | None = None,
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
 ) -> ArchiveReport:
@@ -45,7 +44,6 @@ def archive(
     `database`: an Engine, or the URL of the database; it uses one connection.
     `path`: a folder, or a URI of a file system that pyarrow has. One set of tables archives to one path.
     `before`: an age, or an aware instant that is not in the future, by the database's clock.
-    `engine`: writes the files; by default pyarrow in this process.
     `options`: those of `ArchiveOptions`.
     `on_progress`: called after each step; an exception stops the archiver.
     Changes: deletes rows of `job`, `job_attempt`, `job_blocker` and `dead_letter`.
@@ -54,14 +52,26 @@ def archive(
     ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the
     archive.
     """
+    given = options or ArchiveOptions()
+    return archive_with(HERE, database, path, before=before, model=model, options=given, on_progress=on_progress)
+
+
+def archive_with(
+    engine: Engine,
+    database: Database | URL | str,
+    path: str | os.PathLike[str],
+    *,
+    before: timedelta | datetime,
+    model: JobClass,
+    options: ArchiveOptions,
+    on_progress: Listener | None,
+) -> ArchiveReport:
+    """Archive as `archive`, the files written by an engine."""
     check_before(before)
     location = Location.of(path)
-    given = options or ArchiveOptions()
-    with opened(database, model, given) as connection:
+    with opened(database, model, options) as connection:
         check_columns(connection, model)
-        archiver = Archiver(
-            connection, model, location, engine=engine or PyArrowEngine(), options=given, listener=on_progress
-        )
+        archiver = Archiver(connection, model, location, engine=engine, options=options, listener=on_progress)
         return archiver.archive(instant(connection, before))
 
 

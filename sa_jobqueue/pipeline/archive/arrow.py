@@ -23,7 +23,7 @@ from sa_jobqueue.pipeline.statements.archived import NULL, SEPARATOR
 _ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of CSV per row group of a file: small row groups compress badly and are slow to read."""
 VERSION_KEY: Final = "sa_jobqueue.schema_version"
-"""In the metadata of every file, or of its first column where Spark wrote it: the version of its schema."""
+"""In the metadata of every file: the version of its schema."""
 
 CHECKSUM: Final = "checksum"
 DAY: Final = "completed_date"

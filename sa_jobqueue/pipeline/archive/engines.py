@@ -1,98 +1,92 @@
-"""Engines that write the files of a run: the protocol, and the engine that needs no JVM."""
+"""The files of a run: written by this process, or by several that share the parts of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-from uuid import UUID
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from sa_jobqueue.db.copy import copy_text
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive.arrow import arrow_schema, copied
 from sa_jobqueue.pipeline.archive.locations import Location
-from sa_jobqueue.pipeline.history import DATASETS, Dataset
-from sa_jobqueue.pipeline.statements import archived
+from sa_jobqueue.pipeline.history import DATASETS, JOBS, Dataset
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Bytes of Arrow data that are buffered before a write, which bounds a writer's memory."""
+Count: TypeAlias = Callable[[int], None]
+"""Called with the number of jobs each time some were written."""
+
+
+class Written(NamedTuple):
+    """A file that was written and closed."""
+
+    dataset: str
+    path: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Input of an engine: all parts of a run, to be written to the run's hidden folders."""
+class Parts:
+    """What a process needs to write parts of a run. Its repr contains no row data."""
 
     run_id: UUID
     """Id of the run, which is `archive_run.id`."""
-    parts: int
+    number: int
     """Number of parts of the run, numbered from 0."""
-    model: JobClass
     location: Location
-    """Folder or file system of the archive."""
-    connection: Connection
-    """The archiver's own connection; an engine leaves it without a transaction."""
-    on_progress: Callable[[int], None]
-    """Called with the number of jobs each time some were written."""
+    queries: dict[str, tuple[bytes, dict[str, Any]]]
+    """The COPY of each dataset and its parameters, so that other processes do not need the application's model."""
 
+    def write(self, connection: Connection, numbers: Iterable[int], count: Count) -> list[Written]:
+        """Write the rows of some parts into a file for each day and dataset, by COPY, a block at a time.
 
-class Engine(Protocol):
-    """Writes the rows of `statements.archived.read` as Parquet files; the archiver reads them back."""
-
-    @property
-    def name(self) -> str:
-        """Path as stored in the ledger."""
-        ...
-
-    def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run; return how many rows of each dataset were read for it.
-
-        Each file lies in `Location.hidden_folder` of its dataset and day, with the columns of `arrow.arrow_schema`. `task`:
-        the run, and where its files go.
+        A process that fails leaves files that nobody reads: the archive shows those that are returned.
         """
-        ...
+        written: list[Written] = []
+        numbers = list(numbers)
+        for name, (query, parameters) in self.queries.items():
+            with _Days(self, DATASETS[name], written) as days:
+                for number in numbers:
+                    read = 0
+                    with connection.begin():
+                        for table in copied(connection, query, parameters | {"part": number}, DATASETS[name]):
+                            days.add(table)
+                            read += table.num_rows
+                    count(read if name == JOBS.name else 0)
+        return written
 
 
-class PyArrowEngine:
-    """Writes in this process: COPY, a block at a time, into one file for each day and dataset."""
+class Engine(NamedTuple):
+    """What writes all files of a run."""
 
-    name: Final = "pyarrow"
+    name: str
+    """Name in the ledger."""
+    write: Callable[[Connection, Parts, Count], list[Written]]
+    """Gets the archiver's own connection, which it leaves without a transaction."""
 
-    def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run; return the number of rows of each dataset, as `Engine.write`."""
-        return {dataset.name: _write(task, dataset) for dataset in DATASETS.values()}
 
-
-def _write(task: Task, dataset: Dataset) -> int:
-    rows = 0
-    with _Days(task, dataset) as days:
-        for part in range(task.parts):
-            read = 0
-            with task.connection.begin():
-                query, parameters = copy_text(archived.read(task.model, dataset, task.run_id, part))
-                for table in copied(task.connection, query, parameters, dataset):
-                    days.add(table)
-                    read += table.num_rows
-            rows += read
-            task.on_progress(read if dataset.name == "jobs" else 0)
-    return rows
+HERE: Final = Engine("pyarrow", lambda connection, parts, count: parts.write(connection, range(parts.number), count))
+"""Writes in this process."""
 
 
 class _Days:
     """Puts rows, which come day by day, into a file for each day."""
 
-    def __init__(self, task: Task, dataset: Dataset) -> None:
-        self._task = task
+    def __init__(self, parts: Parts, dataset: Dataset, written: list[Written]) -> None:
+        self._parts = parts
         self._dataset = dataset
+        self._written = written
         self._schema = arrow_schema(dataset)
         self._day = ""
         self._waiting: list[Any] = []
         self._file: Any = None
         self._path = ""
+        self._rows = 0
 
     def __enter__(self) -> _Days:
         return self
@@ -118,20 +112,23 @@ class _Days:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        location = self._task.location
+        location = self._parts.location
         if self._file is None:
-            folder = location.hidden_folder(self._task.run_id, self._dataset, self._day)
+            folder = location.hidden_folder(self._parts.run_id, self._dataset, self._day)
             location.files.create_dir(folder, recursive=True)
-            self._path = f"{folder}/part-00000.parquet"
+            self._path = f"{folder}/part-{uuid4()}.parquet"
             self._file = parquet_writer(location, self._path, self._schema)
-        self._file.write_table(pa.concat_tables(self._waiting).combine_chunks())
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        self._file.write_table(table)
+        self._rows += table.num_rows
         self._waiting = []
 
     def _end(self) -> None:
         self._flush()
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._written.append(Written(self._dataset.name, self._path, self._rows))
+            self._file, self._rows = None, 0
 
 
 def parquet_writer(location: Location, path: str, schema: Any) -> Any:

@@ -9,9 +9,10 @@ Readers of Parquet folders pass over names that begin with an underscore. A file
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -29,6 +30,8 @@ from sa_jobqueue.pipeline.history import DATASETS, Dataset
 
 FILES: Final = "part-*.parquet"
 """Names of the files that engines write."""
+_LIST: Final = "_files.json"
+"""In the hidden folder of a run: the names of its files, once they are complete."""
 _PLACE: Final = re.compile(rf"/{DAY}=[^/]+/run=[0-9a-f-]{{36}}/part-[^/]+\.parquet$")
 
 
@@ -103,12 +106,25 @@ class Location:
         """Return the same after that."""
         return f"{self.root}/{dataset.name}/{DAY}={day}/run={run_id}"
 
+    def list_written(self, run_id: UUID, paths: Iterable[str]) -> None:
+        """Write the list of a run's files, so that those of tasks that failed, or outlive their driver, are never shown."""
+        path = f"{self.hidden(run_id)}/{_LIST}"
+        self.files.create_dir(self.hidden(run_id))
+        with self.files.open_output_stream(path) as stream:
+            stream.write(json.dumps([one.rpartition("/")[2] for one in paths]).encode())
+        self.sync(path)
+
     def hidden_files(self, run_id: UUID) -> list[File]:
-        """Return the files of a run that are not to be seen yet, sorted."""
-        found = []
+        """Return the listed files of a run that are not to be seen yet, sorted."""
+        found: list[File] = []
+        path = f"{self.hidden(run_id)}/{_LIST}"
+        if self.files.get_file_info(path).type == fs.FileType.NotFound:
+            return found  # all of them are shown
+        with self.files.open_input_stream(path) as stream:
+            listed = set(json.loads(stream.read()))
         for dataset in DATASETS.values():
             for day, folder in self._days(f"{self.hidden(run_id)}/{dataset.name}"):
-                found += [File(dataset, day, one.path, one.size) for one in self._list(folder)]
+                found += [File(dataset, day, one.path, one.size) for one in self._list(folder) if one.base_name in listed]
         return found
 
     def shown_files(self, run_id: UUID) -> list[File]:
@@ -131,7 +147,7 @@ class Location:
         """Delete the hidden folder of a run. Raises: ArchivePathError if the archive has not written a file in it."""
         hidden = self.hidden(run_id)
         selector = fs.FileSelector(hidden, allow_not_found=True, recursive=True)
-        self._own([one for one in self.files.get_file_info(selector) if "/_temporary/" not in one.path])
+        self._own(self.files.get_file_info(selector))
         if self.files.get_file_info(hidden).type != fs.FileType.NotFound:
             self.files.delete_dir(hidden)
 
@@ -165,7 +181,7 @@ class Location:
         return self._own(self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
 
     def _own(self, listed: list[Any]) -> list[Any]:
-        """Return the files that engines write, sorted. Raises: ArchivePathError for others but the marks of Spark."""
+        """Return the files of the archive, sorted. Raises: ArchivePathError for others."""
         shown = sorted(
             (one for one in listed if one.is_file and one.base_name[0] not in "._"), key=lambda one: str(one.path)
         )
@@ -173,7 +189,7 @@ class Location:
             if not fnmatch(one.base_name, FILES):
                 reason = "is no file of the archive; it is neither read nor deleted: move it elsewhere, and archive again"
                 raise ArchivePathError(one.path, reason)
-        return sorted(shown, key=lambda one: str(one.path))
+        return shown
 
 
 def _fsync(path: str | Path) -> None:

@@ -11,10 +11,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.archive import deleting, planning, retained
-from sa_jobqueue.pipeline.archive.engines import Engine, Task
+from sa_jobqueue.pipeline.archive.engines import Engine, Parts
 from sa_jobqueue.pipeline.archive.errors import ArchiveElsewhereError, ArchiveError
 from sa_jobqueue.pipeline.archive.locations import File, Location
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
@@ -38,7 +39,7 @@ class _Run:
     parts: int = 0
     jobs: int = 0
     files: list[File] | None = None
-    """Files that this process has verified. Later files, written by a task that outlived its driver, are not published."""
+    """Files that this process has verified."""
     contents: Contents | None = None
     """Contents that this process has read back from its files. Nothing is deleted without them."""
 
@@ -159,13 +160,18 @@ class Archiver:
 
     def _write(self, run: _Run) -> None:
         """Write the files where readers do not see them, read them back, and record that in the ledger."""
-        counter = self._counter(run, Step.PART, run.jobs)
-        written = self._engine.write(Task(run.id, run.parts, self._model, self._location, self._connection, counter))
+        queries = {name: copy_text(archived.read(self._model, dataset, run.id, 0)) for name, dataset in DATASETS.items()}
+        parts = Parts(run.id, run.parts, self._location, queries)
+        written = self._engine.write(self._connection, parts, self._counter(run, Step.PART, run.jobs))
         self._report(run, Step.FILES)
+        self._location.list_written(run.id, (one.path for one in written))
         run.files = self._location.hidden_files(run.id)
+        expected = dict.fromkeys(DATASETS, 0)
+        for one in written:
+            expected[one.dataset] += one.rows
         for file in run.files:
             self._location.sync(file.path)
-        run.contents = verify(self._location, run.files, written)
+        run.contents = verify(self._location, run.files, expected)
         self._report(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
         self._advance(run, ArchiveState.WRITTEN, retained_chains=0)
