@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied,
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
 from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
-from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines
+from sa_jobqueue.pipeline.spark.progress import WorkersEnd
 from sa_jobqueue.pipeline.spark.slots import SlotCounts
 from sa_jobqueue.pipeline.spark.workers import WorkerSet, run_workers
 from sa_jobqueue.types import AttemptOutcome, DeadReason
@@ -92,24 +91,26 @@ def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
 
 
 def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
-    spark: SparkSession, database_url: str, engine: Engine, jobs: Jobs, effects: Callable[[], list[Any]]
+    spark: SparkSession,
+    database_url: str,
+    engine: Engine,
+    effects: Callable[[], list[Any]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     ids = add(engine, 40)
     with Session(engine) as session, session.begin():
         session.add(workers_app.fails.job(None))
-    progress: list[WorkersProgress] = []
     report = run_workers(
-        spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=3), concurrency=4, progress=progress.append
+        spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=3), concurrency=4, progress="lines"
     )
+    begun, *_, ended = capsys.readouterr().err.splitlines()
+    assert begun == f"workers {report.name}: running due jobs"
+    assert ended.startswith(f"workers {report.name}: done after ")
     assert (report.completed, report.failed, report.rounds, report.ended) == (40, 1, 1, WorkersEnd.IDLE)
     assert {row.job_id for row in effects()} == ids
     assert len(effects()) == 40
     # In the processes of the executors, not here.
     assert os.getpid() not in {row.pid for row in effects()}
-    assert max(one.workers for one in progress) in {1, 2}
-    assert max(one.due or 0 for one in progress) <= 41
-    assert progress[-1].due is not None
-    assert progress[-1].report.ended is WorkersEnd.IDLE
     with engine.connect() as connection:  # they said goodbye, and keep no connection
         assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
     eventually(lambda: _connections(engine) == 0, what="every connection is closed")
@@ -285,27 +286,14 @@ def test_only_failed_attempts_count_as_failed() -> None:
     assert (counts.started, counts.completed, counts.failed, counts.lost) == (1, 1, 5, 1)
 
 
-def test_worker_progress_is_printed_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    report = WorkersReport(name="spark-1", rounds=1, completed=7, failed=2, lost=1)
-    progress = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
-    words = "spark-1: 3/4 workers run 5 jobs; 1 rounds: 7 completed, 2 failed, 1 lost"
-    lines = print_lines()
-    for one in (progress, progress, replace(progress, draining=True)):  # unchanged progress is reported once in a while
-        lines(one)
-    assert capsys.readouterr().err.splitlines() == [words, f"{words}, draining"]
-    at = [0.0]
-    lines = print_lines(lambda: at[0])
-    for seconds, due, is_capped in ((0, 100_000, True), (10, 900, False), (20, 600, False), (30, 0, False)):
-        at[0] = seconds
-        lines(replace(progress, due=due, is_capped=is_capped))
-    printed = capsys.readouterr().err.splitlines()
-    assert [line.partition("5 jobs")[2].partition(";")[0] for line in printed] == [
-        ", 100,000 or more due",
-        ", 900 due",
-        ", 600 due",
-        ", 0 due",
-    ]
-    assert [line.partition(" lost")[2] for line in printed] == ["", "", ", about 20 s left", ""]
+def test_worker_progress_counts_the_jobs_that_are_no_longer_due(engine: Engine, worker_set: MakeSet) -> None:
+    workers = worker_set()
+    assert workers._due() == (0, 0)
+    ids = add(engine, 5)
+    assert workers._due() == (0, 5)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM job WHERE id IN (:one, :other)"), {"one": min(ids), "other": max(ids)})
+    assert workers._due() == (2, 5)
 
 
 def test_speculation_is_refused(spark: SparkSession, database_url: str) -> None:

@@ -1,20 +1,13 @@
-"""Progress and result of workers on executors, shown as lines, and progress of the tasks of a write."""
+"""Result of workers on executors, and progress of the tasks of a write."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final
-
-from sa_jobqueue.display.printable import span
-
-LINE_SECONDS: Final = 10.0
-"""Seconds between two lines, unless a batch of tasks ended or the workers started to drain."""
+from typing import Any
 
 
 class WorkersEnd(StrEnum):
@@ -48,62 +41,6 @@ class WorkersReport:
     """Time since the workers were started."""
     ended: WorkersEnd | None = None
     """Why the workers ended; None while they run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersProgress:
-    """Progress of workers on executors, reported about every second."""
-
-    report: WorkersReport
-    """Result of the batches that have ended."""
-    slots: int
-    """Number of slots."""
-    workers: int
-    """Number of registered workers that send heartbeats."""
-    running: int
-    """Number of jobs that are running."""
-    draining: bool
-    """Whether the workers were asked to drain."""
-    due: int | None = None
-    """Number of due jobs in its queues, counted every ten seconds up to 100,000 per priority; None at first."""
-    is_capped: bool = False
-    """Whether a count stopped there, so that `due` is a lower bound."""
-
-
-def describe(progress: WorkersProgress) -> str:
-    """Return the progress as one line of text."""
-    report = progress.report
-    state = f", {report.ended}" if report.ended else ", draining" if progress.draining else ""
-    due = "" if progress.due is None else f", {progress.due:,}{' or more' if progress.is_capped else ''} due"
-    return (
-        f"{report.name}: {progress.workers}/{progress.slots} workers run {progress.running} jobs{due}; "
-        f"{report.rounds} rounds: {report.completed} completed, {report.failed} failed, {report.lost} lost{state}"
-    )
-
-
-def print_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[WorkersProgress], None]:
-    """Return a function that prints a line to standard error every ten seconds, and at each change of state.
-
-    A line has an estimate of the time left, if the number of due jobs has decreased since it was first counted. `clock`:
-    seconds that only increase.
-    """
-    last: tuple[float, object] = (0.0, None)
-    first: tuple[float, int] | None = None
-
-    def show(progress: WorkersProgress) -> None:
-        nonlocal last, first
-        now, changed = clock(), (progress.report.rounds, progress.draining, progress.report.ended)
-        if first is None and progress.due is not None and not progress.is_capped:
-            first = now, progress.due
-        if changed != last[1] or now - last[0] >= LINE_SECONDS:
-            last = now, changed
-            left = ""
-            if first is not None and progress.due and not progress.report.ended and first[1] > progress.due:
-                seconds = (now - first[0]) * progress.due / (first[1] - progress.due)
-                left = f", about {span(timedelta(seconds=seconds))} left"
-            print(describe(progress) + left, file=sys.stderr, flush=True)
-
-    return show
 
 
 @contextmanager

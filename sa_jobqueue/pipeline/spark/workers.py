@@ -12,8 +12,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
@@ -26,19 +26,13 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, drain_workers, list_workers
+from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers
 from sa_jobqueue.pipeline.spark.connections import url_of
 from sa_jobqueue.pipeline.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.pipeline.spark.options import Options, Secret, Use
-from sa_jobqueue.pipeline.spark.progress import (
-    LINE_SECONDS,
-    WorkersEnd,
-    WorkersProgress,
-    WorkersReport,
-    is_connect,
-    print_lines,
-)
+from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersReport, is_connect
 from sa_jobqueue.pipeline.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.statements import health
 from sa_jobqueue.worker import WorkerOptions
@@ -73,7 +67,7 @@ class WorkerSet:
     `idle_exit`: how long it waits for work before that, 100 ms to 1 day.
     `until_idle`: end after a batch that was idle; otherwise only on request.
     `name`: prefix of the workers' names.
-    `progress`: "lines" on standard error, or a function called about every second, on a thread.
+    `progress`: "lines" prints it on standard error.
     Raises: MissingExtraError without pandas; InvalidOptionError, including if `spark.speculation` is on: Spark would kill
     one of two workers.
     """
@@ -93,7 +87,7 @@ class WorkerSet:
         shutdown_timeout: timedelta = timedelta(seconds=30),
         until_idle: bool = True,
         name: str = "spark",
-        progress: Literal["lines"] | Callable[[WorkersProgress], None] | None = None,
+        progress: Literal["lines"] | None = None,
         **worker_options: Any,
     ) -> None:
         if find_spec("pandas") is None:  # mapInArrow requires it, used or not
@@ -104,8 +98,8 @@ class WorkerSet:
             raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
         _between("max_runtime", max_runtime, timedelta(seconds=1))
         _between("idle_exit", idle_exit, timedelta(milliseconds=100))
-        if not (progress is None or progress == "lines" or callable(progress)):
-            raise InvalidOptionError("progress", f'must be "lines" or a function, got {progress!r}')
+        if progress not in {None, "lines"}:
+            raise InvalidOptionError("progress", f'must be "lines" or None, got {progress!r}')
         if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
             raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
         self.name = f"{name}-{secrets.token_hex(3)}"
@@ -127,7 +121,7 @@ class WorkerSet:
         self._engine = own_engine(url_of(self._settings.database))
         self._slots = slots
         self._until_idle = until_idle
-        self._progress = print_lines() if progress == "lines" else progress
+        self._is_shown = progress is not None
         self._tag = f"sa_jobqueue {self.name}"
         self._spark, self._is_own = _session_of_its_own(spark)
         self._lock = threading.Lock()
@@ -135,7 +129,7 @@ class WorkerSet:
         self._draining = threading.Event()
         self._ended = threading.Event()
         self._cancelled = False
-        self._counted: tuple[float, int, bool] | None = None
+        self._most_due = 0
         self._error: BaseException | None = None
         self._began: float | None = None
         self._finished: float | None = None
@@ -242,12 +236,13 @@ class WorkerSet:
 
     def _run(self) -> None:
         try:
-            while True:
-                ended = self._end_of(self._round())
-                if ended is not None:
-                    with self._lock:
-                        self._report = replace(self._report, ended=ended)
-                    return
+            with ProgressLines(f"workers {self.name}") if self._is_shown else nullcontext() as lines:
+                if lines is not None:
+                    lines.begin("running due jobs", measure=self._due)
+                while (ended := self._end_of(self._round())) is None:
+                    pass
+            with self._lock:
+                self._report = replace(self._report, ended=ended)
         except BaseException as error:  # raised by `wait`, in the calling thread
             ended = WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.FAILED
             with self._lock:
@@ -296,50 +291,21 @@ class WorkerSet:
         return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
 
     def _watch(self) -> None:
-        """Send drain requests and report the progress, until the workers have ended."""
+        """Once asked to drain, send drain requests until the workers have ended."""
         while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
-            with suppress(DBAPIError):  # an outage of the database: the workers survive it, and so does this thread
-                self._poll()
-        self._report_progress([])
+            # In an outage of the database, the workers survive, and so does this thread.
+            with suppress(DBAPIError), Session(self._engine) as session:
+                if self._draining.is_set():
+                    drain_workers(session, where=WorkerFilter(names=[f"{self.name}.*"]), model=self._model)
+                    session.commit()
 
-    def _count_due(self, session: Session) -> None:
-        """Count the due jobs of the queues, unless they were counted less than ten seconds ago."""
-        now = time.monotonic()
-        if self._counted is not None and now - self._counted[0] < LINE_SECONDS:
-            return
-        rows = session.execute(health.depths(self._model), {"limit": _COUNTED}).all()
-        mine = [row for row in rows if row.queue in self._queues]
-        self._counted = now, sum(row.due for row in mine), any(row.is_capped for row in mine)
-
-    def _poll(self) -> None:
-        where = WorkerFilter(names=[f"{self.name}.*"])
+    def _due(self) -> tuple[int, int]:
+        """Return how many jobs of the queues are no longer due, and how many were due at most."""
         with Session(self._engine) as session:
-            if self._draining.is_set():
-                drain_workers(session, where=where, model=self._model)
-                session.commit()
-            if self._progress is None:
-                return
-            workers = [
-                one
-                for one in list_workers(session, where=where, model=self._model)
-                if one.silent_for < self._settings.options.heartbeat_timeout
-            ]
-            self._count_due(session)
-        self._report_progress(workers)
-
-    def _report_progress(self, workers: Sequence[WorkerStatus]) -> None:
-        if self._progress is None:
-            return
-        progress = WorkersProgress(
-            report=self.report,
-            slots=self._slots,
-            workers=len(workers),
-            running=sum(one.running for one in workers),
-            draining=self._draining.is_set(),
-            due=None if self._counted is None else self._counted[1],
-            is_capped=self._counted is not None and self._counted[2],
-        )
-        self._progress(progress)
+            rows = session.execute(health.depths(self._model), {"limit": _COUNTED}).all()
+        due = sum(row.due for row in rows if row.queue in self._queues)
+        self._most_due = max(self._most_due, due)
+        return self._most_due - due, self._most_due
 
 
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
