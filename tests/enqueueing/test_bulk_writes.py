@@ -17,8 +17,14 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.pipeline.operations import WriteCounts, count_write_chains, list_rejected_rows, list_writes, prune_writes
 from sa_jobqueue.pipeline.operations.bulk import commit_write
+from sa_jobqueue.pipeline.operations.writes import (
+    WriteCounts,
+    count_write_chains,
+    list_rejected_rows,
+    list_writes,
+    prune_writes,
+)
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 

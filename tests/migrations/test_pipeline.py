@@ -20,7 +20,7 @@ from sa_jobqueue.layout import PIPELINE_TABLES, Layout
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.pipeline.operations import list_writes
+from sa_jobqueue.pipeline.operations.writes import list_writes
 from tests.migrations.applications import PLAIN_MODELS, Application, both_scopes, commands
 from tests.migrations.catalogs import catalog
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import enqueue as enqueue_job
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.pipeline.operations import list_rejected_rows
+from sa_jobqueue.pipeline.operations.writes import list_rejected_rows
 from sa_jobqueue.pipeline.spark import enqueue
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.validation import Checker, Rules

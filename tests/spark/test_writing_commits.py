@@ -20,7 +20,6 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
 from sa_jobqueue.pipeline.operations.bulk import (
     RepeatedWriteError,
-    RowDefaults,
     StagedRowsLostError,
     WriteResult,
     commit_write,
@@ -48,7 +47,7 @@ def stage(url: str, *tasks: Sequence[Row], write_id: str = "nightly") -> dict[in
 
 def commit(session: Session, tasks: dict[int, int], *, write_id: str = "nightly", **options: Any) -> WriteResult:
     """Commit what they staged, up to the transaction's end."""
-    options.setdefault("defaults", RowDefaults(type_name="t"))
+    options.setdefault("defaults", {"type_name": "t"})
     return commit_write(session, write_id=write_id, tasks=tasks, **options)
 
 

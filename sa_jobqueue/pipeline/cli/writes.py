@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from sqlalchemy import Row
 
 from sa_jobqueue.cli._options import (
     Database,
@@ -19,7 +20,7 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import counted, echo, fields_of, is_json, print_changed, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacting
-from sa_jobqueue.pipeline.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.pipeline.operations.writes import count_write_chains, list_rejected_rows, list_writes, prune_writes
 
 
 @click.group()
@@ -43,8 +44,8 @@ def list_(database: Database, /, *, write_id: str | None, limit: int, after: tup
     with database.session() as session:
         page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
     headings = ["write id", "batch", "staged", "enqueued", "duplicates", "rejected", "written by", "written at"]
-    table = table_of(counted(len(page.items), "write"), headings, [tuple(asdict(one).values()) for one in page])
-    print_result({"writes": [asdict(one) for one in page], "next": page.next}, table)
+    table = table_of(counted(len(page.items), "write"), headings, [tuple(one) for one in page])
+    print_result({"writes": [one._asdict() for one in page], "next": page.next}, table)
     if page.next is not None and not is_json():
         written_at, last_id, sequence = page.next
         echo(f"more: --after {written_at.isoformat()} {last_id} {sequence}", err=True)
@@ -71,17 +72,17 @@ def show(database: Database, /, *, write_id: str, sequence: int, limit: int) -> 
         position = (sequence, -(2**63), 0)
         page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
     rejected = [one for one in page.items if one.sequence == sequence]
-    rows: list[dict[str, Any]] = [asdict(one) | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
-    parts = [fields_of(f"write {write_id}", asdict(write))]
+    rows: list[dict[str, Any]] = [one._asdict() | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
+    parts = [fields_of(f"write {write_id}", write._asdict())]
     parts += [] if chains is None else [fields_of("chains", asdict(chains))]
     if rows:
         headings = ["task", "row", "field", "reason", "record"]
         shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
         parts.append(table_of(counted(len(rows), "rejected row"), headings, shown))
-    print_result(asdict(write) | {"chains": chains and asdict(chains), "rejected_rows": rows}, *parts)
+    print_result(write._asdict() | {"chains": chains and asdict(chains), "rejected_rows": rows}, *parts)
 
 
-def _find(session: Any, database: Database, write_id: str, sequence: int) -> Write:
+def _find(session: Any, database: Database, write_id: str, sequence: int) -> Row[Any]:
     for one in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
         return one
     raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")

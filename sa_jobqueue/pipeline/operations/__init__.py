@@ -1,21 +1,5 @@
-"""The ledger of bulk writes, in the caller's transaction. With an `AsyncSession`: `await session.run_sync(list_writes)`."""
+"""How far the jobs of a bulk write are. With an `AsyncSession`: `await session.run_sync(count_write_chains, write_id)`."""
 
-from sa_jobqueue.pipeline.operations.writes import (
-    RejectedRow,
-    Write,
-    WriteCounts,
-    count_write_chains,
-    list_rejected_rows,
-    list_writes,
-    prune_writes,
-)
+from sa_jobqueue.pipeline.operations.writes import WriteCounts, count_write_chains
 
-__all__ = [
-    "RejectedRow",
-    "Write",
-    "WriteCounts",
-    "count_write_chains",
-    "list_rejected_rows",
-    "list_writes",
-    "prune_writes",
-]
+__all__ = ["WriteCounts", "count_write_chains"]

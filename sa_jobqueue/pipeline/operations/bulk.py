@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -88,17 +88,10 @@ class WriteResult:
     """Whether an earlier write with this id had committed, so that this one enqueued nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowDefaults:
-    """Defaults for rows that lack a value; None leaves it to the database. The code that creates them checks them."""
-
-    type_name: str | None = None
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    input_version: int | None = None
-    trace_context: str | None = None
-    rate_cost: int | None = None
+_DEFAULTS: Final = dict.fromkeys(
+    ("type_name", "queue", "priority", "max_attempts", "input_version", "trace_context", "rate_cost")
+)
+"""Columns of a job that may have a default for the rows of a write that lack them."""
 
 
 def commit_write(
@@ -108,7 +101,7 @@ def commit_write(
     sequence: int = 0,
     tasks: Mapping[int, int],
     fingerprint: int = 0,
-    defaults: RowDefaults = RowDefaults(),
+    defaults: Mapping[str, Any] = {},
     on_duplicate: Literal["skip", "fail"] = "skip",
     on_repeat: Literal["skip", "check"] = "skip",
     on_taken_id: Literal["fail", "reject"] = "fail",
@@ -119,7 +112,8 @@ def commit_write(
     """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
     `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
-    leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
+    leaves no entry in the ledger, so that the rows can still be written later. `defaults`: valid values for rows that lack
+    them, by column; without one, the database decides. `fingerprint`: sum of the hashes of the rows.
     `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint. `is_stream`:
     whether the write is a batch of a stream, for the message. `on_taken_id`: "reject" rejects rows whose id exists, and all
     but one of those with the same id.
@@ -145,7 +139,7 @@ def commit_write(
         if entry is None:
             return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
         return replace(entry[0], repeated=True)
-    parameters = staged | asdict(defaults)
+    parameters: dict[str, Any] = staged | _DEFAULTS | dict(defaults)
     while True:
         counted = session.execute(bulk.count_staged(model), staged).all()
         rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
@@ -169,7 +163,7 @@ def commit_write(
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
-        queues = [(row.queue or defaults.queue, row.fairness_key or "") for row in counted]
+        queues = [(row.queue or parameters["queue"], row.fairness_key or "") for row in counted]
         notified = {QueueKey(queue, key).text if queue else ANY_QUEUE for queue, key in queues}
         for queue_key in sorted(notified):
             session.execute(notifications.notify_due(model), {"queue": queue_key})

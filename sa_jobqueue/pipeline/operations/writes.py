@@ -4,51 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
 from sa_jobqueue.pipeline.statements import writes
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A committed bulk write, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
-
-    write_id: str
-    """Id given by the caller, or a random one; for a stream, the id of its query."""
-    sequence: int
-    """The batch of a stream; 0 for a batch write."""
-    staged: int
-    """Rows that arrived."""
-    enqueued: int
-    """Rows that became jobs."""
-    duplicates: int
-    """Rows whose deduplication key an open chain had."""
-    rejected: int
-    """Rows that are in `job_bulk_reject`, unless they were deleted."""
-    written_by: str | None
-    """Application name of the writer."""
-    written_at: datetime
-    """Start of the transaction that committed it, by the database's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedRow:
-    """A row of a bulk write that could not become a job."""
-
-    write_id: str
-    sequence: int
-    task_id: int
-    row: int
-    """Position among the task's rows, from 0."""
-    field: str
-    reason: str
-    record: str | None
-    """The row as JSON text. May hold what users put into payloads."""
-    rejected_at: datetime
 
 
 def list_writes(
@@ -59,8 +23,8 @@ def list_writes(
     after: tuple[datetime, str, int] | None = None,
     limit: int = 50,
     model: JobClass = Job,
-) -> Page[Write]:
-    """Return one page of bulk writes, newest first.
+) -> Page[Row[Any]]:
+    """Return one page of bulk writes, newest first, with the columns of `job_bulk_write` but its fingerprint.
 
     `write_id`: only this write, or the batches of this stream; `sequence`: only this batch.
     Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`.
@@ -69,8 +33,7 @@ def list_writes(
     check_limit(limit)
     check_position(after, datetime, str, int)
     rows = session.execute(writes.page(model, write_id=write_id, sequence=sequence, after=after, limit=limit + 1))
-    found = [Write(*row) for row in rows]
-    return page_of(found, limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
+    return page_of(rows.all(), limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +69,8 @@ def count_write_chains(session: Session, write_id: str, *, sequence: int = 0, mo
 
 def list_rejected_rows(
     session: Session, write_id: str, *, after: tuple[int, int, int] | None = None, limit: int = 50, model: JobClass = Job
-) -> Page[RejectedRow]:
-    """Return one page of the rejected rows of a bulk write, ordered by batch, task and position.
+) -> Page[Row[Any]]:
+    """Return one page of the rejected rows of a bulk write, ordered by batch, task and position, as in `job_bulk_reject`.
 
     Index: `pk_job_bulk_reject`.
     Raises: InvalidOptionError.
@@ -115,8 +78,7 @@ def list_rejected_rows(
     check_limit(limit)
     check_position(after, int, int, int)
     rows = session.execute(writes.rejects(model, write_id=write_id, after=after, limit=limit + 1))
-    found = [RejectedRow(*row) for row in rows]
-    return page_of(found, limit=limit, position=lambda one: (one.sequence, one.task_id, one.row))
+    return page_of(rows.all(), limit=limit, position=lambda one: (one.sequence, one.task_id, one.row))
 
 
 def prune_writes(

@@ -33,6 +33,8 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import current_traceparent
 
+_NAMED: Final = {"id", "blockers", "deduplication_key", "ordering_key", "fairness_key"}
+"""Arguments whose text is the name of a column."""
 _OUR_ERROR: Final = re.compile(r"sa_jobqueue\.[\w.]+: (.+)")
 
 
@@ -91,35 +93,23 @@ def enqueue(
     given |= {name: value for name, value in (("url", url), ("writeId", write_id)) if value is not None}
     kind = _kind_of(target, app)
     columns: dict[str, Column] = {"input": document(df, payload, is_typed=kind is not None)}
-    for name, option, one in (
-        ("queue", "queue", queue),
-        ("priority", "priority", priority),
-        ("max_attempts", "maxAttempts", max_attempts),
-        ("rate_cost", "rateCost", rate_cost),
-    ):
+    of_column = {column: option for option, column in writing.DEFAULTS.items()}
+    for name, one in {
+        **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
+        **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
+        **{"skip_while_retrying": skip_while_retrying, "id": id, "blockers": blockers},
+        **{"deduplication_key": deduplication_key, "ordering_key": ordering_key, "fairness_key": fairness_key},
+    }.items():
         if isinstance(one, Column):
             columns[name] = one
+        elif one is not None and name in of_column:
+            given[of_column[name]] = str(one)
+        elif one is not None and name not in _NAMED:
+            columns[name] = F.lit(_constant(name, one))
+        elif isinstance(one, str):
+            columns[name] = named(df, one)
         elif one is not None:
-            given[option] = str(one)
-    for name, constant in (
-        ("scheduled_at", at),
-        ("delay", delay),
-        ("timeout", timeout),
-        ("on_failure", on_failure),
-        ("expires_at", expires_at),
-        ("skip_while_retrying", skip_while_retrying),
-    ):
-        if constant is not None:
-            columns[name] = constant if isinstance(constant, Column) else F.lit(_constant(name, constant))
-    for name, column in (
-        ("deduplication_key", deduplication_key),
-        ("ordering_key", ordering_key),
-        ("fairness_key", fairness_key),
-        ("id", id),
-        ("blockers", blockers),
-    ):
-        if column is not None:
-            columns[name] = named(df, column) if isinstance(column, str) else column
+            refuse(name, f"must be a column or its name, got {one!r}")
     given = _with_options(given, options or {})
     written_by = df.sparkSession.conf.get("spark.app.name")
     for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.pipeline.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
+from sa_jobqueue.pipeline.operations.bulk import WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.pipeline.spark.errors import ReadError
@@ -44,7 +44,11 @@ TRIES: Final = 3
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
-_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"}
+DEFAULTS: Final = {
+    **{"type": "type_name", "traceContext": "trace_context"},
+    **{"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"},
+}
+"""Options with the value of rows that have none in a column."""
 
 
 class WriteError(JobQueueError):
@@ -98,7 +102,7 @@ class _Writing:
             id_factory=None if is_ours else factory,
             type_name=self._options["type"],
             registry=jobs.registry if isinstance(jobs, JobQueue) else None,
-            stated=frozenset(column for name, column in _STATED.items() if name in self._options.given),
+            stated=frozenset(column for name, column in DEFAULTS.items() if name in self._options.given),
         )
 
     def _commit(
@@ -111,14 +115,7 @@ class _Writing:
         is_stream: bool,
     ) -> WriteResult:
         options = self._options
-        defaults = RowDefaults(
-            type_name=options["type"],
-            queue=options["queue"],
-            priority=options["priority"],
-            max_attempts=options["maxAttempts"],
-            trace_context=options["traceContext"],
-            rate_cost=options["rateCost"],
-        )
+        defaults = {column: options[name] for name, column in DEFAULTS.items()}
         return self._in_transaction(
             lambda session: commit_write(
                 session,
