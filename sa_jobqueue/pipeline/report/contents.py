@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -78,21 +78,12 @@ class Contents:
 
     def document(self) -> Row:
         """Return the contents as a dict, for JSON."""
-        names = ("summary", "throughput", "latency", "retries", "errors", "dead_letters", "workflows", "capacity")
-        return {
-            "sources": list(self.sources),
-            "generated_at": self.generated_at,
-            "since": self.since,
-            "until": self.until,
-            "queues": list(self.queues),
-            "types": list(self.types),
-            "first": self.first,
-            "last": self.last,
-            "bucket_seconds": self.every.total_seconds(),
-            "capacity_bucket_seconds": self.capacity_every.total_seconds(),
-            "target_wait_seconds": self.target_wait.total_seconds(),
-            "workflow_count": self.workflow_count,
-        } | {name: getattr(self, name) for name in names}
+        document = asdict(self)
+        del document["busy"]
+        for name in ("every", "capacity_every", "target_wait"):
+            seconds = document.pop(name).total_seconds()
+            document["target_wait_seconds" if name == "target_wait" else name.replace("every", "bucket_seconds")] = seconds
+        return document
 
 
 def collect(

@@ -118,29 +118,14 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
             raise InvalidColumnError(path, "has several fields of one name, of which JSON keeps the last: rename them")
         inner = [_exact(column.getField(one.name), one.dataType, f"{path}.{one.name}", is_typed) for one in kind.fields]
         named = F.struct(*(one.alias(field.name) for one, field in zip(inner, kind.fields, strict=True)))
-        return F.when(column.isNotNull(), named) if _changes(kind) else column
+        return F.when(column.isNotNull(), named)
     if isinstance(kind, ArrayType):
-        if _changes(kind.elementType):
-            return F.transform(column, lambda one: _exact(one, kind.elementType, f"{path}[]", is_typed))
-        _exact(column, kind.elementType, f"{path}[]", is_typed)
+        return F.transform(column, lambda one: _exact(one, kind.elementType, f"{path}[]", is_typed))
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, (StringType, IntegralType)):
             raise InvalidColumnError(path, f"has keys of type {kind.keyType.simpleString().upper()}: cast them to STRING")
-        if _changes(kind.valueType):
-            return F.transform_values(column, lambda _, one: _exact(one, kind.valueType, f"{path}[]", is_typed))
-        _exact(column, kind.valueType, f"{path}[]", is_typed)
+        return F.transform_values(column, lambda _, one: _exact(one, kind.valueType, f"{path}[]", is_typed))
     return column
-
-
-def _changes(kind: DataType) -> bool:
-    """Return whether `_exact` may return another column."""
-    if isinstance(kind, StructType):
-        return any(_changes(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _changes(kind.elementType)
-    if isinstance(kind, MapType):
-        return _changes(kind.valueType)
-    return isinstance(kind, (DecimalType, FloatType))
 
 
 def _has_no_number(column: Column, kind: DataType) -> Column | None:

@@ -46,6 +46,23 @@ _SURELY_FLAT: Final = 1_000
 _LONGEST_REASON: Final = 300
 
 
+def check_on_failure(value: Any) -> None:
+    """Check the column `on_failure`. Raises: InvalidJobError."""
+    WaitFor(None, on_failure=value)
+
+
+_DISTINCT: Final[dict[str, Callable[[Any], object]]] = {
+    "queue": partial(check_name, "queue"),
+    "fairness_key": check_fairness_key,
+    "on_failure": check_on_failure,
+    "priority": partial(check_number, "priority", low=MIN_PRIORITY, high=MAX_PRIORITY),
+    "max_attempts": partial(check_number, "max_attempts", low=1, high=2**31 - 1),
+    "input_version": partial(check_number, "input_version", low=1, high=2**31 - 1),
+    "rate_cost": partial(check_number, "rate_cost", low=1, high=MAX_RATE_COST),
+}
+"""Checks of columns with few distinct values."""
+
+
 class Fault(NamedTuple):
     """Reason why a row cannot become a job."""
 
@@ -113,15 +130,14 @@ class Checker:
         given = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
         given = {name: values for name, values in given.items() if not pa.types.is_null(values.type)}
         checked = Checked({})
-        self._check_names(checked, given, len(batch))
-        self._check_numbers(checked, given)
+        self._check_distinct(checked, given, len(batch))
         self._check_times(checked, given)
         self._check_keys(checked, given, len(batch))
         self._check_blockers(checked, given)
         self._check_input(checked, given, len(batch))
         return checked
 
-    def _check_names(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+    def _check_distinct(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
         default = self._rules.type_name
         types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
         if default is None and types.null_count:
@@ -129,13 +145,9 @@ class Checker:
             checked.blame(missing.tolist(), "type_name", "is null, and there is no option type")
         checked.check_distinct(types, partial(check_name, "type_name"))
         checked.columns["type_name"] = types
-        for name, check in (
-            ("queue", partial(check_name, "queue")),
-            ("fairness_key", check_fairness_key),
-            ("on_failure", check_on_failure),
-        ):
+        for name, check in _DISTINCT.items():
             if name in given:
-                checked.columns[name] = _texts(given[name])
+                checked.columns[name] = given[name] if pa.types.is_integer(given[name].type) else _texts(given[name])
                 checked.check_distinct(checked.columns[name], check)
         if "trace_context" in given:
             traces = checked.columns["trace_context"] = _texts(given["trace_context"])
@@ -144,18 +156,6 @@ class Checker:
                 "trace_context",
                 NO_TRACEPARENT,
             )
-
-    @staticmethod
-    def _check_numbers(checked: Checked, given: dict[str, pa.Array]) -> None:
-        for name, low, high in (
-            ("priority", MIN_PRIORITY, MAX_PRIORITY),
-            ("max_attempts", 1, 2**31 - 1),
-            ("input_version", 1, 2**31 - 1),
-            ("rate_cost", 1, MAX_RATE_COST),
-        ):
-            if name in given:
-                checked.columns[name] = given[name]
-                checked.check_distinct(given[name], partial(check_number, name, low=low, high=high))
 
     @staticmethod
     def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
@@ -346,11 +346,6 @@ def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: 
         raise
     except JobQueueError as error:
         raise InvalidPayloadError("input", str(error)) from error
-
-
-def check_on_failure(value: Any) -> None:
-    """Check the column `on_failure`. Raises: InvalidJobError."""
-    WaitFor(None, on_failure=value)
 
 
 def _check_uuid(name: str, value: object) -> None:

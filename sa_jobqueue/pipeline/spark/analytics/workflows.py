@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sa_jobqueue.pipeline.spark.analytics._expressions import micros, percentiles, seconds
 from sa_jobqueue.pipeline.spark.analytics.graphs import Node, components, shape_of
 from sa_jobqueue.pipeline.spark.analytics.history import History
 from sa_jobqueue.types import ENDED, JobStatus
 
-if TYPE_CHECKING:
-    import pyarrow
-
-_MEASURED: Final = (
-    "workflow_id string, type_name string, chains int, jobs int, is_ended boolean, created_at timestamp,"
-    " ended_at timestamp, length int, width int, max_parallel int, run_seconds double, wall_seconds double,"
-    " critical_seconds double, critical_share double, critical_path array<string>, stragglers array<string>,"
-    " is_cyclic boolean"
+_TEXTS: Final = pa.list_(pa.string())
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_MEASURED: Final = pa.schema(
+    [
+        *[("workflow_id", pa.string()), ("type_name", pa.string()), ("chains", pa.int32()), ("jobs", pa.int32())],
+        *[("is_ended", pa.bool_()), ("created_at", _INSTANT), ("ended_at", _INSTANT)],
+        *[("length", pa.int32()), ("width", pa.int32()), ("max_parallel", pa.int32())],
+        *[(f"{name}_seconds", pa.float64()) for name in ("run", "wall", "critical")],
+        *[("critical_share", pa.float64()), ("critical_path", _TEXTS), ("stragglers", _TEXTS), ("is_cyclic", pa.bool_())],
+    ]
 )
 DRIVER_JOBS: Final = 100_000
 """Up to this many jobs are measured by the driver, in 4 s and 200 MB, which is faster than starting Spark's Python
@@ -48,11 +51,12 @@ def workflows(history: History, *, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
     nodes = _nodes(history)
     few = nodes.limit(driver_jobs + 1).toArrow()
     if few.num_rows > driver_jobs:
-        return nodes.groupBy("workflow_id").applyInArrow(measured, _MEASURED)
+        return nodes.groupBy("workflow_id").applyInArrow(measured, from_arrow_schema(_MEASURED))
     by_workflow = defaultdict(list)
     for job in few.to_pylist():
         by_workflow[job["workflow_id"]].append(job)
-    return nodes.sparkSession.createDataFrame(_table([measure(jobs) for jobs in by_workflow.values()]))
+    rows = [measure(jobs) for jobs in by_workflow.values()]
+    return nodes.sparkSession.createDataFrame(pa.Table.from_pylist(rows, schema=_MEASURED))
 
 
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
@@ -127,15 +131,9 @@ def _nodes(history: History) -> DataFrame:
     )
 
 
-def measured(table: pyarrow.Table) -> pyarrow.Table:
+def measured(table: pa.Table) -> pa.Table:
     """Measure one workflow; its jobs and the result are Arrow tables."""
-    return _table([measure(table.to_pylist())])
-
-
-def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(rows, schema=pa.schema(_arrow_kinds(pa)))
+    return pa.Table.from_pylist([measure(table.to_pylist())], schema=_MEASURED)
 
 
 def measure(jobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -179,15 +177,3 @@ def measure(jobs: list[dict[str, Any]]) -> dict[str, Any]:
         "stragglers": [job for job in shape.path if by_id[job]["is_slow"]],
         "is_cyclic": shape.is_cyclic,
     }
-
-
-def _arrow_kinds(pa: Any) -> list[tuple[str, Any]]:
-    plain: dict[str, Callable[[], Any]] = {
-        "string": pa.string,
-        "int": pa.int32,
-        "boolean": pa.bool_,
-        "double": pa.float64,
-    }
-    of = {name: kind() for name, kind in plain.items()}
-    of |= {"timestamp": pa.timestamp("us", tz="UTC"), "array<string>": pa.list_(pa.string())}
-    return [(name, of[kind]) for name, kind in (column.split() for column in _MEASURED.split(","))]
