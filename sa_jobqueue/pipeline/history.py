@@ -29,7 +29,8 @@ class Kind(StrEnum):
     """A double; times that last are in seconds."""
     BOOLEAN = "boolean"
     TIMESTAMP = "timestamp"
-    """An instant, in microseconds of UTC."""
+    """An instant, in microseconds of UTC. One outside the years 1 to 9999, such as `infinity`, is null for readers; an
+    archive leaves its chain in the tables."""
 
 
 @dataclass(frozen=True, slots=True)

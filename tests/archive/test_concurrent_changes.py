@@ -22,7 +22,9 @@ from sa_jobqueue.pipeline.archive import (
     ArchiveReport,
     Progress,
     Step,
+    UnarchivedColumnsError,
     archive,
+    preview,
 )
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers
@@ -83,6 +85,55 @@ def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engin
     assert (chain(1),) in left["jobs"]
     others = {name: {key: row for key, row in rows.items() if key in archived[name]} for name, rows in before.items()}
     assert archived == others
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE job SET expires_at = 'infinity'",
+        "UPDATE job SET created_at = '12026-01-01'",
+        "UPDATE job SET completed_at = '-infinity'",
+        "UPDATE job SET chain_completed_at = '0044-03-15 BC'",
+        "UPDATE job SET chain_completed_at = '-infinity'",
+        "UPDATE job_attempt SET started_at = '-infinity'",
+    ],
+)
+def test_a_chain_with_an_instant_that_files_lack_stays_and_others_are_archived(
+    engine: Engine, tmp_path: Path, change: str
+) -> None:
+    fill(engine)
+    with engine.begin() as connection:
+        key = "job_id" if "job_attempt" in change else "id"
+        connection.execute(text(f"{change} WHERE {key} = :id"), {"id": chain(1)})
+    assert preview(engine, before=MONTH).chains == 7
+    report = archive(engine, tmp_path, before=MONTH)
+    assert (report.chains, report.retained) == (6, 1)
+    assert chain(1) not in chains_in(in_archive(tmp_path))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM job WHERE id = :id"), {"id": chain(1)}).scalar_one() == 1
+    assert archive(engine, tmp_path, before=MONTH).retained == 1
+
+
+def test_a_column_added_while_chains_are_deleted_loses_no_value(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    done = 0
+
+    def add_column(progress: Progress) -> None:
+        nonlocal done
+        if progress.step is Step.DELETED_BATCH and not done:
+            done = progress.done
+            with engine.begin() as connection:
+                connection.execute(text("ALTER TABLE job_attempt ADD COLUMN note text NOT NULL DEFAULT 'kept'"))
+
+    options = ArchiveOptions(delete_batch_size=1)
+    with pytest.raises(UnarchivedColumnsError, match=r"note of table job_attempt: .*; no row with them was deleted"):
+        archive(engine, tmp_path, before=MONTH, options=options, on_progress=add_column)
+    assert done
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT count(*) FROM job_attempt WHERE note = 'kept'")).scalar_one() > 0
+        connection.execute(text("ALTER TABLE job_attempt DROP COLUMN note"))
+    report = archive(engine, tmp_path, before=MONTH, options=options)
+    assert (report.resumed, report.chains, report.retained) == (1, 7, 0)
 
 
 def test_a_run_whose_chains_all_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def archive_with(
     check_before(before)
     location = Location.of(path)
     with opened(database, model, options) as connection:
-        check_columns(connection, model)
+        with connection.begin():
+            check_columns(connection, model)
         archiver = Archiver(connection, model, location, engine=engine, options=options, listener=on_progress)
         return archiver.archive(instant(connection, before))
 
@@ -92,7 +93,8 @@ def preview(
     begun = monotonic()
     given = options or ArchiveOptions()
     with opened(database, model, given, alone=False) as connection:
-        check_columns(connection, model)
+        with connection.begin():
+            check_columns(connection, model)
         cutoff = instant(connection, before)
         choice = planning.choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
         found = planning.months(connection, model)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, inspect
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -73,20 +73,16 @@ def check_columns(connection: Connection, model: JobClass) -> None:
     It keeps the columns of the job table that `model` maps, and those of the other tables that the library has.
     Raises: UnarchivedColumnsError.
     """
-    kept: tuple[tuple[Any, Any, str], ...] = (
-        (model, model, "map them on the model, and pass --app MODULE:ATTRIBUTE (in Python, model=)"),
-        *(
-            (getattr(model, name), getattr(Job, name), "copy them elsewhere and drop them")
-            for name in ("Attempt", "DeadLetter", "Blocker")
-        ),
-    )
-    with connection.begin():
-        inspector = inspect(connection)
-        for mapped, known, cure in kept:
-            table = mapped.__table__
-            there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
-            if lost := sorted(there - {column.name for column in known.__table__.columns}):
-                raise UnarchivedColumnsError(table.name, lost, cure)
+    kept = {model.__table__: model.__table__} | {
+        getattr(model, name).__table__: getattr(Job, name).__table__ for name in ("Attempt", "DeadLetter", "Blocker")
+    }
+    there = connection.execute(archiving.columns(kept)).all()
+    for table, known in kept.items():
+        if lost := sorted(row.attname for row in there if row.relname == table.name and row.attname not in known.columns):
+            cure = "copy them elsewhere and drop them"
+            if known is model.__table__:
+                cure = "map them on the model, and pass --app MODULE:ATTRIBUTE (in Python, model=)"
+            raise UnarchivedColumnsError(table.name, lost, cure)
 
 
 def instant(connection: Connection, before: timedelta | datetime) -> datetime:

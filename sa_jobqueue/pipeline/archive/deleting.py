@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.db.splitting import is_of_a_row, sqlstate, summary
 from sa_jobqueue.models import JobClass
+from sa_jobqueue.pipeline.archive.connection import check_columns
 from sa_jobqueue.pipeline.archive.verifying import Contents
 from sa_jobqueue.pipeline.statements import archived
 from sa_jobqueue.statements import deletion, quarantine
@@ -40,9 +41,9 @@ def delete_archived(
     `on_progress`: called after each commit, with the number of jobs that are gone.
     Locks: in each transaction the chains' jobs and dead letters, roots first, each kind by id.
     """
-    rows = connection.execute(archived.remaining(model), {"run_id": run_id}).all()
+    remaining = connection.scalars(archived.remaining(model), {"run_id": run_id}).all()
     connection.rollback()
-    left = [chain_id for chain_id, _ in rows if str(chain_id) in contents.chains]
+    left = [chain_id for chain_id in remaining if str(chain_id) in contents.chains]
     deleted = 0
     while left:
         stay: list[Any] = []
@@ -112,6 +113,7 @@ def _delete_unchanged(
         in_files = contents.chains[str(row.chain_id)]
         if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
             to_delete.add(row.chain_id)
+    check_columns(connection, model)  # one that was added meanwhile; the locks of these tables now keep others from it
     while to_delete:
         referred = set(connection.scalars(deletion.referred_to(model), {"ids": list(to_delete)}))
         if not referred:

@@ -33,7 +33,7 @@ class ArchivePathError(ArchiveError, OSError):
 
 
 class UnarchivedColumnsError(ArchiveError):
-    """A table has columns that the archive would not keep; nothing was archived or deleted.
+    """A table has columns that the archive would not keep; the rows that have them were not deleted.
 
     `columns` are their names, `cure` is the advice.
     """
@@ -41,7 +41,9 @@ class UnarchivedColumnsError(ArchiveError):
     def __init__(self, table: str, columns: Sequence[str], cure: str) -> None:
         self.table = table
         self.columns = tuple(columns)
-        super().__init__(f"the archive would not keep {', '.join(columns)} of table {table}: {cure}; nothing was archived")
+        super().__init__(
+            f"the archive would not keep {', '.join(columns)} of table {table}: {cure}; no row with them was deleted"
+        )
 
 
 class ArchiveElsewhereError(ArchiveError):

@@ -203,11 +203,9 @@ class Archiver:
     def _reconcile(self, run: _Run) -> int:
         """Take what stayed in the tables out of the files, and close the run."""
         with self._connection.begin():
-            stayed = self._connection.execute(archived.remaining(self._model), {"run_id": run.id}).all()
+            stayed = self._connection.scalars(archived.remaining(self._model), {"run_id": run.id}).all()
         files = self._location.shown_files(run.id)
-        retained.remove_chains(
-            self._location, files, (str(row.chain_id) for row in stayed), lambda: self._report(run, Step.REWRITTEN)
-        )
+        retained.remove_chains(self._location, files, map(str, stayed), lambda: self._report(run, Step.REWRITTEN))
         files = self._location.shown_files(run.id)
         rows, chains = retained.count(self._location, files)
         stay = run.counts["chains"] - chains

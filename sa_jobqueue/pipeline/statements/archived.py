@@ -93,7 +93,7 @@ def fingerprints(model: JobClass) -> sa.Select[Any]:
     for dataset in DATASETS.values():
         of = history.source(model, dataset)
         key = of.c.job_id if dataset is not JOBS else of.c.id
-        summed = sa.select(member.c.chain_id, _checksum(model, dataset).label("checksum"))
+        summed = sa.select(member.c.chain_id, _checksum(model, dataset, is_exact=True).label("checksum"))
         each.append(summed.select_from(member.join(of, key == member.c.id)))
     rows = sa.union_all(*each).subquery("rows")
     return sa.select(
@@ -134,26 +134,29 @@ def forget(model: JobClass) -> sa.Delete:
 def remaining(model: JobClass) -> sa.Select[Any]:
     """Name the chains of a run that are still in the tables, or were when it was last looked.
 
-    Parameters: `run_id`. Shape: `(chain_id, completed_on)`, the last first: what waits for a chain is mostly younger.
+    Parameters: `run_id`. Shape: `(chain_id,)`, the last first: what waits for a chain is mostly younger.
     Index: `pk_archive_chain`.
     """
     chain = table(model.ArchiveChain)
     of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
-    return sa.select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
+    return sa.select(chain.c.chain_id).where(of_run).order_by(chain.c.chain_id.desc())
 
 
 def _columns(model: JobClass, dataset: Dataset) -> list[Any]:
     return list(history.rows(model, dataset).inner_columns)
 
 
-def _checksum(model: JobClass, dataset: Dataset) -> sa.ColumnElement[int]:
+def _checksum(model: JobClass, dataset: Dataset, *, is_exact: bool = False) -> sa.ColumnElement[int]:
     """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
+
+    `is_exact`: of the columns as they are in the table, of which files may lack an instant: then the row differs, and stays.
 
     Not MD5: it is refused where the server's cryptography is FIPS 140's, and the database's own hashes differ from
     release to release.
     """
     separator, nothing = (sa.literal_column(f"chr({ord(sign)})", sa.Text) for sign in (SEPARATOR, NULL))
-    texts = [sa.func.coalesce(_summed(shown), nothing) for shown in _columns(model, dataset)]
+    of = history.source(model, dataset) if is_exact else None
+    texts = [sa.func.coalesce(_summed(shown, of), nothing) for shown in _columns(model, dataset)]
     digest = sa.func.sha256(sa.func.convert_to(sa.func.concat_ws(separator, *texts), sa.literal_column("'UTF8'")))
     first = sa.func.encode(
         sa.func.substr(digest, sa.literal_column("1"), sa.literal_column("8")), sa.literal_column("'hex'")
@@ -163,13 +166,14 @@ def _checksum(model: JobClass, dataset: Dataset) -> sa.ColumnElement[int]:
     )
 
 
-def _summed(shown: Any) -> sa.ColumnElement[str]:
+def _summed(shown: Any, of: sa.Table | None) -> sa.ColumnElement[str]:
     """Return a column as the text that is summed: instants and durations in microseconds."""
     column = shown.element
     if isinstance(column.type, TIMESTAMP):
-        return sa.cast(
+        micros = sa.cast(
             sa.cast(sa.extract("epoch", column) * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text
         )
+        return micros if of is None else sa.func.coalesce(micros, sa.cast(of.c[shown.name], sa.Text))
     if shown.name == "timeout_seconds":
         # Of the exact number, not of the double that readers get.
         return sa.cast(sa.cast(column.clause * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text)

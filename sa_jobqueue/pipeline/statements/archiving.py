@@ -6,6 +6,7 @@ the queue is walked, and a dry run writes nothing. Rows are read, compared and d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from typing import cast as typed
@@ -49,6 +50,20 @@ def lock(model: JobClass) -> sa.Select[Any]:
     job = sa.func.to_regclass(model.__jobqueue__.qualified("job"))
     name = sa.func.concat("sa_jobqueue archive of ", sa.cast(job, sa.Text))
     return sa.select(sa.func.pg_advisory_lock(sa.func.hashtextextended(name, 0)))
+
+
+def columns(tables: Iterable[sa.Table]) -> sa.Select[str, str]:
+    """Return the columns that tables have in the database. Shape: `(relname, attname)`, unordered. Locks: none."""
+    of = sa.table("pg_class", *map(sa.column, ("oid", "relname")), schema="pg_catalog")
+    names = ("attrelid", "attname", "attnum", "attisdropped")
+    each = sa.table("pg_attribute", *map(sa.column, names), schema="pg_catalog")
+    quoted = [".".join(f'"{part}"' for part in (one.schema, one.name) if part) for one in tables]
+    return (
+        sa.select(sa.cast(of.c.relname, sa.Text).label("relname"), sa.cast(each.c.attname, sa.Text).label("attname"))
+        .select_from(of.join(each, each.c.attrelid == of.c.oid))
+        .where(of.c.oid.in_([sa.func.to_regclass(name) for name in quoted]))
+        .where(each.c.attnum > sa.literal_column("0"), ~each.c.attisdropped)
+    )
 
 
 def cutoff() -> sa.Select[Any]:

@@ -21,6 +21,9 @@ from sa_jobqueue.types import JobId
 
 _LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 """Translation of `*` and `?` in a name to a pattern of LIKE."""
+_FIRST: Final[Any] = sa.literal_column("'0001-01-01 00:00:00+00'", TIMESTAMP(timezone=True))
+_LAST: Final[Any] = sa.literal_column("'9999-12-31 23:59:59.999999+00'", TIMESTAMP(timezone=True))
+"""First and last instant that Spark, Arrow's readers and Python have."""
 _OWN_A_CALL: Final = 40
 """Columns of the application in one call: a function takes a hundred arguments."""
 _BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
@@ -70,6 +73,8 @@ def rows(
     redact: Sequence[str] = (),
 ) -> sa.Select[Any]:
     """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
+
+    An instant that readers do not have, such as `infinity`, is null.
 
     `redact`: names of job types, with the wildcards `*` and `?`: their payloads are replaced by `"(redacted)"`, and their
     errors by the class alone. An attempt's type is its job's, one probe each; without a job it may be any.
@@ -156,8 +161,9 @@ def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None
     if name == "timeout_seconds":
         return sa.cast(sa.extract("epoch", of.c.timeout), sa.Double)
     column = of.c[name]
-    plain = isinstance(column.type, TIMESTAMP) or column.type.python_type in {int, bool}
-    return column if plain else sa.cast(column, sa.Text)
+    if isinstance(column.type, TIMESTAMP):
+        return sa.case((column.between(_FIRST, _LAST), column))
+    return column if column.type.python_type in {int, bool} else sa.cast(column, sa.Text)
 
 
 def _conditions(model: JobClass, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
