@@ -81,6 +81,18 @@ def test_every_value_round_trips_through_a_read(database_url: str, engine: Engin
     assert Counter(row["worker_id"] for row in read(database_url, "attempts", columns="worker_id")) == {"": 1, None: 1}
 
 
+def test_an_instant_that_spark_lacks_is_null(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    odd, usual = jobs.add(), jobs.add()
+    with engine.begin() as connection:
+        change = text("UPDATE job SET expires_at = 'infinity', created_at = '12026-01-01' WHERE id = :id")
+        connection.execute(change, {"id": odd})
+        connection.execute(text("UPDATE job SET expires_at = '9999-12-31 23:59:59.999999+00' WHERE id = :id"), {"id": usual})
+    rows = {row["id"]: row for row in read(database_url, "jobs")}
+    assert (rows[str(odd)]["expires_at"], rows[str(odd)]["created_at"]) == (None, None)
+    assert rows[str(usual)]["expires_at"] == datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    assert rows[str(usual)]["created_at"] is not None
+
+
 @both_servers
 def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: Jobs) -> None:
     blocker = jobs.add(JobStatus.DEAD, error={"type": "E", "message": "m", "traceback": ""}, fingerprint="f")

@@ -111,7 +111,7 @@ class WriteMixin(Companion):
     rejected: Mapped[int] = mapped_column(BigInteger, nullable=False)
     """Number of rows written to `job_bulk_reject`."""
     fingerprint: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """Sum of the hashes of the rows' types, keys and inputs: a repeated write is compared with it."""
+    """Sum of the hashes of the rows, without ids and times: a repeated write is compared with it."""
     written_by: Mapped[str | None] = mapped_column(Text)
     """Application name of the writer."""
     written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())

@@ -29,7 +29,7 @@ class RepeatedWriteError(JobQueueError):
     """A write with this id, or this batch of a stream, has committed with other rows; nothing was written.
 
     `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now; if they are
-    equal, the rows differ in type, deduplication key or input.
+    equal, the rows differ in their values: all but ids, blockers, times and traces are compared.
     """
 
     def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:

@@ -28,7 +28,10 @@ from sa_jobqueue.pipeline.statements import bulk
 _CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
 _EXCERPT: Final = 200
 _ATTEMPT_BITS: Final = 32
-_FINGERPRINTED: Final = ("type_name", "deduplication_key", "input")
+_FINGERPRINTED: Final = (
+    *("type_name", "deduplication_key", "input", "queue", "priority", "ordering_key", "fairness_key"),
+    *("max_attempts", "input_version", "rate_cost", "on_failure", "skip_while_retrying"),
+)
 
 
 class BadRowError(JobQueueError):
@@ -85,15 +88,17 @@ def task_ids_of(task_id: int) -> tuple[int, int]:
 def fingerprint_of(batch: pa.RecordBatch) -> int:
     """Return the sum of the hashes of a batch's rows: the same for the same rows, in whatever order and batches.
 
-    It covers the type, the deduplication key and the input, modulo 2**64. Ids and times may differ when rows are computed
-    again.
+    It covers all but ids, blockers, times and traces, modulo 2**64: these may differ when rows are computed again.
     """
     hashes = np.zeros(len(batch), np.uint64)
     for name in _FINGERPRINTED:
         place = batch.schema.get_field_index(name)
         hashes *= np.uint64(31)
         if place >= 0:
-            hashes += hash_array(batch.column(place).to_numpy(zero_copy_only=False), categorize=False)
+            texts = batch.column(place).cast(pa.string())
+            of_column = hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
+            of_column[texts.is_null().to_numpy(zero_copy_only=False)] = 0  # as in a frame without the column
+            hashes += of_column
     return int(hash_array(hashes).sum(dtype=np.uint64)) if len(batch) else 0
 
 
