@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a process needs to write parts of a run. Its repr contains no row data."""
+    """Parts of a run, as a process writes them. Its repr contains no row data."""
 
     run_id: UUID
     """Id of the run, which is `archive_run.id`."""
@@ -45,7 +45,7 @@ class Parts:
     def write(self, connection: Connection, numbers: Iterable[int], count: Count) -> list[Written]:
         """Write the rows of some parts into a file for each day and dataset, by COPY, a block at a time.
 
-        A process that fails leaves files that nobody reads: the archive shows those that are returned.
+        A process that fails leaves files that are never read: the archive shows those that are returned.
         """
         written: list[Written] = []
         numbers = list(numbers)
@@ -62,7 +62,7 @@ class Parts:
 
 
 class Engine(NamedTuple):
-    """What writes all files of a run."""
+    """Function that writes all files of a run, and its name."""
 
     name: str
     """Name in the ledger."""
