@@ -60,9 +60,3 @@ def test_constructions_are_reported_in_pages_and_docstrings_for_users(
         if script.phrases(line, tables)
     ]
     assert found == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers
-
-
-@pytest.mark.long  # a step of `scripts/check`
-def test_the_repository_has_no_banned_phrases() -> None:
-    found = check()
-    assert found.returncode == 0, found.stdout

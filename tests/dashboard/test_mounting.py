@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, func, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
@@ -116,7 +116,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
 
         return made
 
-    jobs.add_worker()
+    jobs.add_worker(heartbeat_at=func.now() + timedelta(minutes=5))  # alive however long the pages take
     reader, writer = as_role("jobqueue_observer"), as_role("jobqueue_operator")
     job_id = jobs.add()
     dead = jobs.add(JobStatus.DEAD, fingerprint="f", input={})

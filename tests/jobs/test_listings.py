@@ -316,5 +316,5 @@ def test_jobs_are_listed_by_queue_and_by_fairness_key(session: Session, jobs: Jo
         assert {chain.id for chain in chains} == expected
         dead_letters = list_dead_letters(session, where=DeadLetterFilter(**given))
         assert {dead_letter.job_id for dead_letter in dead_letters} == expected & {one, two}
-    assert session.scalars(select(Job.id).where(Job.queue == "mail")).all() == [none, one, two]
+    assert session.scalars(select(Job.id).where(Job.queue == "mail").order_by(Job.id)).all() == [none, one, two]
     assert [chain.fairness_key for chain in chains] == ["1", "1"]
