@@ -1,4 +1,4 @@
-"""What to claim: from open lanes, as a selector chooses, or under limits across workers. Each kind is one class."""
+"""Claims: from open lanes, as a selector chooses, or under limits across workers."""
 
 from __future__ import annotations
 
@@ -101,77 +101,75 @@ class Claims:
         return cursors.parameters(plan, excluded)
 
 
-class PlainClaim:
-    """A claim from the open lanes of partitions, by one statement."""
+class Claim:
+    """A claim from the open lanes of partitions, or of the jobs that a selector chose; within limits across workers if any.
+
+    Partitions with limits or a selector are claimed one at a time. Without limits it is one statement; with them they are
+    counted, claimed and spent in one transaction.
+    """
 
     def __init__(self, lanes: Lanes, claims: Claims, shares: Shares) -> None:
-        self.lanes, self._claims, self._shares = lanes, claims, shares
-
-    async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
-        """Claim up to `limit` jobs; return them."""
-        if not await self.prepare(connection, limit):
-            return []
-        plan = self.plan(limit, {})
-        jobs, at = await self.take(connection, plan)
-        self.claimed(plan, jobs, at)
-        return jobs
-
-    async def prepare(self, connection: AsyncConnection, limit: int) -> bool:
-        """Read what may be claimed, before anything is locked; return False if nothing may."""
-        return True
-
-    @property
-    def queue_keys(self) -> list[QueueKey]:
-        """The fairness keys that it may claim."""
-        return self.lanes.planner.names(self._shares)
-
-    def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
-        """Leave fairness keys without capacity out of the claims that follow."""
-        self.lanes.back_off(capacities)
-
-    def plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
-        """Return the plan. `capacities`: how many jobs each of `queue_keys` may start, if that is limited."""
-        return self.lanes.planner.plan(self._shares, limit, capacities)
-
-    async def take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
-        """Start the jobs of a plan; return them, and the database's `now()`."""
-        return await self._claims.take(connection, self.lanes.cursors.parameters(plan, self._claims.excluded))
-
-    def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
-        """Record the started jobs, after the commit."""
-        self.lanes.claimed(plan, self._shares, jobs, at)
-
-
-class SelectedClaim(PlainClaim):
-    """A claim by id of the due jobs that a queue's selector chose, in its order."""
-
-    def __init__(self, lanes: Lanes, claims: Claims, shares: Shares, selection: Selection) -> None:
-        super().__init__(lanes, claims, shares)
-        self._selection = selection
-        ((self._partition, self._of),) = shares.items()
+        self._lanes, self._claims, self._shares = lanes, claims, shares
+        self._partition = next(iter(shares))
+        self._limits, self._selection = self._partition.limits, self._partition.selection
         self._chosen: Sequence[Candidate] = ()
 
-    async def prepare(self, connection: AsyncConnection, limit: int) -> bool:
-        """Offer the due jobs to the selector; return whether it chose any."""
-        capacity, excluded = self._selection.capacity, self._claims.excluded
-        offered = {self._partition: dict.fromkeys(self._of, capacity)}
-        plan = self.lanes.planner.plan(offered, capacity)
-        new, at = await self._selection.read(connection, self.lanes.cursors.parameters(plan, excluded), excluded)
-        self.lanes.claimed(plan, offered, new, at)
-        self._retain()
-        self._chosen = await self._selection.choose(limit, self.lanes.clock())
-        return bool(self._chosen)
+    async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
+        """Claim up to `limit` jobs; return them, in the selector's order if there is one."""
+        if self._selection is not None:
+            self._chosen = await self._choose(connection, limit, self._selection)
+            if not self._chosen:
+                return []
+        if self._limits is None:
+            plan = self._plan(limit, {})
+            return self._claimed(plan, *await self._take(connection, plan))
+        while (jobs := await self._try(connection, limit, self._limits)) is None:
+            pass
+        return jobs
 
-    @property
-    def queue_keys(self) -> list[QueueKey]:
-        """The fairness keys of the chosen jobs."""
-        return sorted({one.queue_key for one in self._chosen if one.fairness_key})
+    async def _choose(self, connection: AsyncConnection, limit: int, selection: Selection) -> list[Candidate]:
+        """Offer the due jobs to the selector, before anything is locked; return its choice."""
+        capacity, excluded = selection.capacity, self._claims.excluded
+        offered = {self._partition: dict.fromkeys(self._shares[self._partition], capacity)}
+        plan = self._lanes.planner.plan(offered, capacity)
+        new, at = await selection.read(connection, self._lanes.cursors.parameters(plan, excluded), excluded)
+        self._lanes.claimed(plan, offered, new, at)
+        self._retain(selection)
+        return await selection.choose(limit, self._lanes.clock())
 
-    def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
-        """Do nothing: the selector may choose other jobs next time."""
+    async def _try(self, connection: AsyncConnection, limit: int, limits: Limits) -> list[ClaimedJob] | None:
+        """Claim as many jobs as the limits allow; return None if the claim must be repeated.
 
-    def plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
-        """Return a plan of the chosen jobs within `capacities`."""
+        It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
+        time. No job is started before the commit.
+        """
+        partition, clock, taken = self._partition, self._lanes.clock, None
+        if self._selection is None:
+            keys = self._lanes.planner.names(self._shares)
+        else:
+            keys = sorted({one.queue_key for one in self._chosen if one.fairness_key})
+        try:
+            async with transaction(connection):
+                limit, capacities = await limits.capacity(connection, limit, keys)
+                partition.full_until = clock() + limits.retry_in if limits.retry_in else float("-inf")
+                if self._selection is None:  # a selector may choose other jobs next time
+                    self._lanes.back_off(capacities)
+                if limit > 0:
+                    plan = self._plan(limit, {key: capacities.get(key, limit) for key in keys})
+                    taken = await self._take(connection, plan)
+                    await limits.rates.spend(connection, taken[0])
+        except (TooHeavyError, OutdatedError):  # the cursors have not moved
+            return None
+        if taken is None:
+            return []
+        if taken[0] and len(taken[0]) == limits.left:  # all that the count left: another one would find nothing
+            partition.full_until = max(partition.full_until, clock() + FULL)
+        return self._claimed(plan, *taken)
+
+    def _plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
+        """Return the plan. `capacities`: how many jobs each fairness key may start, if that is limited."""
+        if self._selection is None:
+            return self._lanes.planner.plan(self._shares, limit, capacities)
         late: dict[Any, str] = {}
         for one in self._chosen:
             if capacities.get(one.queue_key, 1) > 0 and one.id in self._selection.held:
@@ -180,65 +178,22 @@ class SelectedClaim(PlainClaim):
                 late[one.id] = self._selection.held[one.id][1]
         return Plan([Allocation(self._partition.types, 0, [])], late, limit)
 
-    def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
-        """Record the started jobs, and sort them as they were chosen."""
+    async def _take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
+        return await self._claims.take(connection, self._lanes.cursors.parameters(plan, self._claims.excluded))
+
+    def _claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> list[ClaimedJob]:
+        """Record the started jobs, after the commit; return them."""
+        if self._selection is None:
+            self._lanes.claimed(plan, self._shares, jobs, at)
+            return jobs
         place = {job_id: place for place, job_id in enumerate(plan.late)}
-        jobs.sort(key=lambda job: place[job.id])
         self._selection.started(jobs)
-        self._retain()
+        self._retain(self._selection)
+        return sorted(jobs, key=lambda job: place[job.id])
 
-    def _retain(self) -> None:
-        for queue in self._of:
-            self.lanes.planner.retain(queue, bool(self._selection.held))
-
-
-class LimitedClaim:
-    """Another claim, of one partition, under limits across workers: counted, claimed and spent in one transaction."""
-
-    def __init__(self, claim: PlainClaim, partition: Partition, limits: Limits) -> None:
-        self._claim, self._partition, self._limits = claim, partition, limits
-
-    async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
-        """Claim up to `limit` jobs; return them."""
-        if not await self._claim.prepare(connection, limit):
-            return []
-        while (jobs := await self._try(connection, limit)) is None:
-            pass
-        return jobs
-
-    async def _try(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob] | None:
-        """Claim as many jobs as the limits allow; return None if the claim must be repeated.
-
-        It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
-        time. No job is started before the commit.
-        """
-        claim, partition, limits, clock = self._claim, self._partition, self._limits, self._claim.lanes.clock
-        jobs, plan, at, keys = list[ClaimedJob](), None, START, claim.queue_keys
-        try:
-            async with transaction(connection):
-                limit, capacities = await limits.capacity(connection, limit, keys)
-                partition.full_until = clock() + limits.retry_in if limits.retry_in else float("-inf")
-                claim.back_off(capacities)
-                if limit > 0:
-                    plan = claim.plan(limit, {key: capacities.get(key, limit) for key in keys})
-                    jobs, at = await claim.take(connection, plan)
-                    await limits.rates.spend(connection, jobs)
-        except (TooHeavyError, OutdatedError):  # the cursors have not moved
-            return None
-        if jobs and len(jobs) == limits.left:  # all that the count left: another one would find nothing
-            partition.full_until = max(partition.full_until, clock() + FULL)
-        if plan is not None:
-            claim.claimed(plan, jobs, at)
-        return jobs
-
-
-def claim_of(lanes: Lanes, claims: Claims, shares: Shares) -> PlainClaim | LimitedClaim:
-    """Return the claim of a partition with limits or a selector, or of plain ones together."""
-    partition = next(iter(shares))
-    claim = PlainClaim(lanes, claims, shares)
-    if partition.selection is not None:
-        claim = SelectedClaim(lanes, claims, shares, partition.selection)
-    return claim if partition.limits is None else LimitedClaim(claim, partition, partition.limits)
+    def _retain(self, selection: Selection) -> None:
+        for queue in self._shares[self._partition]:
+            self._lanes.planner.retain(queue, bool(selection.held))
 
 
 def is_of_ordering(error: Exception) -> bool:

@@ -19,7 +19,7 @@ from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
-from sa_jobqueue.worker.claim.claims import Claims, claim_of, is_of_ordering
+from sa_jobqueue.worker.claim.claims import Claim, Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
@@ -176,7 +176,7 @@ class Division(Part):
 
     async def _claim(self, shares: Shares, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
         """Claim without the jobs that the database refuses to start, and not at all where it refuses the limits."""
-        claim = claim_of(self.lanes, self._claims, shares)
+        claim = Claim(self.lanes, self._claims, shares)
         partition = next(iter(shares))  # the only one, if it has limits
         limits = partition.limits
         is_retry, self._ended = False, []
