@@ -1,19 +1,14 @@
 """Ties a server process to the process that started it, and chooses the account it runs under."""
 
-import ctypes
 import os
 import pwd
 import select
 import signal
 import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_PR_SET_PDEATHSIG = 1
 _UNPRIVILEGED = "nobody"
 
 
@@ -61,25 +56,6 @@ def is_open_to_others(directory: Path) -> bool:
     return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
 
 
-def death_signal() -> Callable[[], None] | None:
-    """Give the `preexec_fn` by which the kernel ends the child when its owner dies; None where a `Watchdog` is needed.
-
-    Linux alone has the call. It fires when the *thread* that forked ends, so it is of use in the main thread only.
-    """
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return None
-    # Looked up before the fork: the child of a program with threads must not wait for the loader's lock.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    owner = os.getpid()
-
-    def die_with_owner() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0)
-        if os.getppid() != owner:  # it died before the call
-            os._exit(1)
-
-    return die_with_owner
-
-
 class Watchdog:
     """Send SIGQUIT to a process when this one ends, however it ends.
 
@@ -116,7 +92,6 @@ class OwnedProcess:
         cwd: Path,
         outlive_owner: bool,
     ) -> None:
-        tie = None if outlive_owner else death_signal()
         # The write end goes to the program and all its descendants: end of file means that every one of them is gone.
         self._family, family_end = os.pipe()
         try:
@@ -129,7 +104,6 @@ class OwnedProcess:
                 env=server_environment(),
                 pass_fds=(family_end,),
                 start_new_session=True,
-                preexec_fn=tie,  # noqa: PLW1509 - it takes no lock, see death_signal
                 **(account.popen_options() if account else {}),
             )
         except BaseException:
@@ -138,8 +112,7 @@ class OwnedProcess:
         finally:
             os.close(family_end)
         self.pid = self._process.pid
-        watched = tie is None and not outlive_owner
-        self._watchdog = Watchdog(self.pid, account) if watched else None
+        self._watchdog = None if outlive_owner else Watchdog(self.pid, account)
 
     @property
     def status(self) -> int | None:

