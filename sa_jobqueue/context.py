@@ -6,11 +6,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sized
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
@@ -149,29 +149,19 @@ class ClaimedJob(NamedTuple):
         return QueueKey(self.queue, self.fairness_key)
 
 
-class StepTransaction(Protocol):
-    """Context manager that `AttemptContext.transaction` returns."""
+class StepTransaction(AbstractContextManager["Session | None"], AbstractAsyncContextManager["AsyncSession | None"]):
+    """Context manager that `AttemptContext.transaction` returns, for `with` or `async with`.
 
-    def __enter__(self) -> Session | None:
-        """Return the session; None if an earlier attempt has committed the step."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commit the effects and the checkpoint, or roll back."""
-
-    async def __aenter__(self) -> AsyncSession | None:
-        """Return the session; None if an earlier attempt has committed the step."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        """Commit the effects and the checkpoint, or roll back."""
+    It gives the session; None if an earlier attempt has committed the step. At its end the effects and the checkpoint are
+    committed together, or rolled back.
+    """
 
 
 class AttemptContext:
     """One attempt, for its handler. Use it only from the handler's thread or task.
 
-    The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`, `report`, `steps`: functions of
-    the worker that carry out the methods.
+    The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`, `steps`: functions of the
+    worker that carry out the methods.
     """
 
     def __init__(
@@ -179,7 +169,6 @@ class AttemptContext:
         job: ClaimedJob,
         worker_id: str,
         extend: Callable[[AttemptContext, timedelta], None],
-        report: Callable[[float, float | None, str | None], None] | None = None,
         *,
         steps: Callable[[AttemptContext], Any] | None = None,
     ) -> None:
@@ -196,7 +185,6 @@ class AttemptContext:
         self.reported: tuple[float, float | None, str | None] | None = None
         """What `progress` reported last: `done`, `total` and `message`; None before that."""
         self._extend = extend
-        self._report = report
         self._open_steps = steps
         self._stopped = False
         self._reason: CancelReason | None = None
@@ -281,12 +269,7 @@ class AttemptContext:
         if message is not None and (not isinstance(message, str) or len(message) > _LONGEST_MESSAGE):
             got = f"{len(message)} characters" if isinstance(message, str) else repr(message)
             raise InvalidOptionError("message", f"must be a text of at most {_LONGEST_MESSAGE} characters, got {got}")
-        self._note(done, total, message)
-
-    def _note(self, done: float, total: float | None, message: str | None) -> None:
         self.reported = (done, total, message)
-        if self._report is not None:
-            self._report(done, total, message)
 
     @overload
     def track(
@@ -313,7 +296,7 @@ class AttemptContext:
     def _tracked(self, items: Iterable[ItemT], total: float | None, message: str | None) -> Iterator[ItemT]:
         for done, item in enumerate(items, 1):
             yield item
-            self._note(done, total if total is None or done <= total else None, message)
+            self.reported = (done, total if total is None or done <= total else None, message)
 
     async def _tracked_async(
         self, items: AsyncIterable[ItemT], total: float | None, message: str | None
@@ -322,7 +305,7 @@ class AttemptContext:
         async for item in items:
             yield item
             done += 1
-            self._note(done, total if total is None or done <= total else None, message)
+            self.reported = (done, total if total is None or done <= total else None, message)
 
     @cached_property
     def _steps(self) -> Any:

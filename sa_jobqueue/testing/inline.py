@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, enter_attempt
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
-from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted
+from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted, StepCompleted
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.completions import complete_attempt, ended_by_handler
@@ -35,7 +35,7 @@ from sa_jobqueue.worker.finish.outcomes import Finished, failed
 from sa_jobqueue.worker.run.calls import Call, encode
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
-from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
+from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
 
 T = TypeVar("T")
 
@@ -183,22 +183,17 @@ class _Savepoint:
                 del own[name]
 
 
-class InlineSteps:
+class InlineSteps(WorkerSteps):
     """Keeps the steps of an attempt in the test's session, even when the attempt's savepoint is rolled back."""
 
     savepoint: _Savepoint
 
     def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
         self.model: JobClass = jobs.model
-        self.emit = events.emit
-        self._jobs, self._given = jobs, session
+        self._registry, self._events, self._given = jobs.registry, events, session
         self._session = session.sync_session if isinstance(session, AsyncSession) else session
         self._calls: list[Callable[[Session], Any]] = []
         self._transaction: SessionTransaction | None = None
-
-    def job_type(self, job: ClaimedJob) -> JobType:
-        """Return the type of a job."""
-        return self._jobs.registry.get(job.type_name)
 
     async def call(self, work: Callable[[Session], T], *, is_async: bool) -> T:
         """Call a function with the session."""
@@ -206,6 +201,10 @@ class InlineSteps:
         if is_async and isinstance(self._given, AsyncSession):
             return await self._given.run_sync(work)
         return work(self._session)
+
+    def emit(self, event: StepCompleted) -> None:
+        """Report a recorded step."""
+        self._events.emit(event)
 
     def is_outage(self, error: DBAPIError) -> bool:
         """Return False: the test's transaction is over."""

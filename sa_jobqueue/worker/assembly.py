@@ -89,7 +89,7 @@ class Assembly(Part):
             unblocker=self._unblocker,
             children=self._children,
             steps_engine=self._steps_engine,
-            retry_of=self._reader.retry,
+            retry_of=lambda queue, key: self._reader.current.retry(queue, key),  # noqa: PLW0108 - the last reading
             slots=slots,
         )
         self._heartbeat = Heartbeat(

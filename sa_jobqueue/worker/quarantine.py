@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -22,13 +22,6 @@ from sa_jobqueue.types import RefusedWrite
 T = TypeVar("T")
 R = TypeVar("R")
 
-
-class _Page(Protocol):
-    @property
-    def refused(self) -> Mapping[Any, Exception]: ...
-
-
-P = TypeVar("P", bound=_Page)
 
 PAUSES: Final = Backoff(base=timedelta(seconds=2), factor=4, cap=timedelta(minutes=5), jitter=False)
 """Delays before a row is tried again: 2 s, 8 s, 32 s, 128 s, then 5 min each time."""
@@ -176,12 +169,6 @@ class Quarantine:
             rows = [row for part in parts for row in part]
         await self.written(write, map(subject, rows))
         return rows
-
-    async def page(self, write: RefusedWrite, run: Callable[[frozenset[Any]], Awaitable[P]]) -> P:
-        """Run a write that leaves rows out, given their ids, and itself returns as `refused` those that fail alone."""
-        done = await run(frozenset(self.quarantined(write)))
-        await self.add(write, done.refused.items())
-        return done
 
     def _drop_old(self) -> None:
         old = self._clock() - FORGOTTEN.total_seconds()

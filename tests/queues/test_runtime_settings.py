@@ -71,11 +71,7 @@ class Driven:
 
     def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
         of_queues = {QueueKey(name): one for name, one in (queues or {}).items()}
-        self.settings = Controls(
-            version=self.settings.version + 1,
-            queues=of_queues,
-            types=types or {},
-        )
+        self.settings = Controls(queues=of_queues, types=types or {})
 
     async def claim(self) -> set[Any]:
         await self._division.claim(self.connection, was_notified=False)
@@ -164,5 +160,5 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
     assert changed.queue("mail") == Control(
         is_paused=True, weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9
     )
-    assert (changed.type("send"), changed.concurrency, changed.version) == (Control(global_concurrency=1), 4, 1)
+    assert (changed.type("send"), changed.concurrency) == (Control(global_concurrency=1), 4)
     assert (set(changed.paused_queues), set(changed.paused_types)) == ({QueueKey("mail")}, set())

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -68,10 +68,8 @@ DEFAULTS: Final = Control()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """All settings at one moment. Equal settings differ only in their version, and a worker keeps the first."""
+    """All settings at one moment."""
 
-    version: int = 0
-    """How many times the settings have changed in this worker."""
     queues: Mapping[QueueKey, Control] = field(default_factory=dict)
     """By queue, or by fairness key of one."""
     types: Mapping[str, Control] = field(default_factory=dict)
@@ -138,10 +136,6 @@ class ControlReader(Part, Component):
         self.current = Controls()
         """The last reading. Replaced as a whole, and only after a change: compare by identity."""
 
-    def retry(self, queue: str, fairness_key: str) -> Backoff | None:
-        """Return the backoff of a queue, or of a fairness key in it, by the last reading."""
-        return self.current.retry(queue, fairness_key)
-
     def wake(self) -> None:
         """Read now: the settings may have changed."""
         self._woken.set()
@@ -193,11 +187,10 @@ class ControlReader(Part, Component):
             self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
             self._woken.set()
         types = {name: one for name, one in types.items() if one != DEFAULTS}
-        before = self.current
-        now = replace(before, queues=queues, types=types, concurrency=concurrency)
-        if now != before:
-            self.current = replace(now, version=before.version + 1)
-            self._on_change(self.current)
+        now = Controls(queues=queues, types=types, concurrency=concurrency)
+        if now != self.current:
+            self.current = now
+            self._on_change(now)
 
     async def _declare(self) -> None:
         declared = {part.label: one for part, one in self._declared.items()}

@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned
-from sa_jobqueue.operations import PruneCursor, Pruned
+from sa_jobqueue.operations import PruneCursor
 from sa_jobqueue.statements import minutes, retention, steps
-from sa_jobqueue.types import JobId, RefusedWrite
+from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
 
@@ -82,15 +82,14 @@ class Pruner(Part, Component):
         cursor: PruneCursor | None = PruneCursor()
         chains = jobs = dead_letters = 0
 
-        async def commit(excluded: frozenset[JobId]) -> Pruned:
+        while cursor is not None:
+            started = loop.time()
+            excluded = frozenset(self._quarantine.quarantined(RefusedWrite.PRUNE))
             async with AsyncSession(self._transactions) as session, session.begin():
                 await session.execute(retention.bounded(), {"seconds": _PATIENCE})
                 options: dict[str, Any] = {"to_the_end": to_the_end, "excluded": excluded, "model": self._model}
-                return await aio.prune(session, self._rules, cursor=cursor, **options)
-
-        while cursor is not None:
-            started = loop.time()
-            page = await self._quarantine.page(RefusedWrite.PRUNE, commit)
+                page = await aio.prune(session, self._rules, cursor=cursor, **options)
+            await self._quarantine.add(RefusedWrite.PRUNE, page.refused.items())
             chains, jobs = chains + sum(page.chains.values()), jobs + page.jobs
             dead_letters += page.dead_letters
             cursor = page.next

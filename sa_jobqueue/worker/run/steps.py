@@ -10,13 +10,12 @@ import time
 import types
 import typing
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -35,7 +34,6 @@ from sa_jobqueue.errors import (
     StepOutputError,
 )
 from sa_jobqueue.events import StepCompleted
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec, Document
@@ -79,39 +77,6 @@ class _Busy(Exception):  # noqa: N818 - not an error
     """A sender's transaction is open: look again after it."""
 
 
-class StepStore(Protocol):
-    """Where the steps of attempts are kept: a worker's connections, or the session of a test."""
-
-    model: JobClass
-
-    def job_type(self, job: ClaimedJob) -> JobType:
-        """Return the type of a job."""
-
-    async def call(self, work: Callable[[Any], T], *, is_async: bool) -> T:
-        """Call a function with a connection and commit. For a synchronous handler, in its thread, which it blocks."""
-
-    async def transact(self, work: Callable[[Any], T], *, is_async: bool) -> T:
-        """Do the same in one transaction, which is rolled back if the function raises."""
-
-    def is_outage(self, error: DBAPIError) -> bool:
-        """Return whether the write may succeed later."""
-
-    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
-        """Return a session for a separate transaction, of the application's class, and its guard."""
-
-    def begin(self, session: Session) -> None:
-        """Begin the transaction of such a session."""
-
-    def commit(self, session: Session) -> None:
-        """Commit it."""
-
-    def close(self, session: Session) -> None:
-        """Close such a session; without a commit its transaction is rolled back."""
-
-    def emit(self, event: StepCompleted) -> None:
-        """Report a recorded step."""
-
-
 class WorkerSteps:
     """The store of a worker: its own connections, each statement a transaction, and the application's sessions."""
 
@@ -124,21 +89,21 @@ class WorkerSteps:
         """Return the type of a job."""
         return self._registry.get(job.type_name)
 
-    async def call(self, work: Callable[[Connection], T], *, is_async: bool) -> T:
-        """Call a function with a connection. For a synchronous handler, on the worker's loop, while its thread waits."""
+    async def call(self, work: Callable[[Any], T], *, is_async: bool) -> T:
+        """Call a function with a connection, and commit. A synchronous handler's thread waits for the worker's loop."""
+        return await self._call(self._engine.connect, work, is_async=is_async)
 
+    async def transact(self, work: Callable[[Any], T], *, is_async: bool) -> T:
+        """Do the same in one transaction, which is rolled back if the function raises."""
+        return await self._call(self._transactions.begin, work, is_async=is_async)
+
+    async def _call(
+        self, connected: Callable[[], AbstractAsyncContextManager[Any]], work: Callable[[Any], T], *, is_async: bool
+    ) -> T:
         async def call() -> T:
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(work)
-
-        return await call() if is_async else self._result(call())
-
-    async def transact(self, work: Callable[[Connection], T], *, is_async: bool) -> T:
-        """Do the same in one transaction."""
-
-        async def call() -> T:
-            async with self._transactions.begin() as connection:
-                return await connection.run_sync(work)
+            async with connected() as connection:
+                result: T = await connection.run_sync(work)
+                return result
 
         return await call() if is_async else self._result(call())
 
@@ -184,7 +149,7 @@ class WorkerSteps:
 class AttemptSteps:
     """The steps of one attempt."""
 
-    def __init__(self, store: StepStore, context: AttemptContext) -> None:
+    def __init__(self, store: WorkerSteps, context: AttemptContext) -> None:
         self._store = store
         self._context = context
         self._type = store.job_type(context.job)
@@ -515,7 +480,7 @@ class AttemptSteps:
 class StepTransaction:
     """A transaction whose effects and checkpoint commit together: `AttemptContext.transaction`."""
 
-    def __init__(self, steps: AttemptSteps, store: StepStore, context: AttemptContext, place: Place) -> None:
+    def __init__(self, steps: AttemptSteps, store: WorkerSteps, context: AttemptContext, place: Place) -> None:
         self._steps, self._store, self._context, self._place = steps, store, context, place
         self._session: Any = None
         self._guard = Guard(context.job.id)
