@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, aclosing, closing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typing_extensions import TypeVar
@@ -18,7 +19,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import listening_for
-from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
+from sa_jobqueue.waiting.steps import Access, Answer, ChainOrId, Wait, completed
 
 OutT = TypeVar("OutT", default=Any)
 
@@ -74,25 +75,36 @@ def wait_chains(
 
 
 async def _results(engine: AsyncEngine, wait: Wait) -> AsyncGenerator[ChainResult[Any], None]:
-    async with AsyncExitStack() as stack:
-        steps = stack.enter_context(closing(wait.steps()))
-        notified = asyncio.Event()
-        answer: Answer = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration:
-                return
-            answer = None
-            match step:
-                case Ask():
-                    answer = await _ask_async(engine, step)
-                case Listen():
-                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payloads))
-                case Rest():
-                    await _rest(step, notified)
-                case ChainResult():
-                    yield step
+    async with AsyncExitStack() as stack, aclosing(wait.results(_OnLoop(engine, wait.channel, stack))) as results:
+        async for result in results:
+            yield result
+
+
+class _OnLoop(Access):
+    """Access on an event loop. `stack`: closes what it opens."""
+
+    def __init__(self, engine: AsyncEngine, channel: str, stack: AsyncExitStack) -> None:
+        self._engine, self._channel, self._stack = engine, channel, stack
+        self._notified = asyncio.Event()
+
+    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Answer:
+        try:
+            async with self._engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                return (await connection.execute(statement, parameters)).all()
+        except (DBAPIError, OSError) as error:
+            return error
+
+    async def listen(self, payloads: frozenset[str]) -> None:
+        listening = listening_for(self._engine.url, self._channel, payloads)
+        self._notified = await self._stack.enter_async_context(listening)
+
+    async def rest(self, seconds: float, least: float) -> None:
+        await asyncio.sleep(least)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - least):
+                await self._notified.wait()
+        self._notified.clear()
 
 
 def _check_engine(engine: object, function: str) -> None:
@@ -100,20 +112,3 @@ def _check_engine(engine: object, function: str) -> None:
         raise InvalidOptionError(
             "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.{function}"
         )
-
-
-async def _rest(rest: Rest, notified: asyncio.Event) -> None:
-    await asyncio.sleep(rest.least)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(rest.seconds - rest.least):
-            await notified.wait()
-    notified.clear()
-
-
-async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
-    try:
-        async with engine.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            return (await connection.execute(ask.statement, ask.parameters)).all()
-    except (DBAPIError, OSError) as error:
-        return error

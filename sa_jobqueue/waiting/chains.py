@@ -8,16 +8,17 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Executable
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import TypeVar
 
+from sa_jobqueue.db.blocking import blocking_items
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import ChainListener
-from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
+from sa_jobqueue.waiting.steps import Access, Answer, ChainOrId, Wait, completed
 
 OutT = TypeVar("OutT", default=Any)
 
@@ -97,24 +98,8 @@ def wait_chains(
 
 
 def _results(engine: Engine, wait: Wait) -> Generator[ChainResult[Any], None, None]:
-    with closing(ChainListener(engine.url, wait.channel)) as listener, closing(wait.steps()) as steps:
-        answer: Answer = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration:
-                return
-            answer = None
-            match step:
-                case Ask():
-                    answer = _ask(engine, step)
-                case Listen():
-                    listener.listen(step.payloads)
-                case Rest():
-                    time.sleep(step.least)
-                    listener.rest(step.seconds - step.least)
-                case ChainResult():
-                    yield step
+    with closing(Blocking(engine, wait.channel)) as access:
+        yield from blocking_items(wait.results(access))
 
 
 def _check_engine(engine: object, function: str) -> None:
@@ -124,10 +109,30 @@ def _check_engine(engine: object, function: str) -> None:
         )
 
 
-def _ask(engine: Engine, ask: Ask) -> Answer:
-    try:
-        with engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
-            return connection.execute(ask.statement, ask.parameters).all()
-    except (DBAPIError, OSError) as error:
-        return error
+class Blocking(Access):
+    """Access from a thread."""
+
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine, self._listener = engine, ChainListener(engine.url, channel)
+
+    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Answer:
+        """Run a statement in its own transaction; return its rows, or the error of an outage."""
+        try:
+            with self._engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                return connection.execute(statement, parameters).all()
+        except (DBAPIError, OSError) as error:
+            return error
+
+    async def listen(self, payloads: frozenset[str]) -> None:
+        """Listen for the ends of chains, if possible."""
+        self._listener.listen(payloads)
+
+    async def rest(self, seconds: float, least: float) -> None:
+        """Pause for a time, or until an end that is listened for is notified."""
+        time.sleep(least)  # noqa: ASYNC251 - no loop runs it
+        self._listener.rest(seconds - least)
+
+    def close(self) -> None:
+        """Close the connection that listens."""
+        self._listener.close()

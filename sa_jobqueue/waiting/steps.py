@@ -1,11 +1,12 @@
-"""The steps of waiting for a chain's end, without I/O."""
+"""Waiting for the ends of chains: what to ask, and when, for synchronous and asynchronous callers."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -50,34 +51,27 @@ _log = logging.getLogger("sa_jobqueue.waiting")
 ChainOrId: TypeAlias = JobId | JobMixin[Any] | ChainMixin[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Run a statement in its own transaction. The answer is its rows, or the error."""
-
-    statement: Executable
-    parameters: dict[str, Any]
+Answer: TypeAlias = Sequence[Row[Any]] | DBAPIError | OSError
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Listen for the ends of chains, if possible."""
+class Access(ABC):
+    """How a wait reaches the database: from a thread, which it blocks, or on an event loop."""
 
-    payloads: frozenset[str]
+    @abstractmethod
+    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Answer:
+        """Run a statement in its own transaction; return its rows, or the error of an outage."""
 
+    @abstractmethod
+    async def listen(self, payloads: frozenset[str]) -> None:
+        """Listen for the ends of chains, if possible."""
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Pause for this time, or until an end that is listened for is notified, but at least for `least` seconds."""
-
-    seconds: float
-    least: float = 0.0
-
-
-Answer: TypeAlias = Sequence[Row[Any]] | DBAPIError | OSError | None
+    @abstractmethod
+    async def rest(self, seconds: float, least: float) -> None:
+        """Pause for a time, or until an end that is listened for is notified, but at least for `least` seconds."""
 
 
 class Wait:
-    """One wait for chains and its steps, between which it yields results.
+    """One wait for chains, which yields their results.
 
     `field`: what errors call the chains. `on_progress`: called with the progress of the chain, if there is only one.
     """
@@ -104,13 +98,13 @@ class Wait:
         self._output = _Output(output)
         self.channel = self._model.__jobqueue__.channel("ended")
 
-    def steps(self) -> Generator[Ask | Listen | Rest | ChainResult[Any], Answer, None]:
-        """Yield the next step and receive its answer, or yield a result; raise as `wait_chains`."""
+    async def results(self, access: Access) -> AsyncGenerator[ChainResult[Any], None]:
+        """Yield each result, and raise, as `wait_chains`. `access`: an open one."""
         deadline = time.monotonic() + self._timeout.total_seconds()
-        still_open, to_mark = yield from self._chain_ids()
+        still_open, to_mark = await self._chain_ids(access)
         errors: list[Exception] = []
         if to_mark and self._listen:
-            yield Listen(frozenset(map(str, to_mark)))
+            await access.listen(frozenset(map(str, to_mark)))
         held_seconds, least = _HELD_SECONDS, 0.0
         while still_open:
             began, failure = time.monotonic(), None
@@ -119,10 +113,10 @@ class Wait:
             found: set[JobId] = set()
             for ids in _batches(still_open):
                 marking = [chain_id for chain_id in ids if chain_id in to_mark]
-                noted: Answer = None
+                noted: Answer = ()
                 if marking:
-                    noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
-                seen = yield Ask(jobs.named(self._model, _CHAIN), {"ids": ids})
+                    noted = await access.ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
+                seen = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
                 for answer in (noted, seen):
                     if isinstance(answer, Exception):
                         _pass_over(answer)
@@ -130,7 +124,7 @@ class Wait:
                 if isinstance(seen, Exception):
                     found.update(ids)
                     continue
-                for row in seen or ():
+                for row in seen:
                     found.add(row.id)
                     if row.chain_completed_at is not None:
                         ended.append(row.id)
@@ -143,12 +137,12 @@ class Wait:
                 errors.append(NotFoundError("chain", sorted(lost, key=str), field=self._field, reason=reason))
                 still_open = still_open - lost
             for ids in _batches(ended):
-                rows = yield Ask(waiting.chain_results(self._model), {"chain_ids": ids})
+                rows = await access.ask(waiting.chain_results(self._model), {"chain_ids": ids})
                 if isinstance(rows, Exception):
                     _pass_over(rows)
                     failure = rows
                     continue
-                for row in rows or ():
+                for row in rows:
                     still_open = still_open - {row.id}
                     try:
                         result = self._output.of(row)
@@ -161,24 +155,24 @@ class Wait:
                 if left <= 0:
                     raise ChainTimeoutError(min(still_open, key=str), self._timeout, others=len(still_open) - 1) from failure
                 if self._on_progress is not None and failure is None:
-                    yield from self._report(still_open)
+                    await self._report(access, still_open)
                 pause = self._poll_seconds
                 if is_held and failure is None:
                     pause = min(pause, held_seconds)
                     held_seconds *= 2
-                yield Rest(min(left, pause), min(left, least))
+                await access.rest(min(left, pause), min(left, least))
                 # Many chains are not looked at for more than a fifth of the time, however often one of them ends.
                 least = max(_LEAST_SECONDS, min(4 * (time.monotonic() - began), self._poll_seconds))
         if errors:
             raise errors[0]
 
-    def _report(self, chain_ids: Iterable[JobId]) -> Generator[Ask, Answer, None]:
+    async def _report(self, access: Access, chain_ids: Iterable[JobId]) -> None:
         """Call `on_progress` if the running job of a chain has reported progress. Outages are logged elsewhere."""
-        chains = yield Ask(waiting.chain_results(self._model), {"chain_ids": list(chain_ids)})
+        chains = await access.ask(waiting.chain_results(self._model), {"chain_ids": list(chain_ids)})
         if not chains or isinstance(chains, Exception):
             return
         job_id = chains[0].last_job_id
-        rows = yield Ask(progress.of_job(self._model), {"job_id": job_id})
+        rows = await access.ask(progress.of_job(self._model), {"job_id": job_id})
         found = None if not rows or isinstance(rows, Exception) else progress.read(rows[0])
         if found is None or self._on_progress is None:
             return
@@ -187,7 +181,7 @@ class Wait:
             self._reported = job_id, found
             self._on_progress(found)
 
-    def _chain_ids(self) -> Generator[Ask, Answer, tuple[frozenset[JobId], frozenset[JobId]]]:
+    async def _chain_ids(self, access: Access) -> tuple[frozenset[JobId], frozenset[JobId]]:
         """Return the ids of the chains, and of those that may be open.
 
         Raises: NotFoundError that name all that are wrong.
@@ -195,11 +189,11 @@ class Wait:
         chain_of: dict[JobId, JobId] = {}
         ended: set[JobId] = set()
         for ids in _batches(self._asked):
-            seen = yield Ask(jobs.named(self._model, _CHAIN), {"ids": ids})
+            seen = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
             if isinstance(seen, Exception):
                 raise seen
-            chain_of |= {row.id: row.chain_id for row in seen or ()}
-            ended |= {row.id for row in seen or () if row.chain_completed_at is not None}
+            chain_of |= {row.id: row.chain_id for row in seen}
+            ended |= {row.id for row in seen if row.chain_completed_at is not None}
         if missing := [job_id for job_id in self._asked if job_id not in chain_of]:
             raise NotFoundError("chain", missing, field=self._field, reason=_NOT_THERE)
         wrong = {

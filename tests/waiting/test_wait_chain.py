@@ -13,12 +13,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event, text, update
+from sqlalchemy import Engine, Executable, create_engine, delete, event, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue, JobStatus, aio, cancel_jobs, wait_chain
 from sa_jobqueue.context import Continuation
+from sa_jobqueue.db.blocking import blocking_items
 from sa_jobqueue.errors import (
     ChainFailedError,
     ChainTimeoutError,
@@ -31,9 +32,8 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import redrive_dead_letters
 from sa_jobqueue.types import ChainResult
 from sa_jobqueue.waiting import listeners as ears
-from sa_jobqueue.waiting.chains import _ask
-from sa_jobqueue.waiting.listeners import ChainListener
-from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
+from sa_jobqueue.waiting.chains import Blocking
+from sa_jobqueue.waiting.steps import Wait
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.waits import BACKENDS, NEVER, SOON, end, listening
@@ -93,25 +93,37 @@ async def test_wait_chain_returns_on_notification_before_its_next_poll(wait: Wai
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
+class Played(Blocking):
+    """Counts the steps of a wait, and does something before each of them."""
+
+    def __init__(self, engine: Engine, channel: str, before: Callable[[int], None]) -> None:
+        super().__init__(engine, channel)
+        self.before, self.done = before, 0
+
+    def _step(self) -> None:
+        self.before(self.done)
+        self.done += 1
+
+    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Any:
+        self._step()
+        return await super().ask(statement, parameters)
+
+    async def listen(self, payloads: frozenset[str]) -> None:
+        self._step()
+        await super().listen(payloads)
+
+    async def rest(self, seconds: float, least: float) -> None:
+        self._step()
+        started = time.monotonic()
+        await super().rest(PATIENCE, 0)
+        assert time.monotonic() - started < PATIENCE, "nobody told"
+
+
 def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int, ChainResult[Any]]:
     """Do the steps of a wait, and something before each of them; return how many there were, and the result."""
-    steps, answer, done = wait.steps(), None, 0
-    with closing(ChainListener(engine.url, wait.channel)) as listener:
-        while True:
-            step = steps.send(answer)
-            if isinstance(step, ChainResult):
-                return done, step
-            before(done)
-            done, answer = done + 1, None
-            match step:
-                case Ask():
-                    answer = _ask(engine, step)
-                case Listen():
-                    listener.listen(step.payloads)
-                case Rest():
-                    started = time.monotonic()
-                    listener.rest(PATIENCE)
-                    assert time.monotonic() - started < PATIENCE, "nobody told"
+    with closing(Played(engine, wait.channel, before)) as access:
+        result = next(blocking_items(wait.results(access)))
+        return access.done, result
 
 
 # The steps: poll, listen, mark, poll, sleep, poll, read the result; as many as are needed.
@@ -447,14 +459,7 @@ async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function
 async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
     given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
-    steps = Wait([chain_id], **given, model=None).steps()
-    first_poll = next(steps)
-    assert isinstance(first_poll, Ask)
-    mark = steps.send(_ask(engine, first_poll))
-    assert isinstance(mark, Ask)
-    last_poll = steps.send(_ask(engine, mark))
-    assert isinstance(last_poll, Ask)
-    end(engine, chain_id)
-    reading = steps.send(_ask(engine, last_poll))  # although the time is over long since
-    assert isinstance(reading, Ask)
-    assert isinstance(steps.send(_ask(engine, reading)), ChainResult)
+    wait = Wait([chain_id], **given, model=None)
+    # Before the last poll, although the time is over long since.
+    done, result = play(wait, engine, lambda step: end(engine, chain_id) if step == 2 else None)
+    assert (done, result.id) == (4, chain_id)

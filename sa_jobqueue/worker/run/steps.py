@@ -9,7 +9,7 @@ import json
 import time
 import types
 import typing
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
     AttemptSignal,
@@ -248,11 +249,11 @@ class AttemptSteps:
             raise InvalidOptionError("every", f"must be a whole number, at least 1, got {every!r}")
         codec, place = _codec(name, None, output), self._enter(name, key)
         items = self._cursor(place, codec, items_after, position, every)
-        return items if self._type.is_async else _blocking_items(items)
+        return items if self._type.is_async else blocking_items(items)
 
     async def _cursor(
         self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         await self.load()
         at, is_done = self._reached(place, codec)
         began, number = time.monotonic(), 0
@@ -538,23 +539,6 @@ class StepTransaction:
         self._guard.may_commit = True
         self._store.commit(session)
         self._steps.completed(StepKind.TRANSACTION, self._place, self._began)
-
-
-def blocking(call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that blocks where an asynchronous handler would wait: both run the same steps."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    call.close()
-    raise RuntimeError("a step of a synchronous handler waits for the event loop")
-
-
-def _blocking_items(items: AsyncIterator[Any]) -> Iterator[Any]:
-    with suppress(StopAsyncIteration):
-        while True:
-            yield blocking(items.__anext__())  # type: ignore[arg-type]
 
 
 async def _asynchronous(items: Any) -> AsyncIterator[Any]:
