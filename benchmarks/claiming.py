@@ -14,7 +14,7 @@ from benchmarks.harness import percentile
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.worker.claim.arrivals import CATCH_UP_EVERY
 from sa_jobqueue.worker.claim.cursors import START, Allocation, Arrival, Cursors, Lane, Plan, Segment, Snapshot

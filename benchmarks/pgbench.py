@@ -16,7 +16,7 @@ from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from benchmarks.rows import JOB_TYPE
 from sa_jobqueue import Job
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.statements import claims, completions
 from sa_jobqueue.testing.binaries import binary_dirs
 

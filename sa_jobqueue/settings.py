@@ -2,8 +2,8 @@
 
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
+from sa_jobqueue.registry.limits import Limits, QueueSettings, TypeSettings
 from sa_jobqueue.registry.schedules import MisfirePolicy
-from sa_jobqueue.registry.settings import Limits, QueueSettings, TypeSettings
 
 __all__ = [
     "FOREVER",

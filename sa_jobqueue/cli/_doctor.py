@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import masked
 from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
-from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
+from sa_jobqueue.db.sessions import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.migrations.grants import RIGHTS, rights_of, role_names
 from sa_jobqueue.migrations.runner import existing

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._output import set_json
 from sa_jobqueue.db.connections import unavailable
-from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError

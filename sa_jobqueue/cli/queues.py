@@ -25,7 +25,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.queues import SyncedQueues
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.settings import QueueColumns
+from sa_jobqueue.registry.limits import QueueColumns
 
 
 @click.group()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import click
 
 from sa_jobqueue.cli._options import Database, by_option, reading
-from sa_jobqueue.cli._output import print_result, table_of
+from sa_jobqueue.cli._output import Columns, print_result, table_of
 from sa_jobqueue.cli.health import threshold
 from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
 from sa_jobqueue.observe.health.thresholds import KINDS
@@ -50,7 +51,8 @@ def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str) 
 def _show(stored: Thresholds) -> None:
     rows = list(_rows(stored))
     document = {"thresholds": [dict(zip(("name", "queue", "value", "default"), row, strict=True)) for row in rows]}
-    print_result(document, table_of("thresholds", ["threshold", "queue", "value", "default"], rows))
+    columns: Columns = {"threshold": itemgetter(0), "value": itemgetter(2), "default": itemgetter(3), "queue": itemgetter(1)}
+    print_result(document, table_of("thresholds", columns, rows))
 
 
 def _rows(stored: Thresholds) -> Iterator[tuple[str, str | None, Any, Any]]:

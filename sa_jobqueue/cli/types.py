@@ -8,7 +8,7 @@ import click
 
 from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
-from sa_jobqueue.registry.settings import Limits
+from sa_jobqueue.registry.limits import Limits
 
 
 @click.group()

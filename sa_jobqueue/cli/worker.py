@@ -44,7 +44,7 @@ from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.cli._systemd import VARIABLES, notifying
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
-from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.events import Event, JobCancelled, JobCompleted, JobDied, JobRescheduled

@@ -17,7 +17,7 @@ from sqlalchemy.util.concurrency import greenlet_spawn
 
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
-from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
+from sa_jobqueue.db.sessions import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
 from sa_jobqueue.db.urls import for_psycopg, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
@@ -38,7 +38,7 @@ C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 class Connections:
     """Makes a worker's own connections from the application's URL.
 
-    They use psycopg whatever driver the application uses, carry the plan guards and the settings of `session_settings`,
+    They use psycopg whatever driver the application uses, carry the plan guards and the settings of `sessions`,
     notice a dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name.
     Behind a connection pooler guards and settings travel with each transaction, and LISTEN needs `listen_url`.
 

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, set_locally
+from sa_jobqueue.db.sessions import GUARDS, SETTINGS, TIMEOUTS, set_locally
 
 MARK: Final = "sa_jobqueue.direct"
 """A setting that only this library uses: if it has our value, the server's session is ours alone."""

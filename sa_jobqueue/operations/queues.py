@@ -30,7 +30,7 @@ from sa_jobqueue.operations.pages import (
 )
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.settings import (
+from sa_jobqueue.registry.limits import (
     Limits,
     QueueColumns,
     QueueName,

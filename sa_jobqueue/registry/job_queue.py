@@ -22,11 +22,11 @@ from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRul
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
+from sa_jobqueue.registry.limits import QueueSettings
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, check_duration, taking
 from sa_jobqueue.registry.schedules import OF_JOBS, MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector
-from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.types import JobStatus
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)

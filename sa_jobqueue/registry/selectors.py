@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.registry.settings import check_names
+from sa_jobqueue.registry.limits import check_names
 from sa_jobqueue.types import JobId, Json
 
 MOST_CANDIDATES: Final = 1_000

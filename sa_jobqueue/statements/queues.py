@@ -14,7 +14,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass, JobTypeMixin, QueueMixin
-from sa_jobqueue.registry.settings import QueueColumns, settings_of
+from sa_jobqueue.registry.limits import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 

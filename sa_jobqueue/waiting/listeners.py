@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, create_engine
 
-from sa_jobqueue.db.session_settings import SETTINGS
+from sa_jobqueue.db.sessions import SETTINGS
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, enqueue_many
 from sa_jobqueue.db.connections import Connections
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, PoolerFound
 from sa_jobqueue.worker.logs import describe

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
 from sa_jobqueue.context import ClaimedJob, Continuation
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import ChainReferencedError, JobEndedError, LostAttemptError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import completions, leases

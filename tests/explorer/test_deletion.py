@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import JobEndedError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import DeadLetterFilter, cancel_chains, redrive_dead_letters

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select, true
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import send_event

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from sa_jobqueue.db.session_settings import GUARDS
+from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
 from tests.fixtures.database import extreme

@@ -11,7 +11,7 @@ from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.operations import list_job_types, list_workers
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.registry.settings import Limits, settings_of
+from sa_jobqueue.registry.limits import Limits, settings_of
 
 _WORKERS: Final = 1000
 _FAILURES: Final = 20

@@ -20,7 +20,7 @@ from sa_jobqueue.operations import (
     upsert_job_type,
 )
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.registry.settings import Limits, TypeSettings
+from sa_jobqueue.registry.limits import Limits, TypeSettings
 
 HOUR: Final = timedelta(hours=1)
 

@@ -11,7 +11,7 @@ from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.dashboard.screens.fairness_keys import keys
 from sa_jobqueue.operations import WorkerFilter, list_queues, list_workers
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
-from sa_jobqueue.registry.settings import QueueColumns, settings_of
+from sa_jobqueue.registry.limits import QueueColumns, settings_of
 from sa_jobqueue.statements import limits
 
 _WORKERS: Final = 1000

@@ -20,7 +20,7 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.registry.settings import QueueColumns, QueueSettings
+from sa_jobqueue.registry.limits import QueueColumns, QueueSettings
 
 
 def view(context: Context) -> dict[str, Any]:

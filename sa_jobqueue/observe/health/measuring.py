@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Executable, RowMapping, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
+from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import redacted_error

@@ -24,7 +24,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engi
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_arguments
+from sa_jobqueue.db.sessions import SETTINGS, own_options, startup_arguments
 from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
 from sa_jobqueue.layout import Layout, Unit

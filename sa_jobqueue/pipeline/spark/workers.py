@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.connections import unavailable
-from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidOptionError
