@@ -350,12 +350,6 @@ class HeartbeatFailing(Event):
     """Time since the last successful heartbeat."""
 
 
-def every_kind() -> set[type[Event]]:
-    """Return the classes of all events."""
-    kinds = {kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Event)}
-    return kinds - {Event, AttemptEvent}
-
-
 Subscriber: TypeAlias = Callable[[Event], None]
 AttemptHook: TypeAlias = Callable[[Any], None]
 """Called with the `AttemptContext` of each attempt that starts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -23,10 +23,9 @@ from sa_jobqueue.models import AuditMixin, Job, JobClass
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,
+    Filter,
     Page,
-    check_instants,
     check_limit,
-    check_lists,
     check_position,
     scanned_page,
 )
@@ -39,7 +38,7 @@ _log = logging.getLogger("sa_jobqueue.audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
+class AuditFilter(Filter):
     """Filter of audit records; an empty field matches all.
 
     `operations`: names of operations, such as `cancel_jobs`. `done_by`: users. `done_after` (inclusive), `done_before`
@@ -50,10 +49,6 @@ class AuditFilter:
     done_by: Sequence[str] = ()
     done_after: datetime | None = None
     done_before: datetime | None = None
-
-    def __post_init__(self) -> None:
-        check_lists(operations=self.operations, done_by=self.done_by)
-        check_instants(done_after=self.done_after, done_before=self.done_before)
 
 
 def list_audit(
@@ -72,7 +67,7 @@ def list_audit(
     """
     check_limit(limit, scan_limit)
     check_position(after, UUID)
-    conditions = audit.matching(model, **asdict(where))
+    conditions = audit.matching(model, where)
     statement = listings.audit(
         model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first
     )

@@ -27,12 +27,10 @@ from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,
     BulkResult,
+    Filter,
     Page,
     check_columns,
-    check_instants,
     check_limit,
-    check_lists,
-    check_statuses,
     few_unfinished,
     ordered_page,
     page_of,
@@ -45,7 +43,7 @@ from sa_jobqueue.types import JobId, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainFilter:
+class ChainFilter(Filter):
     """Filter of a listing of chains; an empty field matches all.
 
     `ids`: these chains. `statuses`: of the chain, which are those of its last job. `types`, `queues`, `fairness_keys`: of
@@ -62,12 +60,6 @@ class ChainFilter:
     top_level: bool = False
     created_after: datetime | None = None
     created_before: datetime | None = None
-
-    def __post_init__(self) -> None:
-        lists = ("statuses", "types", "queues", "fairness_keys", "ids", "job_ids")
-        check_lists(**{name: getattr(self, name) for name in lists})
-        check_statuses(self.statuses)
-        check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
 def get_chain(session: Session, chain_id: JobId, *, model: JobClass = Job) -> ChainMixin[Any]:
@@ -129,9 +121,7 @@ def list_chains(
         unfinished = few_unfinished(session, model, where.statuses, most=scan_limit)
     statement = listings.chains(
         model,
-        *listings.chains_like(
-            model, **{name: getattr(where, name) for name in where.__slots__ if name not in {"ids", "job_ids"}}
-        ),
+        *listings.chains_like(model, where),
         narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids, unfinished=unfinished),
         columns=columns,
         after=after,

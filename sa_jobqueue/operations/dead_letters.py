@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_lists, page_of
+from sa_jobqueue.operations.pages import BulkResult, Filter, Page, check_limit, page_of
 from sa_jobqueue.operations.steps import restart_from, restart_timed_out
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
@@ -24,7 +24,7 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterFilter:
+class DeadLetterFilter(Filter):
     """Filter of dead letters; an empty field matches all, and `resolved=None` matches both.
 
     `ids`: these dead letters. `job_ids`: dead letters of these jobs. `types`, `queues`, `fairness_keys`: of the job when it
@@ -42,10 +42,6 @@ class DeadLetterFilter:
     died_after: datetime | None = None
     died_before: datetime | None = None
     resolved: bool | None = False
-
-    def __post_init__(self) -> None:
-        lists = ("ids", "job_ids", "types", "queues", "fairness_keys", "reasons", "fingerprints")
-        check_lists(**{name: getattr(self, name) for name in lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +179,4 @@ def dismiss_dead_letters(
 
 def _conditions(model: JobClass, where: DeadLetterFilter) -> list[ColumnElement[bool]]:
     check_ids(model, ids=where.ids, job_ids=where.job_ids)
-    return dead_letters.matching(model, **asdict(where))
+    return dead_letters.matching(model, where)

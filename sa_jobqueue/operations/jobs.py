@@ -22,13 +22,11 @@ from sa_jobqueue.operations.pages import (
     MAX_PAGE,
     SCAN_LIMIT,
     BulkResult,
+    Filter,
     Page,
     check_columns,
-    check_instants,
     check_limit,
-    check_lists,
     check_position,
-    check_statuses,
     few_unfinished,
     page_of,
     scanned_page,
@@ -41,7 +39,7 @@ from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, Attemp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
+class JobFilter(Filter):
     """Filter of a listing of jobs; an empty field matches all.
 
     `statuses`, `types`, `queues`: of the job. `ids`: these jobs. `fairness_keys`: in all queues, unless `queues` restricts
@@ -58,12 +56,6 @@ class JobFilter:
     chain_types: Sequence[str] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
-
-    def __post_init__(self) -> None:
-        lists = ("statuses", "types", "queues", "fairness_keys", "ids", "chain_ids", "chain_types")
-        check_lists(**{name: getattr(self, name) for name in lists})
-        check_statuses(self.statuses)
-        check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
@@ -136,7 +128,7 @@ def list_jobs(
         unfinished = few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
     statement = listings.jobs(
         model,
-        *listings.jobs_like(model, **{name: getattr(where, name) for name in where.__slots__ if name != "ids"}),
+        *listings.jobs_like(model, where),
         *own,
         narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else (), unfinished=unfinished),
         columns=columns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -119,6 +119,22 @@ def check_instants(**instants: datetime | None) -> None:
     for name, given in instants.items():
         if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
             raise InvalidOptionError(name, f"must be an aware datetime, such as datetime.now(UTC), got {given!r}")
+
+
+class Filter:
+    """Base class of filters: checks its fields by their names and defaults."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            given = getattr(self, one.name)
+            if one.default == ():
+                check_lists(**{one.name: given})
+            elif one.name.endswith(("_after", "_before")):
+                check_instants(**{one.name: given})
+            if one.name == "statuses":
+                check_statuses(given)
 
 
 def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
     BulkResult,
+    Filter,
     Page,
     check_limit,
-    check_lists,
     check_position,
     every_item,
     page_of,
@@ -33,7 +33,7 @@ MOST_LOST: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFilter:
+class WorkerFilter(Filter):
     """Filter of workers; an empty field matches all.
 
     `ids`: these workers. `names`: names given to workers, where `*` matches any characters: `["reports-*"]`. `queues`:
@@ -43,9 +43,6 @@ class WorkerFilter:
     ids: Sequence[str] = ()
     names: Sequence[str] = ()
     queues: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        check_lists(ids=self.ids, names=self.names, queues=self.queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +190,4 @@ def rescue_from(session: Session, worker_id: str, *, model: JobClass = Job) -> i
 
 
 def _conditions(model: JobClass, where: WorkerFilter) -> list[ColumnElement[bool]]:
-    return workers.matching(model, **asdict(where))
+    return workers.matching(model, where)

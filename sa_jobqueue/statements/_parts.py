@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -55,6 +56,21 @@ def id_value(model: JobClass, name: str) -> BindParameter[Any]:
 def given_ids(model: JobClass, ids: Iterable[JobId]) -> BindParameter[Any]:
     """Return job ids as a value of a statement that is built for them."""
     return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
+
+
+def alike(where: Any, columns: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter on columns, by the name of its field. An empty field matches all.
+
+    A column has one of the values in a list, is not before `..._after`, and is before `..._before`.
+    """
+    found: list[ColumnElement[bool]] = []
+    for name, column in columns.items():
+        given = getattr(where, name)
+        if isinstance(given, datetime):
+            found.append(column >= given if name.endswith("_after") else column < given)
+        elif given:
+            found.append(column.in_(list(given)))
+    return found
 
 
 def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:

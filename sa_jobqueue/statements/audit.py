@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import once_a_model, table
+from sa_jobqueue.statements._parts import alike, once_a_model, table
 
 
 @once_a_model
@@ -21,25 +19,11 @@ def put(model: JobClass) -> sa.Insert:
     return sa.insert(row).values({name: sa.bindparam(name, type_=row.c[name].type) for name in names})
 
 
-def matching(
-    model: JobClass,
-    *,
-    operations: Sequence[str] = (),
-    done_by: Sequence[str] = (),
-    done_after: datetime | None = None,
-    done_before: datetime | None = None,
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a filter. An empty one means any."""
+def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of an `AuditFilter`."""
     row = table(model.Audit)
-    found: list[sa.ColumnElement[bool]] = []
-    for column, values in ((row.c.operation, operations), (row.c.done_by, done_by)):
-        if values:
-            found.append(column.in_(list(values)))
-    if done_after is not None:
-        found.append(row.c.done_at >= done_after)
-    if done_before is not None:
-        found.append(row.c.done_at < done_before)
-    return found
+    of = {"operations": row.c.operation, "done_by": row.c.done_by, "done_after": row.c.done_at, "done_before": row.c.done_at}
+    return alike(where, of)
 
 
 @once_a_model

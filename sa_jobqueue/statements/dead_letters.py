@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import CURRENT_XID, id_parameter
-from sa_jobqueue.statements._parts import given_ids
-from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
+from sa_jobqueue.models.base import CURRENT_XID
+from sa_jobqueue.statements._parts import alike, given_ids, table
+from sa_jobqueue.types import JobId, JobStatus, Resolution
 
 
 def page(
@@ -28,43 +26,16 @@ def page(
     return chosen if after is None else chosen.where(key < after if newest_first else key > after)
 
 
-def matching(
-    model: JobClass,
-    *,
-    ids: Sequence[JobId] = (),
-    job_ids: Sequence[JobId] = (),
-    types: Sequence[str] = (),
-    queues: Sequence[str] = (),
-    fairness_keys: Sequence[str] = (),
-    reasons: Sequence[DeadReason] = (),
-    fingerprints: Sequence[str] = (),
-    died_after: datetime | None = None,
-    died_before: datetime | None = None,
-    resolved: bool | None = False,
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a filter. An empty one means any; `resolved` None means both."""
-    dead_letter = model.DeadLetter
-    key = ARRAY(id_parameter(model.__jobqueue__))
-    found: list[sa.ColumnElement[bool]] = []
-    if ids:
-        found.append(dead_letter.id == sa.any_(sa.literal(list(ids), key)))
-    if job_ids:
-        found.append(dead_letter.job_id == sa.any_(sa.literal(list(job_ids), key)))
-    for attribute, values in (
-        (dead_letter.type_name, types),
-        (dead_letter.queue, queues),
-        (dead_letter.fairness_key, fairness_keys),
-        (dead_letter.reason, reasons),
-        (dead_letter.error_fingerprint, fingerprints),
-    ):
-        if values:
-            found.append(attribute.in_(list(values)))
-    if died_after is not None:
-        found.append(dead_letter.died_at >= died_after)
-    if died_before is not None:
-        found.append(dead_letter.died_at < died_before)
-    if resolved is not None:
-        found.append(dead_letter.resolution.is_not(None) if resolved else dead_letter.resolution.is_(None))
+def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a `DeadLetterFilter`."""
+    row = table(model.DeadLetter)
+    keys = ((row.c.id, where.ids), (row.c.job_id, where.job_ids))
+    found = [column == sa.any_(given_ids(model, ids)) for column, ids in keys if ids]
+    columns = {"types": row.c.type_name, "queues": row.c.queue, "fairness_keys": row.c.fairness_key, "reasons": row.c.reason}
+    columns |= {"fingerprints": row.c.error_fingerprint, "died_after": row.c.died_at, "died_before": row.c.died_at}
+    found += alike(where, columns)
+    if where.resolved is not None:
+        found.append(row.c.resolution.is_not(None) if where.resolved else row.c.resolution.is_(None))
     return found
 
 

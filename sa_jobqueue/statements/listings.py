@@ -8,7 +8,6 @@ the last. A statement returns its position in its own rows, since a second state
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +17,7 @@ from sqlalchemy.orm import aliased, contains_eager
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import given_ids, status, table
+from sa_jobqueue.statements._parts import alike, given_ids, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
@@ -183,7 +182,8 @@ def unfinished(
         found = sa.select(job.c.id, job.c.root_id).where(job.c.status == status(one))
         if one is JobStatus.PENDING:
             found = found.where(job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
-            found = found.where(*_alike(job, (), queues, fairness_keys, after=None, before=None))
+            given = ((job.c.queue, queues), (job.c.fairness_key, fairness_keys))
+            found = found.where(*(column.in_(list(values)) for column, values in given if values))
         parts.append(sa.select(found.limit(limit).subquery()))
     every = sa.union_all(*parts).subquery("unfinished")
     return sa.select(every.c.id, every.c.root_id)
@@ -194,27 +194,14 @@ def count(rows: sa.Select[Any], *, limit: int) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(rows.limit(limit).subquery("counted"))
 
 
-def jobs_like(
-    model: JobClass,
-    *,
-    statuses: Sequence[JobStatus] = (),
-    types: Sequence[str] = (),
-    queues: Sequence[str] = (),
-    fairness_keys: Sequence[str] = (),
-    chain_ids: Sequence[JobId] = (),
-    chain_types: Sequence[str] = (),
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-) -> list[sa.ColumnElement[bool]]:
-    """Return the filters of a job that no index serves. An empty filter matches all jobs."""
+def jobs_like(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a `JobFilter` that no index serves."""
     job = table(model)
-    found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
-    if statuses:
-        found.append(job.c.status.in_([status(value) for value in statuses]))
-    if chain_types:
-        found.append(job.c.chain_type_name.in_(list(chain_types)))
-    if chain_ids:
-        found.append(job.c.chain_id == sa.any_(given_ids(model, chain_ids)))
+    found = alike(where, _columns(job) | {"chain_types": job.c.chain_type_name})
+    if where.statuses:
+        found.append(job.c.status.in_([status(value) for value in where.statuses]))
+    if where.chain_ids:
+        found.append(job.c.chain_id == sa.any_(given_ids(model, where.chain_ids)))
     return found
 
 
@@ -225,29 +212,19 @@ def foreign(model: JobClass, condition: sa.ColumnElement[bool]) -> bool:
     )
 
 
-def chains_like(
-    model: JobClass,
-    *,
-    statuses: Sequence[JobStatus] = (),
-    types: Sequence[str] = (),
-    queues: Sequence[str] = (),
-    fairness_keys: Sequence[str] = (),
-    top_level: bool = False,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that a root must fit for its chain to be meant. An empty part means any."""
+def chains_like(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a `ChainFilter` on a root that no index serves."""
     job, later, edge = table(model), table(model).alias("later"), table(model.Blocker)
-    found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
-    if statuses:
+    found = alike(where, _columns(job))
+    if where.statuses:
         last = sa.select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
         stands = sa.case(
             (job.c.chain_completed_at.is_not(None), sa.func.coalesce(job.c.chain_status, job.c.status)),
             (job.c.status != status(JobStatus.COMPLETED), job.c.status),
             else_=sa.func.coalesce(last.scalar_subquery(), job.c.status),
         )
-        found.append(stands.in_([status(value) for value in statuses]))
-    if top_level:
+        found.append(stands.in_([status(value) for value in where.statuses]))
+    if where.top_level:
         # Not EXISTS, which the planner may answer for every edge there is, at once, and keep in a hash table.
         awaiting: sa.Select[Any] = sa.select(sa.literal_column("1")).where(edge.c.blocked_by_chain_id == job.c.id).limit(1)
         found.append(awaiting.scalar_subquery().is_(None))
@@ -286,27 +263,9 @@ def chains_among(
     return found
 
 
-def _alike(
-    job: Any,
-    types: Sequence[str],
-    queues: Sequence[str],
-    fairness_keys: Sequence[str],
-    *,
-    after: datetime | None,
-    before: datetime | None,
-) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
-    if types:
-        found.append(job.c.type_name.in_(list(types)))
-    if queues:
-        found.append(job.c.queue.in_(list(queues)))
-    if fairness_keys:
-        found.append(job.c.fairness_key.in_(list(fairness_keys)))
-    if after is not None:
-        found.append(job.c.created_at >= after)
-    if before is not None:
-        found.append(job.c.created_at < before)
-    return found
+def _columns(job: sa.Table) -> dict[str, sa.ColumnElement[Any]]:
+    created = {"created_after": job.c.created_at, "created_before": job.c.created_at}
+    return {"types": job.c.type_name, "queues": job.c.queue, "fairness_keys": job.c.fairness_key, **created}
 
 
 def _scan(

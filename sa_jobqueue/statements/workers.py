@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import status, table
+from sa_jobqueue.statements._parts import alike, status, table
 from sa_jobqueue.types import JobStatus
 
 _OTHERS = ("heartbeat_pause", "progress", "concurrency_requested")
 """Columns that a listing leaves out."""
 
 
-def matching(
-    model: JobClass, *, ids: Sequence[str] = (), names: Sequence[str] = (), queues: Sequence[str] = ()
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a filter; an empty part means any. A `*` in a name stands for any characters."""
+def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a `WorkerFilter`. A `*` in a name stands for any characters."""
     worker = table(model.Worker)
-    found: list[sa.ColumnElement[bool]] = []
-    if ids:
-        found.append(worker.c.id == sa.any_(sa.literal(list(ids), ARRAY(sa.Text))))
-    if names:
-        found.append(sa.or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in names)))
-    if queues:
-        found.append(worker.c.queues.overlap(sa.literal(list(queues), ARRAY(sa.Text))))
+    found = alike(where, {"ids": worker.c.id})
+    if where.names:
+        found.append(sa.or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in where.names)))
+    if where.queues:
+        found.append(worker.c.queues.overlap(sa.literal(list(where.queues), ARRAY(sa.Text))))
     return found
 
 

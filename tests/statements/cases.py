@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import ChainFilter, JobFilter
 from sa_jobqueue.statements import (
     claims,
     completions,
@@ -188,10 +189,12 @@ CHAIN = frozenset({"uq_job_chain", "pk_job"})
 SCAN = 1000
 PAGE: dict[str, Any] = {"after": UUID(int=2**128 - 1), "limit": 50, "scan_limit": SCAN, "newest_first": True}
 JOBS_LIKE = listings.jobs_like(
-    Job, statuses=[JobStatus.DEAD], types=["none"], queues=["none"], chain_types=["none"], created_before=START
+    Job,
+    JobFilter(statuses=[JobStatus.DEAD], types=["none"], queues=["none"], chain_types=["none"], created_before=START),
 )
 CHAINS_LIKE = listings.chains_like(
-    Job, statuses=[JobStatus.DEAD], types=["test"], queues=["default"], top_level=True, created_after=START
+    Job,
+    ChainFilter(statuses=[JobStatus.DEAD], types=["test"], queues=["default"], top_level=True, created_after=START),
 )
 
 CASES = [

@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
+from sa_jobqueue.operations import WorkerFilter
 from sa_jobqueue.statements import controls, corrections, quarantine, queues, ticks, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
-_WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
+_WHERE = workers.matching(Job, WorkerFilter(ids=["a"], names=["spark_1-*"], queues=["default"]))
 _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
 _REFUSED |= {"pause": timedelta(seconds=2)}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
