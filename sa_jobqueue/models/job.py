@@ -319,7 +319,8 @@ class JobMixin(Generic[IdT]):
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
         # Into what a flush reads, of an object that was never loaded, unless the application validates attributes. Set one
         # by one, with their history and their events, they are more than half of all that making a job costs.
-        fields: dict[str, Any] = {} if self.__mapper__.validators else self.__dict__
+        validated = self.__mapper__.validators
+        fields: dict[str, Any] = {} if validated and not validated.keys().isdisjoint(vars(JobMixin)) else self.__dict__
         if handler is None:
             check_name("type_name", type_name)
             fields.update(NEW)

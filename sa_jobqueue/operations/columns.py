@@ -22,19 +22,11 @@ Group = tuple[dict[str, str], list[Any]]
 """The columns that some jobs set, as attribute by column, and those jobs."""
 
 
-def group_by_columns(kind: JobClass, listed: Sequence[Any]) -> list[Group]:
-    """Group jobs by the columns that they set; the database fills in the others. Sets defaults in Python."""
-    attributes = written_columns(kind)
-    groups: dict[frozenset[str], list[Any]] = {}
-    for job, keys in zip(listed, _set_by(kind, attributes, listed), strict=True):
-        groups.setdefault(keys, []).append(job)
-    return [(_named(attributes, keys), group) for keys, group in groups.items()]
-
-
-def group_neighbours_by_columns(kind: JobClass, listed: Sequence[Any]) -> list[Group]:
-    """Group consecutive jobs that set the same columns, without changing the order. Sets defaults in Python.
+def group_by_columns(kind: JobClass, listed: Sequence[Any], *, in_order: bool = False) -> list[Group]:
+    """Group jobs by the columns that they set; the database fills in the others. Sets defaults in Python.
 
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
+    `in_order`: whether the order stays, so that only consecutive jobs are of one group.
     """
     attributes = written_columns(kind)
     given = _set_by(kind, attributes, listed)
@@ -42,8 +34,11 @@ def group_neighbours_by_columns(kind: JobClass, listed: Sequence[Any]) -> list[G
     for job, keys in zip(listed, given, strict=True):
         for key in empty - keys:
             setattr(job, key, None)
+    groups: dict[tuple[frozenset[str], int], list[Any]] = {}
     runs = groupby(zip((keys | empty for keys in given), listed, strict=True), key=itemgetter(0))
-    return [(_named(attributes, keys), [job for _, job in run]) for keys, run in runs]
+    for number, (keys, run) in enumerate(runs):
+        groups.setdefault((keys, number if in_order else 0), []).extend(job for _, job in run)
+    return [({attributes[key].name: key for key in attributes if key in keys}, group) for (keys, _), group in groups.items()]
 
 
 @once_a_model
@@ -57,10 +52,6 @@ def written_columns(kind: JobClass) -> dict[str, Any]:
         # A job whose transaction was rolled back has that of the row it never became.
         and attribute.key not in {"scheduled_at", "changed_xid"}
     }
-
-
-def _named(attributes: Mapping[str, Any], keys: frozenset[str]) -> dict[str, str]:
-    return {attributes[key].name: key for key in attributes if key in keys}
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {**NEW, "fairness_key": "", "trace_context": None, "chain_trace_context": None}

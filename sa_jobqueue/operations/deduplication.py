@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns, require_carried
+from sa_jobqueue.operations.columns import arrays, group_by_columns, require_carried
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
@@ -337,7 +337,7 @@ def _put_once(
         job.deduplication_key = key
     with translated():
         new = list(left.values())
-        groups = group_neighbours_by_columns(model, new)
+        groups = group_by_columns(model, new, in_order=True)
         require_carried(model, groups, new, "enqueue")
         for names, group in groups:
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
