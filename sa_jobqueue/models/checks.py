@@ -163,6 +163,15 @@ def check_text(field: str, value: object) -> None:
         raise InvalidJobError(field, f"{reason}, got {value!r}")
 
 
+def check_id(model: Any, field: str, given: object) -> None:
+    """Check that an id is one as this queue's are. Raises: InvalidJobError naming the field and what would be right."""
+    if model.__jobqueue__.id_type == "text":
+        check_text(field, given)
+    elif not isinstance(given, UUID):
+        fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
+        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {given!r}{fix}")
+
+
 def check_number(field: str, value: object, low: int, high: int) -> None:
     """Check a whole number within its bounds. Raises: InvalidJobError."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

@@ -19,10 +19,11 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
+from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
+from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,

@@ -24,9 +24,9 @@ from sa_jobqueue.errors import (
     NotFoundError,
 )
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType

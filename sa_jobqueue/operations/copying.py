@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidJobError, require_postgresql
 from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.columns import defaults_of, is_expressed, written_columns, written_values
+from sa_jobqueue.operations.columns import defaults_of, is_expressed, set_defaults, written_columns, written_values
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.schema import explained
@@ -92,27 +92,19 @@ def copy_payloads(
 
 def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
-    values: dict[str, Any] = {}
-    given = written_values(job)
+    columns = written_columns(model)
     version = inspect(model).version_id_col
-    for key, column in written_columns(model).items():
-        if column.name in _OF_EACH_ROW:
-            continue
-        if key in job.__dict__:
-            if column.name not in given:
-                continue  # the database's default
-            values[column.name] = given[column.name]
-            if isinstance(values[column.name], ClauseElement):
-                raise InvalidJobError(key, "is an SQL expression, which COPY does not take; use enqueue_many")
-        elif column is version:
-            values[column.name] = defaults_of(model)[key](job)
-        elif column.default is not None and column.default.is_scalar:
-            values[column.name] = column.default.arg
-        elif column.default is not None:
+    for key in defaults_of(model).keys() - job.__dict__.keys():
+        if columns[key] is not version and not columns[key].default.is_scalar:
             raise InvalidJobError(key, "has a default that is made for each row; use enqueue_many, or give a value")
-        if values.get(column.name) is not None and is_expressed(column.type):
+    set_defaults(model, [job])
+    values = {name: value for name, value in written_values(job).items() if name not in _OF_EACH_ROW}
+    for name, value in values.items():
+        if isinstance(value, ClauseElement):
+            raise InvalidJobError(name, "is an SQL expression, which COPY does not take; use enqueue_many")
+        if value is not None and is_expressed(table(model).c[name].type):
             reason = "is of a type that wraps its values into an SQL expression, which COPY cannot; use enqueue_many"
-            raise InvalidJobError(key, reason)
+            raise InvalidJobError(name, reason)
     return values
 
 

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from uuid import UUID
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.checks import check_text
-
-
-def check_id(model: JobClass, field: str, given: object) -> None:
-    """Check that an id is one as this queue's are. Raises: InvalidJobError naming the field and what would be right."""
-    if model.__jobqueue__.id_type == "text":
-        check_text(field, given)
-    elif not isinstance(given, UUID):
-        fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
-        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {given!r}{fix}")
+from sa_jobqueue.models.checks import check_id
 
 
 def check_ids(model: JobClass, **given: Iterable[object]) -> None:

@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFoundError
 from sa_jobqueue.models import AttemptMixin, Job, JobClass
-from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.models.checks import check_id, due_at
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
+from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
     SCAN_LIMIT,

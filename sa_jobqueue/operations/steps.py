@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass, StepMixin
+from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.completions import check_session
-from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import JobId, StepKind

@@ -45,8 +45,6 @@ def _refuse(constant: str) -> Never:
 _PARSE: Final = json.JSONDecoder(parse_constant=_refuse).decode
 """`json.loads` without NaN and infinity."""
 
-_SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-
 CODEC_MARK: Final = "sa_jobqueue.codec"
 """Key of a stored payload that a codec has encoded; its value is the codec's name. The other key is `data`."""
 
@@ -81,15 +79,7 @@ def read_json(data: bytes | str) -> Any:
     """Return the value of JSON text, or `Unreadable`: a row written by hand must not make reading fail."""
     try:
         # The server sends UTF-8; `json.loads` would detect the encoding of bytes first.
-        text = data if isinstance(data, str) else data.decode()
-        # The scanner of `json.loads` without the calls around it, for a job's payload is read in the worker's event loop.
-        try:
-            value, end = _SCAN(text, 0)
-            if end == len(text):  # no space after it, as the server writes jsonb
-                return value
-        except StopIteration:
-            pass
-        return json.loads(text)
+        return json.loads(data if isinstance(data, str) else data.decode())
     except (ValueError, RecursionError) as error:
         return Unreadable(f"cannot be read by Python: {error}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidOptionError
@@ -29,18 +29,11 @@ class Provider(Protocol[T_co]):
         """Release what attempts share, after a worker of this process has stopped. `open` may be called again later."""
 
 
-class _FunctionProvider(Provider[T_co]):
+class _OfFunction(NamedTuple):
     """A provider made from a function. It needs no cleanup, since attempts share nothing."""
 
-    def __init__(self, function: Callable[[AttemptContext], AbstractContextManager[T_co]]) -> None:
-        self._function = function
-
-    def open(self, attempt: AttemptContext) -> AbstractContextManager[T_co]:
-        """Call the function."""
-        return self._function(attempt)
-
-    def close(self) -> None:
-        """Do nothing."""
+    open: Callable[[AttemptContext], AbstractContextManager[Any]]
+    close: Callable[[], None] = lambda: None
 
 
 class Providers:
@@ -61,7 +54,7 @@ class Providers:
         if hasattr(provider, "open") and hasattr(provider, "close"):
             self._by_kind[kind] = provider
         elif callable(provider):
-            self._by_kind[kind] = _FunctionProvider(provider)
+            self._by_kind[kind] = _OfFunction(provider)
         else:
             raise InvalidOptionError(
                 "provider", f"must have open and close, or be a function of an attempt, got {provider!r}"

@@ -376,8 +376,12 @@ class JobQueue(Generic[JobT]):
             raise InvalidOptionError(
                 "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
             )
-        self._check_schedules(other)
-        self._check_queues(other)
+        if twice := self._schedules.keys() & other._schedules.keys():
+            raise InvalidOptionError("other", f"declares the schedule {min(twice)!r}, which is declared here already")
+        if keys := self._queues.keys() & other._queues.keys():
+            raise InvalidOptionError("other", f"declares the {QueueKey(*min(keys)).named}, which is declared here already")
+        if twice := self._selectors.keys() & other._selectors.keys():
+            raise InvalidOptionError("other", f"has a selector of the queue {min(twice)!r}, which has one here already")
         for name in [name for name in other._handlers if name in self._handlers]:
             if other._handlers[name] is self._handlers[name]:
                 place = self.registry.get(name).place
@@ -391,20 +395,6 @@ class JobQueue(Generic[JobT]):
         self._schedules |= other._schedules
         self._queues |= other._queues
         self._selectors |= other._selectors
-
-    def _check_schedules(self, other: JobQueue[JobT]) -> None:
-        twice = self._schedules.keys() & other._schedules.keys()
-        if twice:
-            raise InvalidOptionError("other", f"declares the schedule {min(twice)!r}, which is declared here already")
-
-    def _check_queues(self, other: JobQueue[JobT]) -> None:
-        twice = self._queues.keys() & other._queues.keys()
-        if twice:
-            what = QueueKey(*min(twice)).named
-            raise InvalidOptionError("other", f"declares the {what}, which is declared here already")
-        selected = self._selectors.keys() & other._selectors.keys()
-        if selected:
-            raise InvalidOptionError("other", f"has a selector of the queue {min(selected)!r}, which has one here already")
 
     @property
     def retention_rules(self) -> RetentionRules:
