@@ -12,11 +12,10 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.db.connections import POOL, STEPS_POOL, Connections
+from sa_jobqueue.db.connections import STEPS_POOL, Connections
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, ProviderFailed, SettingsChanged
-from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, ProviderFailed, SettingsChanged
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
 from sa_jobqueue.worker.background.controls import ControlReader, Controls
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
@@ -33,12 +32,11 @@ from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.logs import error_line
 from sa_jobqueue.worker.memory import resident_bytes
-from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
-from sa_jobqueue.worker.shared import Identity, Part, Shared
+from sa_jobqueue.worker.shared import Part, Shared
 from sa_jobqueue.worker.signals import Answer
 
 _CLOSING = timedelta(seconds=10)
@@ -54,28 +52,24 @@ class Assembly(Part):
 
     def __init__(
         self,
+        shared: Shared,
         connections: Connections,
-        jobs: JobQueue[Any],
         sessions: Sessions,
-        identity: Identity,
         *,
         app: str | None,
-        options: WorkerOptions,
-        events: EventBus,
         signs: VitalSigns,
         until_idle: bool,
         slots: tuple[Slots, int] | None,
         on_drain: Callable[[], object],
         on_outgrown: Callable[[int], None],
     ) -> None:
+        super().__init__(shared)
         self._loop = asyncio.get_running_loop()
         self._connections, self._sessions, self._signs, self._on_outgrown = connections, sessions, signs, on_outgrown
+        options = self._options
         self.can_listen = options.listen and not until_idle and connections.can_listen
-        self.engine = connections.engine(POOL)
         # A separate one, so that handlers with many steps do not delay claims and completions; opened by the first step.
         self._steps_engine = connections.engine(STEPS_POOL)
-        shared = Shared(self.engine, jobs, identity, options, events)
-        super().__init__(shared)
         signals = self._signals
         self._listener = Listener(shared, connections)
         self._reader = ControlReader(shared, on_change=self._settings_changed, is_notified=self._listener.listening.is_set)
@@ -93,11 +87,8 @@ class Assembly(Part):
             slots=slots,
         )
         self._heartbeat = Heartbeat(
+            shared,
             connections.thread_engine(),
-            self._model,
-            identity,
-            interval=options.heartbeat_interval,
-            heartbeat_timeout=options.heartbeat_timeout,
             on_endangered=self._endangered,
             on_drain=on_drain,
             progress=self.executor.progress,
@@ -254,12 +245,12 @@ class Assembly(Part):
         """Write all pending results, and release jobs that an interrupted claim may have claimed."""
         self._completer.retry_refused()
         await self._completer.drained()
-        async with self.engine.connect() as connection:
+        async with self._engine.connect() as connection:
             await self._claimer.release_orphaned_claims(connection)
         await self._completer.drained()
 
     async def _disconnect(self) -> None:
-        await self.engine.dispose()
+        await self._engine.dispose()
         await self._steps_engine.dispose()
         await self._connections.close(timedelta(seconds=1))
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
-from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, check_reachable, unavailable
+from sa_jobqueue.db.connections import OWN_CONNECTIONS, POOL, Connections, check_reachable, unavailable
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.ddl import LATEST
@@ -42,7 +42,7 @@ from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import check_importable
 from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
 from sa_jobqueue.worker.run.slots import Slots
-from sa_jobqueue.worker.shared import identify
+from sa_jobqueue.worker.shared import Shared, identify
 
 
 class Worker:
@@ -247,14 +247,12 @@ class Worker:
             application=self._dialect,
         )
         await connections.find_pooler()
+        shared = Shared(connections.engine(POOL), self._jobs, self._identity, self._options, self.events)
         parts = Assembly(
+            shared,
             connections,
-            self._jobs,
             self._sessions,
-            self._identity,
             app=self._app,
-            options=self._options,
-            events=self.events,
             signs=self._signs,
             until_idle=until_idle,
             slots=self._slots,
@@ -263,7 +261,7 @@ class Worker:
         )
         self._executor = parts.executor
         try:
-            schema_version = await self._check(parts.engine)
+            schema_version = await self._check(shared.engine)
             await parts.start()
         except BaseException as error:  # a cancellation as well
             await parts.abandon()

@@ -25,11 +25,10 @@ from sa_jobqueue.observe.health import health
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import Progress
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
-from sa_jobqueue.worker.shared import Identity
 from tests.fixtures import isolated
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import WORKER, Jobs, enqueue
-from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, until, wait_until, working
+from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, shared, until, wait_until, working
 from tests.statements.cases import heartbeat_parameters
 
 REPORTING = """
@@ -195,15 +194,14 @@ def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engin
     assert progress_of(engine, job_id) is not None
 
 
-def test_a_thousand_reports_cost_no_statement_and_no_row_version(engine: Engine, jobs: Jobs) -> None:
+def test_a_thousand_reports_cost_no_statement_and_no_row_version(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs
+) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, worker_id="tester:1")
     context, now = attempt_context(), [0.0]
     heartbeat = Heartbeat(
+        shared(async_engine),
         engine.execution_options(isolation_level="AUTOCOMMIT"),
-        Job,
-        Identity("tester:1", "tester", "here", 1, "0", ["default"], ["test"], 1),
-        interval=timedelta(seconds=5),
-        heartbeat_timeout=timedelta(seconds=15),
         on_endangered=lambda silent: None,
         progress=lambda: {str(job_id): report(context.reported[0])} if context.reported else {},
         clock=lambda: now[0],

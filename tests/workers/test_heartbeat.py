@@ -5,22 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue import Job
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
-from sa_jobqueue.worker.shared import Identity
+from tests.fixtures.workers import shared
 
 
-def test_attempts_are_stopped_after_a_pause_even_if_a_heartbeat_precedes_the_check(engine: Engine) -> None:
+def test_attempts_are_stopped_after_a_pause_even_if_a_heartbeat_precedes_the_check(
+    engine: Engine, async_engine: AsyncEngine
+) -> None:
     now = [0.0]
     warnings: list[timedelta] = []
-    identity = Identity("tester:1", "tester", "here", 1, "0", ["default"], ["nothing"], 1)
     heartbeat = Heartbeat(
+        shared(async_engine, heartbeat_interval=timedelta(seconds=1), heartbeat_timeout=timedelta(seconds=3)),
         engine.execution_options(isolation_level="AUTOCOMMIT"),
-        Job,
-        identity,
-        interval=timedelta(seconds=1),
-        heartbeat_timeout=timedelta(seconds=3),
         on_endangered=warnings.append,
         clock=lambda: now[0],
     )

@@ -19,11 +19,10 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.db.timeouts import hang_up
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.worker.quarantine import FORGOTTEN
-from sa_jobqueue.worker.shared import Identity
+from sa_jobqueue.worker.shared import Shared
 from sa_jobqueue.worker.signals import Answer
 
 IDLE_SHARE: Final = 15
@@ -52,12 +51,9 @@ class Heartbeat:
 
     def __init__(
         self,
+        shared: Shared,
         engine: Engine,
-        model: JobClass,
-        identity: Identity,
         *,
-        interval: timedelta,
-        heartbeat_timeout: timedelta,
         on_endangered: Callable[[timedelta], None],
         on_drain: Callable[[], object] = lambda: None,
         progress: Callable[[], dict[str, Any]] = dict,
@@ -68,11 +64,11 @@ class Heartbeat:
         on_answer: Callable[[Answer], object] = lambda answer: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        self._engine, model, heartbeat_timeout = engine, shared.model, shared.options.heartbeat_timeout
         self._tick, self._heartbeat = ticks.tick(model), leases.heartbeat(model)
         self._forget = leases.forget_worker(model)
-        self._identity = identity
-        self._interval = interval.total_seconds()
+        self._identity = shared.identity
+        self._interval = shared.options.heartbeat_interval.total_seconds()
         # One interval before `heartbeat_timeout`, so that the attempts have stopped by then.
         self._patience = heartbeat_timeout.total_seconds() - self._interval
         self._on_endangered = on_endangered

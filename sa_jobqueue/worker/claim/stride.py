@@ -117,11 +117,6 @@ def quotas(sharers: Sequence[Sharer[Any]], free: int, capacities: Sequence[int])
     """
     steps = [STRIDE // sharer.weight for sharer in sharers]
     given = [0] * len(sharers)
-    if sharers and len(set(steps)) == 1 and sharers[-1].pass_value - sharers[0].pass_value < steps[0]:
-        # Equal weights within one round, which is the usual case: round after round in their own order.
-        each, more = divmod(free, len(sharers))
-        if min(capacities) > each:
-            return [each + (place < more) for place in range(len(sharers))]
     heap = [(sharer.pass_value, place) for place, sharer in enumerate(sharers) if capacities[place] > 0]
     while free > 0 and heap:
         pass_value, place = heap[0]
