@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import Base
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
 
@@ -111,9 +111,9 @@ def open_place(server: PostgresServer) -> Iterator[Place]:
     """Give a separate place on a server; the database is dropped afterwards."""
     pid, bin_dir = own_server(server)
     url = server.socket_url if isinstance(server, EmbeddedServer) else server.url
-    with ThrowAwayDatabase(url) as database:
-        place = Place(database.url, server_pid=pid, bin_dir=bin_dir)
-        name = make_url(database.url).database
+    with throw_away_database(url) as database_url:
+        place = Place(database_url, server_pid=pid, bin_dir=bin_dir)
+        name = make_url(database_url).database
         place.tcp_url = make_url(server.url).set(database=name).render_as_string(hide_password=False)
         with place.begin() as connection:
             runner.upgrade(connection)

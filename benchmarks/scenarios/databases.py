@@ -19,7 +19,7 @@ from benchmarks.place import Place
 from sa_jobqueue import JobQueue
 from sa_jobqueue.events import WorkerStarted
 from sa_jobqueue.migrations import runner
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.worker import WorkerGroup
 
 _SETTLING_SECONDS: Final = 20.0
@@ -46,7 +46,7 @@ def scenario() -> Scenario:
 
 def _run(alive: int, has_dead: bool, place: Place, watch: Stopwatch, jobs: int) -> int:
     with ExitStack() as stack:
-        urls = [stack.enter_context(ThrowAwayDatabase(place.url)).url for _ in range(alive)]
+        urls = [stack.enter_context(throw_away_database(place.url)) for _ in range(alive)]
         for url in urls:
             with create_engine(url, poolclass=NullPool).begin() as connection:
                 runner.upgrade(connection)

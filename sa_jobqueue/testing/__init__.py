@@ -11,19 +11,6 @@ if TYPE_CHECKING:
     from sa_jobqueue.testing.draining import Drained, EndlessDrainError, drain
     from sa_jobqueue.testing.making import clear, make_job, perform
 
-_MODULES = {
-    "Drained": "draining",
-    "EndlessDrainError": "draining",
-    "advance": "clock",
-    "assert_enqueued": "assertions",
-    "assert_not_enqueued": "assertions",
-    "clear": "making",
-    "drain": "draining",
-    "enqueued": "assertions",
-    "make_job": "making",
-    "perform": "making",
-}
-
 __all__ = [
     "Drained",
     "EndlessDrainError",
@@ -40,8 +27,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # On first use: pytest imports the plugin, and with it this package, before it measures coverage.
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from sa_jobqueue.testing import assertions, clock, draining, making
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return next(getattr(module, name) for module in (assertions, clock, draining, making) if hasattr(module, name))

@@ -4,8 +4,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
-from typing import Self
 
 from sqlalchemy import URL, Connection, Engine, MetaData, NullPool, create_engine, make_url, text
 from sqlalchemy.schema import CreateSchema
@@ -65,32 +63,16 @@ def create_schema(database_url: str, metadata: MetaData) -> None:
         metadata.create_all(connection)
 
 
-class ThrowAwayDatabase:
-    """A context manager: creates a database on entry, and drops it on exit, even if sessions are connected.
+@contextmanager
+def throw_away_database(server_url: str, template: str | None = None) -> Iterator[str]:
+    """Create a database and yield its URL; drop it at the end, even if sessions are connected.
 
     `server_url`, `template`: as in `create_database`.
     """
-
-    def __init__(self, server_url: str, template: str | None = None) -> None:
-        self._server_url = server_url
-        self._template = template
-        self._url: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The URL of the database. Raises: `RuntimeError` outside the `with` block."""
-        if self._url is None:
-            raise RuntimeError("the database is there inside its `with` block only")
-        return self._url
-
-    def __enter__(self) -> Self:
-        self._url = create_database(self._server_url, self._template)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        url, self._url = self.url, None
+    url = create_database(server_url, template)
+    try:
+        yield url
+    finally:
         drop_database(url)
 
 

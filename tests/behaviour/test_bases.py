@@ -25,7 +25,7 @@ from sqlmodel import Session as SQLModelSession
 from sa_jobqueue import JobMixin, JobQueue, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import REGISTRY_KEY
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick
@@ -162,8 +162,8 @@ STACKS = [
 
 @pytest.fixture
 def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        yield database.url
+    with throw_away_database(jobqueue_server.url) as database_url:
+        yield database_url
 
 
 @pytest.mark.parametrize("build", variants(STACKS, default=[plain, flask, advanced_alchemy]))

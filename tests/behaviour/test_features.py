@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.features import FEATURES, Feature, outcomes, stated
 from tests.fixtures.variants import variants
@@ -17,8 +17,8 @@ PAGE = (Path(__file__).parents[2] / "docs/guides/sqlalchemy-features.md").read_t
 
 @pytest.mark.parametrize("feature", variants(FEATURES, default=FEATURES[::8]), ids=lambda feature: feature.name)
 def test_a_feature_works_or_is_refused_as_the_manual_states(feature: Feature, jobqueue_server: PostgresServer) -> None:
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        found = outcomes(feature, database.url)
+    with throw_away_database(jobqueue_server.url) as database_url:
+        found = outcomes(feature, database_url)
     assert stated(PAGE, feature.name) == found
 
 

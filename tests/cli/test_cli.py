@@ -17,7 +17,7 @@ from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli._options import duration
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import DeadReason
 from tests.fixtures.chains import Chains
@@ -371,8 +371,8 @@ def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Job
 @pytest.fixture
 def empty_url(jobqueue_server: PostgresServer) -> Iterator[str]:
     """Give the URL of a database without the job tables."""
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        yield database.url
+    with throw_away_database(jobqueue_server.url) as database_url:
+        yield database_url
 
 
 def test_migrate_goes_up_and_down(run: Run, empty_url: str) -> None:

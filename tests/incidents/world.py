@@ -27,7 +27,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.dashboard import dashboard
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import Thresholds, health
-from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
+from sa_jobqueue.testing.databases import create_schema, throw_away_database
 from tests.dashboard.conftest import Client, everyone
 
 ROOT: Final = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def open_world(server_url: str, logs: Path) -> Iterator[World]:
     """Give a queue of its own on a server."""
     with ExitStack() as stack:
-        url = stack.enter_context(ThrowAwayDatabase(server_url)).url
+        url = stack.enter_context(throw_away_database(server_url))
         create_schema(url, Base.metadata)
         engine = create_engine(url, connect_args={"application_name": "shop"})
         stack.callback(engine.dispose)

@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine
 
 from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.models import Base
-from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
+from sa_jobqueue.testing.databases import create_schema, throw_away_database
 from tests.fixtures.database import extreme
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Prepared, connect
@@ -95,7 +95,7 @@ def state(request: pytest.FixtureRequest) -> Iterator[State]:
     which, name = request.param
     server = extreme(request, which)
     with ExitStack() as stack:
-        url = stack.enter_context(ThrowAwayDatabase(server.url)).url
+        url = stack.enter_context(throw_away_database(server.url))
         create_schema(url, Base.metadata)
         worker, application = (stack.enter_context(connect(url, guarded=guarded)) for guarded in (True, False))
         for table in ("job", "job_attempt", "job_blocker", "dead_letter", "worker"):

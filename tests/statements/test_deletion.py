@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from sa_jobqueue.models import Base
-from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
+from sa_jobqueue.testing.databases import create_schema, throw_away_database
 from tests.fixtures.database import extreme, own_database
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import find
@@ -56,9 +56,9 @@ BUFFERS = 250
 @pytest.fixture(scope="module", params=[pytest.param("oldest", marks=pytest.mark.long), "newest"])
 def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[Any], dict[str, Any]]]:
     server = extreme(request, request.param)
-    with ThrowAwayDatabase(server.url) as database:
-        create_schema(database.url, Base.metadata)
-        with connect(database.url, guarded=False) as connection:
+    with throw_away_database(server.url) as database_url:
+        create_schema(database_url, Base.metadata)
+        with connect(database_url, guarded=False) as connection:
             connection.execute(FILL.encode())
             connection.execute("VACUUM ANALYZE")
             found = connection.execute(LINE.encode()).fetchall()

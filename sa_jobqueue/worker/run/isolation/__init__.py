@@ -3,7 +3,7 @@
 There are two sides. The **worker** claims, sends heartbeats and writes the results of attempts, for these jobs as for all
 others; it holds a `Children`. A **child** is a fresh interpreter (never a fork of the worker, which has threads and
 connections) that imports the application by name; it runs one attempt at a time and holds no lease, no session and no
-connection of ours. They communicate over one socket with frames of JSON, so nothing is unpickled: the worker sends the job's
+connection of ours. They communicate over one socket with lines of JSON, so nothing is unpickled: the worker sends the job's
 row, the child sends log records, extensions and one answer.
 
 The child decodes the payload, calls the handler, encodes its output, and asks the type's retry policy, because only there is

@@ -32,13 +32,11 @@ from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.finish.outcomes import describe
 from sa_jobqueue.worker.run.calls import Call
 from sa_jobqueue.worker.run.isolation.messages import (
-    HEAD,
-    MAX_FRAME,
+    MAX_LINE,
     Message,
     blockers_of,
-    frame,
     job_of,
-    length,
+    line,
     of_raise,
     of_record,
     of_return,
@@ -65,16 +63,16 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send a message. Raises: OSError when the worker is gone; InvalidOutputError when the message is too large."""
-        sent = frame(message)
-        if len(sent) - HEAD > MAX_FRAME:
-            raise InvalidOutputError(f"what the handler returned makes {len(sent):,} bytes: over the limit of {MAX_FRAME:,}")
+        sent = line(message)
+        if len(sent) > MAX_LINE:
+            raise InvalidOutputError(f"what the handler returned makes {len(sent):,} bytes: over the limit of {MAX_LINE:,}")
         with self._sending:
             self._socket.sendall(sent)
 
     def receive(self) -> Message | None:
         """Return the worker's next message; None when there will be none."""
         try:
-            return cast("Message", json.loads(self._received.read(length(self._received.read(HEAD)))))
+            return cast("Message", json.loads(self._received.readline()))
         except (ConnectionError, ValueError):  # of half a message as well
             return None
 

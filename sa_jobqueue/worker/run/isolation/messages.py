@@ -1,4 +1,4 @@
-"""Messages between a worker and its children: frames of JSON on a socket, and how what they carry is represented in JSON."""
+"""Messages between a worker and its children: lines of JSON on a socket, and how what they carry is represented in JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.finish.outcomes import Finished, carrying, of_error
 
 Message = dict[str, Any]
-"""One frame. Its `is` names its kind."""
+"""One line. Its `is` names its kind."""
 
-HEAD: Final = 4
-"""Bytes before each frame: its length, big end first."""
-MAX_FRAME: Final = 16 * 2**20
+MAX_LINE: Final = 16 * 2**20
 """Bytes that a child may send in one message. The text of an output of 1 MiB has twice that at most."""
 _DERIVED: Final = frozenset(
     {"chain_id", "chain_type_name", "chain_index", "status", "open_blockers", "attempt", "scheduled_at", "changed_xid"}
@@ -35,15 +33,9 @@ _DERIVED: Final = frozenset(
 """Columns of a new job that its class fills in itself."""
 
 
-def frame(message: Message) -> bytes:
-    """Return a message as it is sent."""
-    body = json.dumps(message).encode()
-    return len(body).to_bytes(HEAD, "big") + body
-
-
-def length(head: bytes) -> int:
-    """Return how many bytes follow."""
-    return int.from_bytes(head, "big")
+def line(message: Message) -> bytes:
+    """Return a message as it is sent: JSON has no line break within."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def of_job(job: ClaimedJob, blockers: Blockers[Any] | None, *, worker_id: str, place: str) -> Message:

@@ -19,7 +19,7 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import resident_bytes
-from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, replay
+from sa_jobqueue.worker.run.isolation.messages import MAX_LINE, Message, line, replay
 
 _LOOK_SECONDS: Final = 0.05
 """How often a child's memory is checked. Zeroing new memory, a processor fills about 200 MiB in that time."""
@@ -76,7 +76,7 @@ class Process:
                 start_new_session=True,  # a terminal's Ctrl-C is the worker's business; and its programs end with it
             )
             os.set_blocking(reading, False)
-            streams = await asyncio.open_unix_connection(sock=ours)
+            streams = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
         except BaseException:
             ours.close()  # which a child that has started sees
             os.close(reading)
@@ -182,12 +182,12 @@ class Process:
 
     def _send(self, message: Message) -> None:
         # Nothing waits for the child to read it; one that is gone is noticed by `_end`.
-        self._writer.write(frame(message))
+        self._writer.write(line(message))
 
     async def _hear(self) -> None:
         """Receive its messages until it disconnects, or sends something invalid."""
-        while (size := length(await self._reader.readexactly(HEAD))) <= MAX_FRAME:
-            self._receive_message(json.loads(await self._reader.readexactly(size)))
+        while received := await self._reader.readline():
+            self._receive_message(json.loads(received))
             # What is there is received without waiting: a child that logs a lot would have the loop to itself.
             await asyncio.sleep(0)
 
