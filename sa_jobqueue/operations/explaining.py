@@ -397,7 +397,7 @@ class Explainer:
         is_late = self.now > job.scheduled_at + _CLAIMED_WITHIN
         if is_late and (locked := self._locked(job, evidence)):
             return Cause.LOCKED, f"{since}, but {locked}."
-        if is_late and all((worker.failure or "").startswith("claimer:") for worker in ready):
+        if is_late and not any(worker.is_claiming for worker in ready):
             evidence |= {"worker": ready[0].id, "failure": ready[0].failure}
             failing = f"{since}, but every worker that could run it keeps failing ({ready[0].id}: {ready[0].failure})"
             return Cause.WORKER_FAILING, f"{failing}. Correct the cause; they try again every few seconds."

@@ -88,6 +88,11 @@ class WorkerStatus:
     """Its component that keeps failing, with the error; None if none does."""
 
     @property
+    def is_claiming(self) -> bool:
+        """Whether its claimer works; if it keeps failing, the worker starts no job."""
+        return not (self.failure or "").startswith("claimer: ")
+
+    @property
     def used(self) -> int:
         """Number of slots in use: by the jobs that it runs, and by threads that have not returned."""
         return self.running + self.stuck_threads

@@ -401,7 +401,7 @@ def behind_cancelled(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
 
     Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
-    chains, job_ids, blocked)`, the last the number of blocked jobs. Locks: none.
+    chains, job_ids, blocked, dead)`, the last two the numbers of such jobs. Locks: none.
     Index: `ix_job_blocked_or_dead`, the primary keys.
     """
     edge, job = table(model.Blocker), table(model)
@@ -413,7 +413,9 @@ def behind_cancelled(model: JobClass) -> sa.Select[Any]:
         .limit(_LIMIT)
         .cte("newest")
     )
-    blocked = sa.select(newest.c.id).where(newest.c.status == status(JobStatus.BLOCKED))
+    blocked, dead = (
+        sa.select(newest.c.id).where(newest.c.status == status(one)) for one in (JobStatus.BLOCKED, JobStatus.DEAD)
+    )
     waiting = (
         sa.select(edge.c.job_id, edge.c.blocked_by_chain_id)
         .where(edge.c.job_id == sa.any_(_array_of(blocked, key)), ~edge.c.is_resolved)
@@ -430,6 +432,7 @@ def behind_cancelled(model: JobClass) -> sa.Select[Any]:
         sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
         sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(key))[1:100].label("job_ids"),
         sa.select(sa.func.count()).select_from(blocked.subquery("blocked")).scalar_subquery().label("blocked"),
+        sa.select(sa.func.count()).select_from(dead.subquery("dead")).scalar_subquery().label("dead"),
     ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, key)))
 
 

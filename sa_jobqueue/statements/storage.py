@@ -121,6 +121,31 @@ def indexes(model: JobClass) -> sa.Select[Any]:
     )
 
 
+@once_a_model
+def statuses(model: JobClass) -> sa.Select[Any]:
+    """Return the estimated number of jobs of each common status.
+
+    Shape: `(status, n)`, of the last ANALYZE; no row before. Locks: none.
+    """
+    relation, space = _class("relation"), _namespace()
+    names = ("schemaname", "tablename", "attname", "most_common_vals", "most_common_freqs", "inherited")
+    columns = _catalog("pg_stats", *names).alias("columns")
+    values = sa.cast(sa.cast(columns.c.most_common_vals, sa.Text), ARRAY(sa.Text))
+    jobs: Any = sa.func.unnest(columns.c.most_common_freqs) * relation.c.reltuples
+    job = sa.func.to_regclass(sa.literal(model.__jobqueue__.qualified("job"), sa.Text))
+    return (
+        sa.select(sa.func.unnest(values).label("status"), sa.cast(jobs, sa.BigInteger).label("n"))
+        .select_from(relation.join(space, space.c.oid == relation.c.relnamespace))
+        .where(
+            relation.c.oid == job.op("::")(sa.literal_column("oid")),
+            columns.c.schemaname == space.c.nspname,
+            columns.c.tablename == relation.c.relname,
+            columns.c.attname == "status",
+            ~sa.cast(columns.c.inherited, sa.Boolean),
+        )
+    )
+
+
 def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 

@@ -17,6 +17,7 @@ from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.statements.minutes import COUNTS
 from tests.dashboard.conftest import Client
 from tests.dashboard.pages import buffers, confirmed, forms, words
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import WORKER, Jobs
 
 HISTOGRAM = [0] * 6 + [90, 0, 0, 0, 0, 10] + [0] * 4
@@ -114,6 +115,21 @@ def test_one_search_box_finds_jobs_by_id_type_and_queue(client: Client, jobs: Jo
     tabs = words(page)
     assert "pending 3" in tabs
     assert "running 0" in tabs
+
+
+@own_database
+def test_each_status_tab_has_a_count(client: Client, engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    for status, count in ((JobStatus.BLOCKED, 2), (JobStatus.DEAD, 3), (JobStatus.RUNNING, 1)):
+        for _ in range(count):
+            jobs.add(status)
+    for _ in range(4):
+        jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        connection.execute(text("ANALYZE job"))
+    tabs = words(client.page("/queue/jobs"))
+    for shown in ("blocked 2", "pending 0", "running 1", "completed ~4", "dead 3"):
+        assert shown in tabs, tabs
 
 
 def test_every_list_leads_to_the_page_of_a_type_and_of_a_queue(client: Client, jobs: Jobs) -> None:

@@ -17,6 +17,7 @@ from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
+from sa_jobqueue.observe.health.measuring import COUNTED
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
 from sa_jobqueue.operations.pages import BulkResult, collected
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
@@ -154,7 +155,7 @@ def _chips(context: Context, filters: dict[str, Any]) -> Iterator[tuple[str, str
 
 
 def _counts(context: Context) -> dict[str, str]:
-    """Return how many jobs are pending and running by the cached report, which knows no others."""
+    """Return how many jobs have each status, by the cached report; of those that ended well an estimate."""
     report = context.sample().value
     if report is None:
         return {}
@@ -164,7 +165,10 @@ def _counts(context: Context) -> dict[str, str]:
         found["pending"] = f"{sum(one.due + one.later for one in report.queues):,}{more}"
     if "running" not in report.missing:
         found["running"] = f"{report.running.running:,}"
-    return found
+    if "failures" not in report.missing:
+        more = "+" if report.failures.blocked + report.failures.dead >= COUNTED else ""
+        found |= {"blocked": f"{report.failures.blocked:,}{more}", "dead": f"{report.failures.dead:,}{more}"}
+    return found | {name: f"~{n:,}" for name, n in report.statuses.items() if name in {"completed", "cancelled"}}
 
 
 def _created(job_id: Any) -> datetime | None:

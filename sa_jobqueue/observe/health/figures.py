@@ -389,7 +389,9 @@ class Failures:
     behind_cancelled_ids: Sequence[Any] = ()
     """At most 100 of these jobs."""
     blocked: int = 0
-    """Blocked jobs."""
+    """Blocked jobs, among the newest that are blocked or dead."""
+    dead: int = 0
+    """Dead jobs, among the same."""
     chains_to_unblock: int = 0
     """Ended chains whose blocked jobs are not unblocked yet."""
     to_unblock_for: timedelta | None = None
@@ -613,6 +615,8 @@ class Health:
     """The longest running jobs, at most 20."""
     latest: Sequence[FailedAttempt] = ()
     """The latest unsuccessful attempts, newest first, at most 200."""
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    """Estimated number of jobs of each common status, as of the last ANALYZE of their table."""
     settings: Sequence[Setting] = ()
     """Queues and job types that are paused or have a limit, by name."""
     due_by_type: Mapping[str, int] = field(default_factory=dict)

@@ -634,6 +634,7 @@ MEASURED: Final = {
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
     "locks": "locks that workers wait for",
+    "statuses": "number of jobs by status",
     "longest": "longest running jobs",
     "latest": "latest failures",
 }

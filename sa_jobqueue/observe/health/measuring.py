@@ -234,6 +234,7 @@ def measured(
         locks=parts.read("locks", lambda session: _locks(session, model), []),
         longest=parts.read("longest", lambda session: _longest(session, model), []),
         latest=latest,
+        statuses={row["status"]: row["n"] for row in rows("statuses", storage.statuses(model))},
         settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
         due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
@@ -488,6 +489,7 @@ def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
         cancelled_chains=cancelled.chains,
         behind_cancelled_ids=cancelled.job_ids or (),
         blocked=cancelled.blocked,
+        dead=cancelled.dead,
         chains_to_unblock=chains_to_unblock["chains_to_unblock"],
         to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )
