@@ -7,7 +7,7 @@ the transaction commits: immediately when notified, otherwise within 20 s (1 s i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
@@ -326,30 +326,18 @@ def sync_queues(
     if len(declared) < len(new):
         twice = next(name for name, n in Counter(QueueKey(one.name, one.fairness_key) for one in new).items() if n > 1)
         raise InvalidOptionError("new", f"declares {twice.label} twice")
-    names = sorted(declared)
-    given = {
-        "names": [declared[name].name for name in names],
-        "fairness_keys": [declared[name].fairness_key for name in names],
-    }
-    rows = session.execute(queues.lock_declared(model), given).mappings()
-    before = {QueueKey(row["name"], row["fairness_key"]): row for row in rows}
-    written = {name: session.execute(queues.put(model.Queue), declared[name].row).first() for name in names}
-    if any(row is not None for row in written.values()):
+    made, differences, existing = _add_missing(session, declared, (), model)
+    for key in differences:
+        session.execute(queues.put(model.Queue), declared[key].row)
+    done = sorted({*made, *differences})
+    if done:
         session.execute(controls.notify_rules(model))
-    done = [name.label for name in names if written[name] is not None]
-    record(session, "sync_queues", by=by, ids=done, matched=len(names), model=model)
-    changed: dict[QueueKey, dict[str, tuple[Any, Any]]] = {}
-    for name in names:
-        stored = before.get(name)
-        if written[name] is not None and stored is not None:
-            changed[name] = {key: (stored[key], now) for key, now in declared[name].row.items() if stored[key] != now}
-    listed = every_item(lambda after: list_queues(session, after=after, model=model))
-    existing = [QueueKey(one.name, one.fairness_key) for one in listed if one.created_at is not None]
+    record(session, "sync_queues", by=by, ids=[key.label for key in done], matched=len(declared), model=model)
     return SyncedQueues(
-        created=tuple(name.label for name in names if written[name] is not None and name not in changed),
-        changed={name.label: what for name, what in changed.items()},
-        unchanged=tuple(name.label for name in names if written[name] is None),
-        undeclared=tuple(name.label for name in existing if name not in declared),
+        created=tuple(key.label for key in sorted(made)),
+        changed={key.label: values for key, values in differences.items()},
+        unchanged=tuple(key.label for key in sorted(declared) if key not in done),
+        undeclared=tuple(key.label for key in existing if key not in declared),
     )
 
 
@@ -361,23 +349,33 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     declared value.
     Changes: inserts the missing rows. Locks: these, in the order of their names.
     """
-    declared = {QueueKey(one.name, one.fairness_key): one.row for one in new}
+    declared = {QueueKey(one.name, one.fairness_key): one for one in new}
     if not declared:
         return {}
-    columns = {name: [row[name] for row in declared.values()] for name in next(iter(declared.values()))}
-    made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)}
+    made, differences, _ = _add_missing(session, declared, sorted({one.name for one in declared.values()}), model)
     if made:
         session.execute(controls.notify_rules(model))
-    found: Differences = {}
-    names = sorted(set(columns["name"]))
-    for status in every_item(lambda after: list_queues(session, names=names, after=after, model=model)):
-        queue_key = QueueKey(status.name, status.fairness_key)
-        if status.created_at is None or queue_key not in declared or queue_key in made:
-            continue
-        compared = ((key, getattr(status, key), now) for key, now in declared[queue_key].items())
-        if different := {key: (stored, now) for key, stored, now in compared if stored != now}:
-            found[queue_key.label] = different
-    return found
+    return {key.label: values for key, values in differences.items()}
+
+
+def _add_missing(
+    session: Session, declared: Mapping[QueueKey, QueueSettings], names: Sequence[str], model: JobClass
+) -> tuple[set[QueueKey], dict[QueueKey, dict[str, tuple[Any, Any]]], list[QueueKey]]:
+    """Insert the rows of declared queues that have none; return these, the differences of the others, and all that exist.
+
+    `names`: reads only queues of these names, or all.
+    """
+    rows = [one.row for one in declared.values()]
+    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)} if rows else set()
+    found = every_item(lambda after: list_queues(session, names=names, after=after, model=model))
+    existing = {QueueKey(one.name, one.fairness_key): one for one in found if one.created_at is not None}
+    differences = {}
+    for key in sorted(existing.keys() & declared.keys() - made):
+        compared = ((name, getattr(existing[key], name), now) for name, now in declared[key].row.items())
+        if different := {name: (stored, now) for name, stored, now in compared if stored != now}:
+            differences[key] = different
+    return made, differences, list(existing)
 
 
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: JobClass = Job) -> list[str]:

@@ -180,19 +180,6 @@ def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Select[Any]:
 
 
 @once_a_model
-def lock_declared(model: JobClass) -> sa.Select[Any]:
-    """Lock the rows that there are of some queues and fairness keys, as `lock`.
-
-    Parameters: `names`, `fairness_keys`, as many. Shape, Locks, Index: as `lock`.
-    """
-    row = table(model.Queue)
-    rows = sa.func.unnest(array("names", sa.Text()), array("fairness_keys", sa.Text()))
-    given = rows.table_valued(sa.column("name", sa.Text), sa.column("fairness_key", sa.Text)).render_derived("given")
-    named = sa.tuple_(row.c.name, row.c.fairness_key).in_(sa.select(given.c.name, given.c.fairness_key))
-    return sa.select(row).where(named).order_by(row.c.name, row.c.fairness_key).with_for_update(key_share=True)
-
-
-@once_a_model
 def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
