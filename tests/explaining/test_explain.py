@@ -153,7 +153,9 @@ def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, 
     assert third not in found.evidence["held_by"]  # of each worker one
 
 
-def test_explain_reports_that_a_selector_did_not_select_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_a_selector_did_not_select_a_job(
+    session: Session, jobs: Jobs, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = jobs.add(due_in=-90, queue="default", fairness_key="7")
     selector = {"function": "shop:pick", "window": 2, "max_wait": None}
     workers.add("w:1", selectors={"default": selector, "mail": selector})
@@ -167,7 +169,10 @@ def test_explain_reports_that_a_selector_did_not_select_a_job(session: Session, 
     found = explain_job(session, job)
     assert (found.cause, found.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
     assert "once it has been a candidate for the max_wait of 10 min" in (found.sentence)
-    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.READY  # no worker has had the time to claim it
+    with monkeypatch.context() as patch:
+        patch.setattr("sa_jobqueue.operations.explaining._SOON", timedelta(minutes=5))
+        new = jobs.add(due_in=0)
+        assert explain_job(session, new).cause is Cause.READY  # no worker has had the time to claim it
 
     for _ in range(3):  # of its own part, so that it is behind a whole window
         jobs.add(due_in=-95, queue="default", fairness_key="7")

@@ -25,7 +25,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
     jobs.add_worker("live:1", concurrency=7, queues=["default", "mail"])
     jobs.add_worker("live:2", concurrency=5, queues=["default"])
     jobs.add_worker("leaving:1", concurrency=3, state="draining")
-    jobs.add_worker("gone:1", silent_for=100, concurrency=11)
+    jobs.add_worker("gone:1", silent_for=3600, concurrency=11)
     for _ in range(120):
         status, (queue, key) = dice.choice(STATUSES), dice.choice(QUEUES)
         more: dict[str, Any] = {"priority": dice.randint(-9, 9), "due_in": dice.choice([-300, -20, -1, 60, 3600])}
@@ -68,7 +68,8 @@ def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -
         with engine.connect() as connection:
             return connection.execute(text(query)).all()
 
-    report = health(engine, window=timedelta(minutes=10))
+    # Long enough for a slow machine to write all of this.
+    report = health(engine, window=timedelta(minutes=10), heartbeat_timeout=timedelta(minutes=5))
     at = f"timestamptz '{report.measured_at.isoformat()}'"
     window = f"> {at} - interval '10 minutes'"
 
