@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from sa_jobqueue.cli._listing import page_options, print_page
-from sa_jobqueue.cli._options import Database, duration_option, instant_option, only, reading
+from sa_jobqueue.cli._options import Database, changing, duration_option, instant_option, only, reading
 from sa_jobqueue.cli._output import Columns, counted, print_result
 from sa_jobqueue.cli.prune import prune_all
 from sa_jobqueue.operations import AuditFilter, list_audit
@@ -46,8 +46,10 @@ def list_(database: Database, /, **given: Any) -> None:
 
 @audit.command()
 @duration_option("--older-than", "Only records older than this, such as 90d.", required=True)
-@reading
-def prune(database: Database, /, *, older_than: timedelta) -> None:
+@changing
+def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, by: str) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
-    total = prune_all(database, RetentionRules(default=Retention(audit=older_than)))[1]["audit"]
-    print_result({"deleted": total}, f"{counted(total, 'record')} deleted")
+    rules = RetentionRules(default=Retention(audit=older_than))
+    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1]["audit"]
+    text = f"{counted(deleted, 'record')} {'would be deleted' if dry_run else 'deleted'}"
+    print_result({"dry_run": dry_run, "audit": deleted}, text)

@@ -15,7 +15,6 @@ from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
     changing,
-    dry_run_option,
     duration_option,
     fairness_key_option,
     instant_option,
@@ -146,13 +145,12 @@ def dismiss(database: Database, /, **chosen: Any) -> None:
 @dead_letters.command()
 @duration_option("--older-than", "Only those resolved longer ago than this, such as 90d.", required=True)
 @type_option
-@dry_run_option
-@reading
-def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool) -> None:
+@changing
+def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
     retention = Retention(dead_letters=older_than)
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
-    deleted = prune_all(database, rules, dry_run=dry_run)[1]["dead_letters"]
+    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1]["dead_letters"]
     text = f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}"
     print_result({"dry_run": dry_run, "dead_letters": deleted}, text)
 

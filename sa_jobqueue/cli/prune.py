@@ -11,6 +11,7 @@ import click
 from sa_jobqueue.cli._options import (
     Database,
     application_option,
+    by_option,
     dry_run_option,
     duration_option,
     json_option,
@@ -40,10 +41,11 @@ _PATIENCE: Final = 2
 @only("--status", "statuses", None, "chains with this status (default: completed, cancelled)", type=one_of(OUTCOMES))
 @only("--type", "types", "TYPE", "chains whose first job has this type")
 @dry_run_option
+@by_option
 @json_option
 def prune(
     *, url: str | None, app: str | None, older_than: timedelta | None, statuses: tuple[str, ...], types: tuple[str, ...],
-    dry_run: bool,
+    dry_run: bool, by: str,
 ) -> None:  # fmt: skip
     """Delete chains that ended before a given age, one page per transaction. Locked chains are skipped.
 
@@ -63,7 +65,7 @@ def prune(
     else:
         rules = _rules(older_than, statuses, types)
     database = Database(parse_url(url), jobs.model if jobs is not None else Job)
-    chains, totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run)
+    chains, totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run, by=by)
     kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
     by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
     title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
@@ -76,11 +78,11 @@ def prune(
 
 
 def prune_all(
-    database: Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool = False
+    database: Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str
 ) -> tuple[Counter[tuple[str, JobStatus]], Counter[str]]:
     """Delete what is past its retention, one page per transaction; return the chains by type and status, and the totals."""
     chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
-    options: dict[str, Any] = {"queue_rows": queue_rows, "dry_run": dry_run, "by": "prune", "model": database.model}
+    options: dict[str, Any] = {"queue_rows": queue_rows, "dry_run": dry_run, "by": by, "model": database.model}
     with database.session() as session, ProgressLines("prune") as lines:
         cursor: PruneCursor | None = PruneCursor()
         while cursor is not None:

@@ -88,7 +88,6 @@ def prune(
     `rules`: how long rows are kept; with `queue_rows`, the retention in a queue's row overrides them for chains.
     `excluded`: ids of chains and dead letters to keep.
     `scan`: 1 to 10,000. `to_the_end`: without it, a table ends at a page of rows that are all too young.
-    `dry_run`: counts no audit records.
     Changes: deletes rows of `job`, `job_blocker`, `job_attempt`, `dead_letter` and `job_audit`.
     Clock: the database's.
     Locks: the deleted rows; of chains all jobs, roots first, each in the order of their ids. Locked rows are left for the
@@ -108,7 +107,9 @@ def prune(
         cursor, following = following, _first_of(shortest, after=following.table)
     if cursor.table == "audit":
         given = {"age": shortest["audit"], "limit": scan}
-        deleted = 0 if dry_run else len(session.execute(audit.prune(model), given).all())
+        if dry_run:
+            return Pruned(audit=session.execute(audit.count_expired(model), given).scalar_one())
+        deleted = len(session.execute(audit.prune(model), given).all())
         return Pruned(audit=deleted, next=cursor if deleted else None)
     given = rules.parameters() | {"shortest": shortest[cursor.table], "scan": scan}
     page = retention.expired_chains if cursor.table == "jobs" else retention.expired_dead_letters

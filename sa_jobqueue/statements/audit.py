@@ -37,3 +37,13 @@ def prune(model: JobClass) -> ReturningDelete[Any]:
     oldest = sa.select(row.c.id, row.c.done_at).order_by(row.c.id).limit(limit).cte("oldest")
     too_old = sa.select(oldest.c.id).where(oldest.c.done_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
     return sa.delete(row).where(row.c.id.in_(too_old)).returning(row.c.id)
+
+
+def count_expired(model: JobClass) -> sa.Select[Any]:
+    """Count the rows older than `age`; for a dry run, so that it reads the whole table.
+
+    Shape: `(count,)`, one row. Clock: the database's.
+    """
+    row = table(model.Audit)
+    age = sa.bindparam("age", type_=sa.Interval)
+    return sa.select(sa.func.count()).select_from(row).where(row.c.done_at < sa.func.now() - age)

@@ -195,7 +195,7 @@ def test_audit_records_past_retention_are_deleted_oldest_first(session: Session)
     oldest = list_audit(session, newest_first=False).items[0].id
     session.execute(update(Job.Audit).where(Job.Audit.id == oldest).values(done_at=func.now() - timedelta(days=91)))
     rules = RetentionRules(default=Retention(audit=timedelta(days=90)))
-    assert operations.prune(session, rules, dry_run=True) == operations.Pruned()
+    assert operations.prune(session, rules, dry_run=True) == operations.Pruned(audit=1)
     first = operations.prune(session, rules)
     assert (first.audit, first.next) == (1, operations.PruneCursor("audit"))
     assert operations.prune(session, rules, cursor=first.next) == operations.Pruned()

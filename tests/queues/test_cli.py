@@ -130,4 +130,6 @@ def test_each_change_is_recorded_with_its_actor_and_listed(run: Run, jobs: Jobs)
     assert "resume_queues" in table
     assert f"next page: --after {listed[0]['id']}" in table
     assert run("audit", "prune", "--older-than", "1d").stdout == "0 records deleted\n"
-    assert document(run("audit", "prune", "--older-than", "0s", "--json")) == {"deleted": 4}
+    planned = document(run("audit", "prune", "--older-than", "0s", "--dry-run", "--json"))
+    assert planned == {"dry_run": True, "audit": 4}
+    assert document(run("audit", "prune", "--older-than", "0s", "--json")) == {"dry_run": False, "audit": 4}
