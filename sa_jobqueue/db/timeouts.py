@@ -95,6 +95,13 @@ class AnsweredConnection(QuietConnection):
             return await super().wait(gen, interval, *args, **kwargs)
 
 
+async def waited(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until an event is set, for at most `seconds`; None: for as long as it takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 async def cancelled(*tasks: asyncio.Task[Any], again: float = 2.0) -> None:
     """Cancel tasks and wait until they have ended; cancel those that have not again, every `again` seconds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typing_extensions import TypeVar
 
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
@@ -101,9 +102,7 @@ class _OnLoop(Access):
 
     async def rest(self, seconds: float, least: float) -> None:
         await asyncio.sleep(least)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds - least):
-                await self._notified.wait()
+        await waited(self._notified, seconds - least)
         self._notified.clear()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.db.timeouts import cancelled
+from sa_jobqueue.db.timeouts import cancelled, waited
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, EventBus
 from sa_jobqueue.policies.retry import Backoff
@@ -153,8 +153,7 @@ class WorkerGroup:
                 failures += 1
                 delay = _RESTART(failures, error)
                 self.events.emit(ComponentFailed(f"worker of {worker.database}", error, delay))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay.total_seconds())
+                await waited(self._stopping, delay.total_seconds())
             else:
                 if worker.wants_successor:
                     self.stop()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -25,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import ComponentFailed, SettingsDiffer
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
 from sa_jobqueue.policies.fairness import QueueKey
@@ -161,9 +161,7 @@ class ControlReader(Part, Component):
             pause = self._quarantine.retry_in(RefusedWrite.DECLARE_QUEUE, began)
             every = None if self._is_notified() else READ_EVERY_ALONE
             write = WRITE_AGAIN if any(map(self._is_to_write, _DECLARATIONS)) else None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min((one for one in (every, write, pause) if one is not None), default=None)):
-                    await self._woken.wait()
+            await waited(self._woken, min((one for one in (every, write, pause) if one is not None), default=None))
 
     async def read(self) -> None:
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""

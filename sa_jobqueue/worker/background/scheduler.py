@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
 from sa_jobqueue.registry.schedules import ScheduleRun
@@ -99,9 +99,7 @@ class Scheduler(Part, Component):
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             rest = min(pauses, default=None)
             self._sleeps_until = None if rest is None else asyncio.get_running_loop().time() + rest
-            with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await self._woken.wait()
+            await waited(self._woken, rest)
 
     async def synchronise(self) -> None:
         """Write the declared schedules; report those of handled types that are no longer declared.

@@ -7,7 +7,6 @@ import json
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import dead_letter_ids
@@ -105,9 +105,7 @@ class Completer(Part, Component):
                     self._empty.set()
                     self._arrived.clear()
                     due = min((due for _, due in self._refused.values()), default=None)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if due is None else max(due - time.monotonic(), 0)):
-                            await self._arrived.wait()
+                    await waited(self._arrived, None if due is None else due - time.monotonic())
             finally:
                 self.is_connected = False
 

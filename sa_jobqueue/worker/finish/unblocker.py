@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from sa_jobqueue.db.splitting import in_parts
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import JobDied, JobUnblocked
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
@@ -130,12 +130,8 @@ class Unblocker(Part, Component):
 
     async def _idle(self) -> None:
         """Wait until there is work, or until a chain that failed is due to be tried again."""
-        if not self._later:
-            await self._arrived.wait()
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(min(self._later.values()) - time.monotonic(), 0)):
-                await self._arrived.wait()
+        due = min(self._later.values(), default=None)
+        await waited(self._arrived, None if due is None else due - time.monotonic())
         now = time.monotonic()
         for chain_id in [chain_id for chain_id, due in self._later.items() if due <= now]:
             del self._later[chain_id]
@@ -200,9 +196,7 @@ class Unblocker(Part, Component):
     async def _rest(self) -> None:
         """Wait until something arrives, or until the locks on the remaining chains may be free."""
         self._arrived.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._held_rest):
-                await self._arrived.wait()
+        await waited(self._arrived, self._held_rest)
         self._held_rest = min(2 * self._held_rest, _LONGEST_REST)
 
     def _report(self, moved: Moved) -> None:
