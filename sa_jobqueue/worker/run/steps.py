@@ -10,17 +10,16 @@ import time
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.context import AttemptContext, ClaimedJob, StepTransaction
 from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
@@ -231,8 +230,43 @@ class AttemptSteps:
         return delay
 
     def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
-        """Return the context manager of a step that is a transaction."""
-        return StepTransaction(self, self._store, self._context, self._enter(name, key))
+        """Return the context manager of a step that is a transaction: its effects and its checkpoint commit together."""
+        return _Transaction(partial(self._transaction, self._enter(name, key)))
+
+    @asynccontextmanager
+    async def _transaction(self, place: Place, *, is_async: bool) -> AsyncIterator[Any]:
+        if is_async != self._type.is_async:
+            word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
+            raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
+        await self.load()
+        if self.find(place, StepKind.TRANSACTION) is not None:
+            yield None
+            return
+        began, store, job, worker_id = time.monotonic(), self._store, self._context.job, self._context.worker_id
+        session, held = store.session(job, is_async=is_async)
+
+        async def on_session(work: Callable[[Session], None]) -> None:
+            if is_async:
+                await self.uninterrupted(session.run_sync(work))
+            else:
+                work(session)
+
+        def commit(session: Session) -> None:
+            session.flush()  # first, so that the job is locked for a moment only
+            took = timedelta(seconds=time.monotonic() - began)
+            given: dict[str, Any] = {"kind": StepKind.TRANSACTION, "place": place, "took": took}
+            record_step(session, store.model, job, worker_id, session_name=held.name, **given)
+            held.may_commit = True
+            store.commit(session)
+            self.completed(StepKind.TRANSACTION, place, began)
+
+        try:
+            with held:
+                await on_session(store.begin)
+                yield session
+            await on_session(commit)
+        finally:
+            await on_session(store.close)
 
     def cursor(
         self,
@@ -433,12 +467,6 @@ class AttemptSteps:
             rows = await self._store.call(read, is_async=self._type.is_async)
             self._recorded = {(row.name, row.key): row for row in rows}
 
-    def check_entered(self, *, is_async: bool) -> None:
-        """Check how a transaction is entered. Raises: InvalidOptionError for the other kind of `with`."""
-        if is_async != self._type.is_async:
-            word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
-            raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
-
     def find(self, place: Place, kind: StepKind) -> Any:
         """Return the record of a step; None if it has to run. Raises: StepOutputError for another kind."""
         found = None if self._recorded is None else self._recorded.get(place)
@@ -478,67 +506,27 @@ class AttemptSteps:
             raise StepOutputError(*place, f"has a recorded {noun} that is no {codec.name}: {error}") from error
 
 
-class StepTransaction:
-    """A transaction whose effects and checkpoint commit together: `AttemptContext.transaction`."""
+class _Transaction(StepTransaction):
+    """The same transaction for `with` and for `async with`."""
 
-    def __init__(self, steps: AttemptSteps, store: WorkerSteps, context: AttemptContext, place: Place) -> None:
-        self._steps, self._store, self._context, self._place = steps, store, context, place
-        self._session: Any = None
-        self._guard = Guard(context.job.id)
-        self._began, self._is_async = 0.0, False
+    _opened: AbstractAsyncContextManager[Any]
+
+    def __init__(self, opened: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
+        self._open = opened
 
     def __enter__(self) -> Session | None:
-        """Return the session; None if an earlier attempt has committed the step."""
-        return typing.cast("Session | None", blocking(self._open(is_async=False)))
+        self._opened = self._open(is_async=False)
+        return typing.cast("Session | None", blocking(self._opened.__aenter__()))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commit the effects and the checkpoint, or roll back."""
-        blocking(self._close(kind, error, at))
+    def __exit__(self, *error: Any) -> None:
+        blocking(self._opened.__aexit__(*error))
 
     async def __aenter__(self) -> AsyncSession | None:
-        """Return the session; None if an earlier attempt has committed the step."""
-        return typing.cast("AsyncSession | None", await self._open(is_async=True))
+        self._opened = self._open(is_async=True)
+        return typing.cast("AsyncSession | None", await self._opened.__aenter__())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        """Commit the effects and the checkpoint, or roll back."""
-        await self._close(kind, error, at)
-
-    async def _open(self, *, is_async: bool) -> Any:
-        self._steps.check_entered(is_async=is_async)
-        await self._steps.load()
-        if self._steps.find(self._place, StepKind.TRANSACTION) is None:
-            self._began, self._is_async = time.monotonic(), is_async
-            self._session, self._guard = self._store.session(self._context.job, is_async=is_async)
-            self._guard.__enter__()
-            await self._on_session(self._store.begin)
-        return self._session
-
-    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._session is None:
-            return
-        try:
-            self._guard.__exit__(kind, error, at)
-            if error is None:
-                await self._on_session(self._commit)
-        finally:
-            await self._on_session(self._store.close)
-
-    async def _on_session(self, work: Callable[[Session], None]) -> None:
-        if self._is_async:
-            await self._steps.uninterrupted(self._session.run_sync(work))
-        else:
-            work(self._session)
-
-    def _commit(self, session: Session) -> None:
-        session.flush()  # first, so that the job is locked for a moment only
-        took, job, worker_id = timedelta(seconds=time.monotonic() - self._began), self._context.job, self._context.worker_id
-        given: dict[str, Any] = {"kind": StepKind.TRANSACTION, "place": self._place, "took": took}
-        record_step(session, self._store.model, job, worker_id, session_name=self._guard.name, **given)
-        self._guard.may_commit = True
-        self._store.commit(session)
-        self._steps.completed(StepKind.TRANSACTION, self._place, self._began)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opened.__aexit__(*error)
 
 
 async def _asynchronous(items: Any) -> AsyncIterator[Any]:
