@@ -29,8 +29,9 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._output import console, fields_of, is_json, print_json, print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, get_thresholds
+from sa_jobqueue.observe.health import Finding, Health, Severity, get_thresholds
 from sa_jobqueue.observe.health import health as measure
+from sa_jobqueue.observe.health.figures import Failures
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey

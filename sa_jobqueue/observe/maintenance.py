@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import STORAGE_KEY
-from sa_jobqueue.observe.health import Health, Holder, IndexHealth, TableHealth, health
+from sa_jobqueue.observe.health import Health, health
+from sa_jobqueue.observe.health.figures import Holder, IndexHealth, TableHealth
 from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
 

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe.health import BulkWrites, Code, Finding, Health, Severity, Thresholds, health
-from sa_jobqueue.observe.health.figures import Waiting
+from sa_jobqueue.observe.health import Code, Finding, Health, Severity, Thresholds, health
+from sa_jobqueue.observe.health.figures import BulkWrites, Waiting
 from sa_jobqueue.observe.health.findings import FOUND_ELSEWHERE, judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import Cause, dismiss_dead_letters, upsert_queue

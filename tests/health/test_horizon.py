@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.events import JobCompleted
-from sa_jobqueue.observe.health import Code, Holder, HolderKind, Severity, Thresholds, health
+from sa_jobqueue.observe.health import Code, Severity, Thresholds, health
+from sa_jobqueue.observe.health.figures import Holder, HolderKind
 from sa_jobqueue.observe.health.findings import described, remedy
 from sa_jobqueue.statements.session_names import session_name
 from tests.fixtures.database import both_servers, own_database

@@ -14,7 +14,8 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe import maintenance
-from sa_jobqueue.observe.health import HolderKind, health
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health.figures import HolderKind
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobStatus, events
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.observe.health import QueueDepth, health
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health.figures import QueueDepth
 from sa_jobqueue.observe.metrics import MissingMetricsExtraError, serve_metrics
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.serving import new_registry

@@ -4,52 +4,8 @@
 all texts). `sa-jobqueue health` prints the report. `docs/guides/monitoring.md` explains the figures and the thresholds.
 """
 
-from sa_jobqueue.observe.health.figures import (
-    Awaited,
-    BulkWrites,
-    Code,
-    Failures,
-    Finding,
-    Health,
-    Holder,
-    HolderKind,
-    Horizon,
-    IndexHealth,
-    Quarantined,
-    QueueDepth,
-    QueueRates,
-    Rates,
-    Running,
-    Server,
-    Severity,
-    TableHealth,
-    Workers,
-)
+from sa_jobqueue.observe.health.figures import Code, Finding, Health, Severity
 from sa_jobqueue.observe.health.measuring import health
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds, set_thresholds
 
-__all__ = [
-    "Awaited",
-    "BulkWrites",
-    "Code",
-    "Failures",
-    "Finding",
-    "Health",
-    "Holder",
-    "HolderKind",
-    "Horizon",
-    "IndexHealth",
-    "Quarantined",
-    "QueueDepth",
-    "QueueRates",
-    "Rates",
-    "Running",
-    "Server",
-    "Severity",
-    "TableHealth",
-    "Thresholds",
-    "Workers",
-    "get_thresholds",
-    "health",
-    "set_thresholds",
-]
+__all__ = ["Code", "Finding", "Health", "Severity", "Thresholds", "get_thresholds", "health", "set_thresholds"]

@@ -20,37 +20,9 @@ from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.observe.health import figures
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
-from sa_jobqueue.observe.health.figures import (
-    MISSED,
-    SLOTS,
-    Awaited,
-    BulkWrites,
-    DeadGroup,
-    FailedAttempt,
-    Failures,
-    Health,
-    Holder,
-    HolderKind,
-    Horizon,
-    IndexHealth,
-    LateSchedule,
-    LockHolder,
-    Longest,
-    Quarantined,
-    QueueDepth,
-    QueueRates,
-    Rates,
-    Retrying,
-    Running,
-    RunningGroup,
-    RunningJob,
-    Server,
-    Setting,
-    TableHealth,
-    Waiting,
-    Workers,
-)
+from sa_jobqueue.observe.health.figures import MISSED, SLOTS, Health
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
 from sa_jobqueue.observe.minutes import totals
@@ -211,25 +183,25 @@ def measured(
     indexes = rows("indexes", storage.indexes(model))
     claim = model.__jobqueue__.name("ix_job_claim")
     estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
-    queues: Sequence[QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
+    queues: Sequence[figures.QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
     late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.of(one.queue).claim_age_warning]
     workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
-    latest: Sequence[FailedAttempt] = parts.read("latest", lambda session: _latest(session, model), [])
-    figures = Health(
+    latest: Sequence[figures.FailedAttempt] = parts.read("latest", lambda session: _latest(session, model), [])
+    report = Health(
         measured_at=now,
         queues=queues,
         pending_estimate=estimates[0] if estimates else None,
-        rates=parts.read("rates", lambda session: _rates(session, model, window, latest), Rates(window=window)),
-        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
-        running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), Running()),
-        failures=parts.read("failures", lambda session: _failures(session, model, now), Failures()),
+        rates=parts.read("rates", lambda session: _rates(session, model, window, latest), figures.Rates(window=window)),
+        workers=figures.Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
+        running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), figures.Running()),
+        failures=parts.read("failures", lambda session: _failures(session, model, now), figures.Failures()),
         tables=[_table(row, server) for row in rows("tables", storage.tables(model))],
         indexes=[_index(row) for row in indexes],
-        horizon=Horizon(holders=parts.read("horizon", lambda session: _holders(session, model), [])),
-        server=_filled(Server, server, version=server["server_version"]),
+        horizon=figures.Horizon(holders=parts.read("horizon", lambda session: _holders(session, model), [])),
+        server=_filled(figures.Server, server, version=server["server_version"]),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
-        awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
+        awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), figures.Awaited()),
         retrying=parts.read("retrying", lambda session: _retrying(session, model, thresholds, queues), []),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
         longest=parts.read("longest", lambda session: _longest(session, model), []),
@@ -239,30 +211,32 @@ def measured(
         due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
         quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
-        bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), BulkWrites()),
+        bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), figures.BulkWrites()),
     )
     missing = parts.end()
     if missing:
-        figures = replace(figures, blockers=[dict(row) for row in rows("blockers", storage.exclusive_locks(model))])
-    return judge(replace(figures, missing=missing), thresholds)
+        report = replace(report, blockers=[dict(row) for row in rows("blockers", storage.exclusive_locks(model))])
+    return judge(replace(report, missing=missing), thresholds)
 
 
-def _retrying(session: Session, model: JobClass, at: Thresholds, queues: Sequence[QueueDepth]) -> list[Retrying]:
+def _retrying(
+    session: Session, model: JobClass, at: Thresholds, queues: Sequence[figures.QueueDepth]
+) -> list[figures.Retrying]:
     if sum(queue.later for queue in queues) < at.retry_minimum:
         return []
     given = {"after": at.claim_age_critical, "scan": _RETRIES, "limit": _GROUPS}
     found = session.execute(statements.retrying(model), given).mappings()
-    return [_filled(Retrying, row, count=row["n"]) for row in found]
+    return [_filled(figures.Retrying, row, count=row["n"]) for row in found]
 
 
 def _unserved(session: Session, model: JobClass, heartbeat_timeout: timedelta) -> list[str]:
     return list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout}))
 
 
-def _locks(session: Session, model: JobClass) -> list[LockHolder]:
+def _locks(session: Session, model: JobClass) -> list[figures.LockHolder]:
     return [
         _filled(
-            LockHolder,
+            figures.LockHolder,
             row,
             pid=row["pid"] or None,
             description=holder_of(row),
@@ -273,11 +247,11 @@ def _locks(session: Session, model: JobClass) -> list[LockHolder]:
     ]
 
 
-def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> Awaited:
+def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> figures.Awaited:
     row = session.execute(steps.awaited(model), {"limit": COUNTED}).one()
     if not row.jobs:
-        return Awaited()
-    found = Awaited(
+        return figures.Awaited()
+    found = figures.Awaited(
         jobs=row.jobs, events=row.events, longest_job_id=row.job_id, longest_for=_since(row.since, now) or timedelta(0)
     )
     with suppress(NotFoundError):
@@ -288,16 +262,16 @@ def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout
     return found
 
 
-def _settings(session: Session, model: JobClass, now: datetime) -> Iterator[Setting]:
-    def setting(what: str, name: str, key: str, of: QueueStatus | TypeStatus) -> Setting:
+def _settings(session: Session, model: JobClass, now: datetime) -> Iterator[figures.Setting]:
+    def setting(what: str, name: str, key: str, of: QueueStatus | TypeStatus) -> figures.Setting:
         paused_for = None if of.paused_at is None else now - of.paused_at
         limit = of.global_concurrency
-        return Setting(what=what, name=name, fairness_key=key, paused_for=paused_for, by=of.paused_by, limit=limit)
+        return figures.Setting(what=what, name=name, fairness_key=key, paused_for=paused_for, by=of.paused_by, limit=limit)
 
     for queue in list_queues(session, model=model):
         yield setting("queue", queue.name, queue.fairness_key, queue)
         if (most := queue.concurrency_per_key) is not None:
-            yield Setting(what="key", name=queue.name, fairness_key="", paused_for=None, by=None, limit=most)
+            yield figures.Setting(what="key", name=queue.name, fairness_key="", paused_for=None, by=None, limit=most)
     for kind in list_job_types(session, model=model):
         yield setting("type", kind.type_name, "", kind)
 
@@ -307,10 +281,10 @@ def _due_by_type(session: Session, model: JobClass, now: datetime) -> dict[str, 
     return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
-def _late(session: Session, model: JobClass) -> Iterator[LateSchedule]:
+def _late(session: Session, model: JobClass) -> Iterator[figures.LateSchedule]:
     for one in list_schedules(session, model=model):
         if one.overdue is not None or one.error is not None or one.missed_from is not None:
-            yield LateSchedule(
+            yield figures.LateSchedule(
                 name=one.name,
                 overdue=one.overdue,
                 error=one.error,
@@ -320,19 +294,19 @@ def _late(session: Session, model: JobClass) -> Iterator[LateSchedule]:
             )
 
 
-def _quarantined(session: Session, model: JobClass, now: datetime) -> Iterator[Quarantined]:
+def _quarantined(session: Session, model: JobClass, now: datetime) -> Iterator[figures.Quarantined]:
     for row in session.execute(quarantine.page(model), {"subjects": None, "limit": _QUARANTINED}).mappings():
         failing_for = max(now - row["first_failed_at"], timedelta(0))
-        yield _filled(Quarantined, row, statement=RefusedWrite(row["statement"]), failing_for=failing_for)
+        yield _filled(figures.Quarantined, row, statement=RefusedWrite(row["statement"]), failing_for=failing_for)
 
 
-def _bulk_writes(session: Session, model: JobClass, now: datetime) -> BulkWrites:
+def _bulk_writes(session: Session, model: JobClass, now: datetime) -> figures.BulkWrites:
     layout = model.__jobqueue__
     if not layout.pipeline or not session.execute(schema.versions(layout, "pipeline")).one().present:
-        return BulkWrites()
+        return figures.BulkWrites()
     oldest = session.execute(statements.unfinished_writes(model), {"limit": _WRITES}).mappings().first()
     rejected = session.execute(statements.rejected_rows(model), {"limit": COUNTED}).mappings().one()
-    return BulkWrites(
+    return figures.BulkWrites(
         unfinished=oldest["unfinished"] if oldest else 0,
         oldest_write_id=oldest["write_id"] if oldest else None,
         oldest_for=_since(oldest["staged_at"], now) if oldest else None,
@@ -341,11 +315,11 @@ def _bulk_writes(session: Session, model: JobClass, now: datetime) -> BulkWrites
     )
 
 
-def _queues(session: Session, model: JobClass, now: datetime) -> list[QueueDepth]:
+def _queues(session: Session, model: JobClass, now: datetime) -> list[figures.QueueDepth]:
     rows = session.execute(statements.depths(model), {"limit": COUNTED}).mappings()
     return [
         _filled(
-            QueueDepth,
+            figures.QueueDepth,
             row,
             oldest_due_at=row["oldest_at"],
             claim_age=_since(row["oldest_at"], now) or timedelta(0),
@@ -355,12 +329,14 @@ def _queues(session: Session, model: JobClass, now: datetime) -> list[QueueDepth
     ]
 
 
-def _waiting(session: Session, model: JobClass, heartbeat_timeout: timedelta, queues: Sequence[QueueDepth]) -> list[Waiting]:
+def _waiting(
+    session: Session, model: JobClass, heartbeat_timeout: timedelta, queues: Sequence[figures.QueueDepth]
+) -> list[figures.Waiting]:
     """Explain the oldest job of the largest groups of due jobs of each queue, and add up the groups of one cause."""
     if not queues:
         return []
     explainer = Explainer(session, model, heartbeat_timeout)
-    found: list[Waiting] = []
+    found: list[figures.Waiting] = []
     for queue in sorted(queues, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
         given = {"queue": queue.queue, "scan": COUNTED, "limit": _GROUPS}
         by_cause: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
@@ -379,7 +355,7 @@ def _waiting(session: Session, model: JobClass, heartbeat_timeout: timedelta, qu
             key, of_key = keys.most_common(1)[0]
             is_one_key = key and 2 * of_key > due
             found.append(
-                Waiting(
+                figures.Waiting(
                     queue=queue.queue,
                     cause=cause,
                     due=due,
@@ -406,23 +382,23 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _longest(session: Session, model: JobClass) -> list[RunningJob]:
+def _longest(session: Session, model: JobClass) -> list[figures.RunningJob]:
     return [
-        _filled(RunningJob, row._mapping, job_id=row.id, worker_id=row.leased_by, progress=progress.read(row))
+        _filled(figures.RunningJob, row._mapping, job_id=row.id, worker_id=row.leased_by, progress=progress.read(row))
         for row in session.execute(recent.longest(model), {"limit": _LONGEST})
     ]
 
 
-def _latest(session: Session, model: JobClass) -> list[FailedAttempt]:
+def _latest(session: Session, model: JobClass) -> list[figures.FailedAttempt]:
     rows = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _SCANNED}).mappings()
-    return [_filled(FailedAttempt, row, error=_error(row)) for row in rows]
+    return [_filled(figures.FailedAttempt, row, error=_error(row)) for row in rows]
 
 
 def _error(row: RowMapping) -> Any:
     return redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]})
 
 
-def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequence[FailedAttempt]) -> Rates:
+def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequence[figures.FailedAttempt]) -> figures.Rates:
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
     attempts = session.execute(statements.recent_attempts(model), parameters).all()
@@ -432,38 +408,40 @@ def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequenc
         for (kind, error), n in Counter((one.type_name, one.error["type"] or "") for one in latest).most_common(1):
             keys = {one.fairness_key for one in latest if (one.type_name, one.error["type"] or "") == (kind, error)}
             failing = (kind, error, keys.pop() if len(keys) == 1 else "") if 2 * n > len(latest) else None
-    return Rates(
+    return figures.Rates(
         window=window,
-        queues=[_filled(QueueRates, row, died=row["dead"]) for row in rows],
+        queues=[_filled(figures.QueueRates, row, died=row["dead"]) for row in rows],
         failing=failing,
         unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
         is_partial=examined >= MAX_EXAMINED,
     )
 
 
-def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> Running:
+def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> figures.Running:
     rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().all()
     longest: dict[str, RowMapping] = {}
     for row in rows:
         longest.setdefault(row["queue"], row)
-    return Running(
-        groups=[_filled(RunningGroup, row) for row in rows],
+    return figures.Running(
+        groups=[_filled(figures.RunningGroup, row) for row in rows],
         **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")},
         longest=[
-            _filled(Longest, row, worker_id=row["leased_by"], running_for=_since(row["started_at"], now) or timedelta(0))
+            _filled(
+                figures.Longest, row, worker_id=row["leased_by"], running_for=_since(row["started_at"], now) or timedelta(0)
+            )
             for row in longest.values()
         ],
     )
 
 
-def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
+def _failures(session: Session, model: JobClass, now: datetime) -> figures.Failures:
     dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
-    groups: list[DeadGroup] = []
+    groups: list[figures.DeadGroup] = []
     if dead_letters["unresolved"]:
         found = session.execute(statements.dead_groups(model), {"scan": COUNTED, "limit": _DEAD_GROUPS}).mappings()
         groups = [
             _filled(
-                DeadGroup,
+                figures.DeadGroup,
                 row,
                 error=_error(row),
                 count=row["n"],
@@ -476,7 +454,7 @@ def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
     cancelled = session.execute(statements.behind_cancelled(model), {"limit": COUNTED}).one()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return _filled(
-        Failures,
+        figures.Failures,
         dead_letters,
         is_capped=dead_letters["unresolved"] >= COUNTED,
         oldest_for=_since(dead_letters["oldest_at"], now),
@@ -495,10 +473,10 @@ def _failures(session: Session, model: JobClass, now: datetime) -> Failures:
     )
 
 
-def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> TableHealth:
+def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> figures.TableHealth:
     options = _options(row["options"])
     return _filled(
-        TableHealth,
+        figures.TableHealth,
         row,
         vacuum_at=vacuum_threshold(
             live=row["live"],
@@ -516,34 +494,34 @@ def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> TableHealth:
     )
 
 
-def _index(row: Mapping[Any, Any]) -> IndexHealth:
+def _index(row: Mapping[Any, Any]) -> figures.IndexHealth:
     wasted = None
     if row["kind"] == "btree" and row["tuples"] >= 0:
         fillfactor = int(_options(row["options"]).get("fillfactor", 90))
         wasted = wasted_in_index(row["bytes"], rows=row["tuples"], key_bytes=row["key_bytes"], fillfactor=fillfactor)
-    return _filled(IndexHealth, row, table=row["table_name"], wasted_bytes=wasted, scans=row["scans"] or 0)
+    return _filled(figures.IndexHealth, row, table=row["table_name"], wasted_bytes=wasted, scans=row["scans"] or 0)
 
 
 def _options(given: Sequence[str] | None) -> dict[str, str]:
     return dict(option.split("=", 1) for option in given or ())
 
 
-def _holders(session: Session, model: JobClass) -> list[Holder]:
+def _holders(session: Session, model: JobClass) -> list[figures.Holder]:
     rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
-    named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == HolderKind.SESSION}
+    named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION}
     ids = [job_id for job_id in named.values() if job_id is not None]
     columns = ("id", "type_name", "status", "attempt", "leased_by")
     found = session.execute(jobs.named(model, columns), {"ids": ids}).all() if ids else []
     held = {str(job.id): job for job in found}
     holders = []
     for row in rows:
-        job_id = named.get(row["pid"]) if row["kind"] == HolderKind.SESSION else None
+        job_id = named.get(row["pid"]) if row["kind"] == figures.HolderKind.SESSION else None
         job = held.get(str(job_id))
         holders.append(
             _filled(
-                Holder,
+                figures.Holder,
                 row,
-                kind=HolderKind.HANDLER if job_id is not None else HolderKind(row["kind"]),
+                kind=figures.HolderKind.HANDLER if job_id is not None else figures.HolderKind(row["kind"]),
                 held_for=None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
                 query=shortened(row["query"]),
                 job_id=job_id,

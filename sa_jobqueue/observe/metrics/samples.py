@@ -9,8 +9,8 @@ from itertools import islice
 from operator import add
 
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.observe.health import Code, Health, HolderKind
-from sa_jobqueue.observe.health.figures import Setting
+from sa_jobqueue.observe.health import Code, Health
+from sa_jobqueue.observe.health.figures import HolderKind, Setting
 from sa_jobqueue.observe.metrics.tally import MOST_QUEUES, OTHER
 from sa_jobqueue.types import RefusedWrite
 
