@@ -30,6 +30,8 @@ _OTHER_BASE: Final = """{reason}: put the queue on a plain base with the same me
 Foreign keys and relationships work in both directions (docs/guides/frameworks.md)"""
 _VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+NAME_RULE: Final = "must be 1 to 100 of A-Z a-z 0-9 _ . : / -, starting with a letter, digit or _"
+"""What `is_name` accepts, for errors."""
 
 
 def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
@@ -149,10 +151,15 @@ def check_subclass(cls: type) -> None:
         )
 
 
+def is_name(value: object) -> bool:
+    """Return whether a queue or job type may have this name."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
 def check_name(field: str, value: object) -> None:
     """Check the name of a queue or job type. Raises: InvalidJobError."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidJobError(field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {value!r}")
+    if not is_name(value):
+        raise InvalidJobError(field, f"{NAME_RULE}, got {value!r}")
 
 
 def check_text(field: str, value: object) -> None:

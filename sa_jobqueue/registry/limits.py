@@ -7,19 +7,17 @@ workers, the options of the command line and the forms of the dashboard are deri
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models.checks import NAME_RULE, is_name
 from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +241,8 @@ class TypeSettings(Limits, TypeName):
 def check_names(field: str, names: Any) -> None:
     """Check names of queues or job types."""
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidOptionError(
-                field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {name!r}"
-            )
+        if not is_name(name):
+            raise InvalidOptionError(field, f"{NAME_RULE}, got {name!r}")
 
 
 def check_fairness_key(key: object) -> None:

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models.checks import NAME_RULE, is_name
 from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.memory import IS_MEASURABLE
 
 LEAST_MEMORY: Final = 64 * 2**20
 """Bytes. A worker holds that before it has imported any application."""
-_QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -68,12 +68,9 @@ class WorkerOptions:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise InvalidOptionError("name", f"must be 1 to 64 characters of A-Z, a-z, 0-9 and _.-, got {self.name!r}")
         for queue, limit in limits.items():
-            if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-                raise InvalidOptionError(
-                    "queues",
-                    f"{queue!r} is not a valid queue name, 1 to 100 of A-Z a-z 0-9 _ . : / -; "
-                    "pass limits as a mapping: {'reports': 2}",
-                )
+            if not is_name(queue):
+                reason = f"{NAME_RULE}, got {queue!r}; pass limits as a mapping: {{'reports': 2}}"
+                raise InvalidOptionError("queues", reason)
             if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")
         self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)

@@ -456,6 +456,7 @@ JOBS = "sa_jobqueue.cli.demo.app:jobs"
         (["queues", "pause", "a b"], "NAME: must be 1 to 100"),
         (["queues", "set", "a b", "--weight", 2], "NAME: must be 1 to 100"),
         (["queues", "shares", "--window", 0], "--window"),
+        (["thresholds", "set", "--queue", "a b", "long_running=1h"], "--queue: must be 1 to 100 of A-Z a-z 0-9"),
         (["explain", uuid4(), "--heartbeat-timeout", 0], "--heartbeat-timeout"),
         (["events", "send", "", "1"], "NAME: must be 1 to 200"),
         (["enqueue", "a b"], "TYPE: must be 1 to 100"),

@@ -56,8 +56,8 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (twice, "queue_prefix", "class Second.*queue_prefix="),
     (dataclass, "First", "must not be a MappedAsDataclass"),
     (lambda: WorkerOptions(queues=["reports=2"]), "queues", "pass limits as a mapping"),
-    (lambda: WorkerOptions(queues=["a b"]), "queues", "is not a valid queue name"),
-    (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is not a valid queue name"),  # type: ignore[list-item]
+    (lambda: WorkerOptions(queues=["a b"]), "queues", "must be 1 to 100 of A-Z"),
+    (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "must be 1 to 100 of A-Z"),  # type: ignore[list-item]
     (lambda: WorkerOptions(queues={"reports": "2"}), "queues", "must be from 1 to"),  # type: ignore[dict-item]
     (lambda: WorkerOptions(concurrency=2.5), "concurrency", "a whole number"),  # type: ignore[arg-type]
     (lambda: WorkerOptions(concurrency=True), "concurrency", "a whole number"),

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.models.checks import NAME_RULE, is_name
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.statements import thresholds
 
@@ -104,6 +105,8 @@ def set_thresholds(
     `claim_age_warning`, `claim_age_critical` and `long_running`; empty for all others. `by`: recorded in the audit.
     Changes: rows of `threshold`. Raises: InvalidOptionError before anything is written.
     """
+    if queue and not is_name(queue):
+        raise InvalidOptionError("queue", f"{NAME_RULE}, got {queue!r}")
     for name in values:
         if name not in (known := OF_QUEUES if queue else tuple(KINDS)):
             raise InvalidOptionError("name", f"must be among {', '.join(known)}, got {name!r}")
