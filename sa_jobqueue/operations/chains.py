@@ -370,12 +370,9 @@ def _jobs_of(
     session: Session, model: JobClass, chain_ids: Iterable[JobId], *, for_update: bool = False
 ) -> tuple[list[Any], dict[Any, Any]]:
     """Return the ids of the chains that exist, sorted, and the chain of each of their jobs; with `for_update`, lock them."""
-    of_roots, of_others = (
-        (deletion.lock_roots, deletion.lock_continuations) if for_update else (deletion.roots, deletion.continuations)
-    )
-    roots = list(session.scalars(of_roots(model), {"ids": list(chain_ids)}))
+    roots = list(session.scalars(deletion.roots(model, lock=for_update), {"ids": list(chain_ids)}))
     jobs = {chain_id: chain_id for chain_id in roots}
-    for row in session.execute(of_others(model), {"ids": roots}):
+    for row in session.execute(deletion.continuations(model, lock=for_update), {"ids": roots}):
         jobs[row.id] = row.chain_id
     return roots, jobs
 

@@ -153,7 +153,7 @@ def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
 def _read_page(
     session: Session, statement: Select[Any], given: dict[str, Any], cursor: PruneCursor, *, to_the_end: bool
 ) -> tuple[list[Any], int, Any]:
-    """Return the ids that are due, how many rows were looked at, and the last of them, None at the end of the walk."""
+    """Return the ids that are due, the number of rows that were read, and the last of them, None at the end of the walk."""
     page = session.execute(statement, given | ({} if cursor.after is None else {"after": cursor.after})).one()
     is_last = page.scanned < given["scan"] or (page.is_young and not to_the_end)
     return list(page.ids or ()), page.scanned, None if is_last else page.last_id
@@ -241,7 +241,7 @@ def _delete(
         return _Deleted([kinds[one] for one in to_delete], sum(lengths[one] for one in to_delete), [], len(kinds))
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
-    for row in session.execute(deletion.lock_others(model), {"ids": list(jobs)}):
+    for row in session.execute(deletion.continuations(model, lock=True, skip_locked=True), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
     whole = [chain_id for chain_id, own in jobs.items() if len(own) == lengths[chain_id]]

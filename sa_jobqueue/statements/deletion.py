@@ -36,43 +36,31 @@ def connected(model: JobClass) -> sa.Select[Any]:
 
 
 @once_a_model
-def roots(model: JobClass) -> sa.Select[Any]:
+def roots(model: JobClass, *, lock: bool = False) -> sa.Select[Any]:
     """Name the chains that exist.
 
-    Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: none. Index: the primary key.
+    Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Index: the primary key.
+    Locks: with `lock` the roots exclusively, awaited, in the order of their ids, also against foreign keys to them, until
+    the transaction or its savepoint ends: who would extend a chain, end it, or start to wait for it has to wait.
     """
     job = table(model)
-    return sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.root_id.is_(None)).order_by(job.c.id)
+    named = sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.root_id.is_(None))
+    return named.order_by(job.c.id).with_for_update() if lock else named.order_by(job.c.id)
 
 
 @once_a_model
-def lock_roots(model: JobClass) -> sa.Select[Any]:
-    """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
-
-    Parameters, Shape, Index: as `roots`. Locks: the roots, awaited, in the order of their ids, also against foreign keys to
-    them, until the transaction or its savepoint ends.
-    """
-    return roots(model).with_for_update()
-
-
-@once_a_model
-def continuations(model: JobClass) -> sa.Select[Any]:
+def continuations(model: JobClass, *, lock: bool = False, skip_locked: bool = False) -> sa.Select[Any]:
     """Name all other jobs of chains.
 
-    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: none. Index: `uq_job_chain`.
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Index: `uq_job_chain`.
+    Locks: with `lock` the rows, in the order of their ids; with `skip_locked` those that another transaction holds are left
+    out, otherwise awaited.
+    Obliges: with `lock`, the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is
+    missing, and a chain is whole if as many of its jobs are locked as it has.
     """
     job = table(model)
-    return sa.select(job.c.id, job.c.chain_id).where(job.c.root_id == sa.any_(id_array(model, "ids"))).order_by(job.c.id)
-
-
-@once_a_model
-def lock_continuations(model: JobClass) -> sa.Select[Any]:
-    """Lock all other jobs of chains.
-
-    Parameters, Shape, Index: as `continuations`. Locks: the rows, awaited, in the order of their ids.
-    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is missing.
-    """
-    return continuations(model).with_for_update()
+    others = sa.select(job.c.id, job.c.chain_id).where(job.c.root_id == sa.any_(id_array(model, "ids"))).order_by(job.c.id)
+    return others.with_for_update(skip_locked=skip_locked) if lock else others
 
 
 @once_a_model
@@ -169,23 +157,6 @@ def current_jobs(model: JobClass) -> sa.Select[Any]:
         sa.select(chain.c.last_job_id.label("id"), chain.c.id.label("chain_id"))
         .where(chain.c.id == sa.any_(id_array(model, "ids")), chain.c.completed_at.is_(None))
         .order_by(chain.c.id)
-    )
-
-
-@once_a_model
-def lock_others(model: JobClass) -> sa.Select[Any]:
-    """Lock the continuations of chains; skip those that another transaction holds.
-
-    Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
-    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so a chain is whole if as
-    many of its jobs are locked as it has. Index: `uq_job_chain`.
-    """
-    job = table(model)
-    return (
-        sa.select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == sa.any_(id_array(model, "ids")))
-        .order_by(job.c.id)
-        .with_for_update(skip_locked=True)
     )
 
 

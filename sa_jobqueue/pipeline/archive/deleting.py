@@ -104,7 +104,7 @@ def _delete_unchanged(
         jobs[root_id] = [root_id]
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains any more.
-    for row in connection.execute(deletion.lock_others(model), {"ids": list(jobs)}):
+    for row in connection.execute(deletion.continuations(model, lock=True, skip_locked=True), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
     unchanged = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
     connection.execute(archived.lock_dead_letters(model), {"job_ids": _all(unchanged.values())})
