@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel, model_serializer
 from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.worker.run.sessions import _ENDING
 from tests.fixtures.jobs import Jobs, enqueue
@@ -83,6 +86,12 @@ def _swallow(act: Callable[[Session], Any]) -> Callable[[Session, str], None]:
     return swallowing
 
 
+def _rollback_and_close(session: Session, payload: str) -> None:
+    session.rollback()
+    session.add(Job("later"))  # not flushed: the transaction has no connection yet
+    session.close()
+
+
 def _core_commit_and_fail(session: Session, payload: str) -> None:
     _swallow(lambda one: one.connection().commit())(session, payload)
     raise ZeroDivisionError
@@ -105,6 +114,7 @@ def _past_sqlalchemy(statement: str) -> Callable[[Session, str], None]:
 REFUSED: dict[str, Callable[[Session, str], None]] = {
     "with session": _with_session,
     "close": lambda session, payload: session.close(),
+    "close after a rollback": _rollback_and_close,
     "close, swallowed": _swallow(lambda session: session.close()),
     "commit": lambda session, payload: session.commit(),
     "raw commit": _raw("COMMIT"),
@@ -117,7 +127,15 @@ REFUSED: dict[str, Callable[[Session, str], None]] = {
     "rollback past SQLAlchemy": _past_sqlalchemy("ROLLBACK"),
     "two statements, one of which rolls back": _past_sqlalchemy("SELECT 1; ROLLBACK"),
 }
-ALWAYS_REFUSED = ("with session", "close, swallowed", "commit", "raw end", "core rollback", "rollback past SQLAlchemy")
+ALWAYS_REFUSED = (
+    "with session",
+    "close after a rollback",
+    "close, swallowed",
+    "commit",
+    "raw end",
+    "core rollback",
+    "rollback past SQLAlchemy",
+)
 
 
 @pytest.mark.parametrize("misuse", variants(REFUSED, default=ALWAYS_REFUSED))
@@ -137,6 +155,46 @@ async def test_a_handler_that_ends_its_transaction_fails_and_its_writes_are_roll
     await drain(harmless, engine, concurrency=1)
     assert [jobs.status(job_id) for job_id in right] == [JobStatus.COMPLETED] * 4
     assert effects(engine) == sorted(KINDS)
+
+
+LEFT_BEHIND: dict[str, Callable[[Session], Any]] = {
+    "close": lambda session: session.close(),
+    "rollback": lambda session: session.rollback(),
+    "commit": lambda session: session.commit(),
+    "execute": lambda session: session.execute(text("SELECT 1")),
+}
+
+
+class Output(BaseModel):
+    """A return value; something happens while the worker writes it."""
+
+    acts: ClassVar[list[Callable[[], Any]]] = []
+
+    @model_serializer
+    def _encode(self) -> dict[str, Any]:
+        while self.acts:
+            with ThreadPoolExecutor(1) as threads, suppress(HandlerCommitError):
+                threads.submit(self.acts.pop()).result()
+        return {}
+
+
+@pytest.mark.parametrize("use", LEFT_BEHIND)
+async def test_a_session_that_is_used_after_its_handler_has_returned_fails_the_attempt(
+    engine: Engine, jobs: Jobs, use: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("leaves", max_attempts=1)
+    def leaves(payload: str, session: Session) -> Output:
+        session.execute(WRITE, {"job": payload})
+        Output.acts.append(lambda: LEFT_BEHIND[use](session))
+        return Output()
+
+    (job_id,) = enqueue(engine, leaves.job("a"))
+    await drain(queue, engine, concurrency=1)
+    assert effects(engine) == []
+    assert jobs.status(job_id) == JobStatus.DEAD
+    assert "left behind" in jobs.dead_letters(job_id)[0]["error"]["message"]
 
 
 def _conflict(session: Session, payload: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from types import TracebackType
@@ -37,6 +38,7 @@ from sa_jobqueue.types import MOST_CONCURRENT, JobId
 GUARD: Final = "sa_jobqueue.guard"
 """In `Session.info`, and in the execution options of the connection of its transaction."""
 
+_ONE_COMMIT: Final = "the handler's writes and its completion are one commit"
 _COMMENTS: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 _ENDING: Final = re.compile(
     rf"{_COMMENTS}(?:commit|end|abort|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b)|prepare\s+transaction)\b",
@@ -45,14 +47,19 @@ _ENDING: Final = re.compile(
 """Statements that end the transaction. Only the first word counts: functions are written with `END` as well."""
 _GUARDED: Final = "_sa_jobqueue_guard"
 """Attribute of psycopg's connection: the guard of the last handler that had it."""
+_completing: ContextVar[Guard] = ContextVar("sa_jobqueue_completing")
+"""The guard of the handler that has returned, where its attempt is completed; tasks and threads of the handler lack it."""
 _SETTINGS: Final = "sa_jobqueue.settings"
 """In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
 
 
 class Guard:
-    """Keeps one handler from ending the transaction of its session. Around its call: `with guard: ...`."""
+    """Keeps one handler from ending the transaction of its session. Around its call: `with guard: ...`.
 
-    __slots__ = ("_fault", "_is_rolled_back", "_runs", "job_id", "may_commit", "name")
+    After the call, it keeps tasks and threads that the handler left behind from using the session.
+    """
+
+    __slots__ = ("_fault", "_has_returned", "_is_rolled_back", "_runs", "job_id", "may_commit", "name")
 
     def __init__(self, job_id: JobId) -> None:
         self.job_id = job_id
@@ -61,6 +68,7 @@ class Guard:
         self.may_commit = False
         """Set by the worker, for its own commit."""
         self._runs = False
+        self._has_returned = False
         self._is_rolled_back = False
         self._fault: HandlerCommitError | None = None
 
@@ -69,11 +77,25 @@ class Guard:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._runs = False
+        self._has_returned = True
+        _completing.set(self)
         if error is None and self._fault is not None:
             raise self._fault
 
+    def check_user(self) -> None:
+        """Refuse the session to a task or thread that outlives its handler. Raises: HandlerCommitError."""
+        self._note_user()
+        if self._has_returned and self._fault is not None:
+            raise self._fault
+
+    def _note_user(self) -> None:
+        if self._has_returned and _completing.get(None) is not self:
+            reason = "a task or thread that it left behind used its session: wait for it before you return"
+            self._fault = HandlerCommitError(f"{_ONE_COMMIT}, but {reason}")
+
     def begin(self, connection: Connection) -> None:
         """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
+        self.check_user()
         if not self._runs or connection.dialect.name != "postgresql":
             return
         if getattr(connection.connection.dbapi_connection, "autocommit", False):
@@ -88,16 +110,19 @@ class Guard:
 
     def roll_back(self) -> None:
         """Record that the handler called `session.rollback()`, or that a flush failed: the handler may continue."""
+        self._note_user()
         self._is_rolled_back = True
 
     def end(self) -> None:
         """Record that the transaction ended. Raises: HandlerCommitError if it was not a rollback."""
-        self.name = None
-        if self._runs and not self._is_rolled_back:
+        rolled_back, self._is_rolled_back, self.name = self._is_rolled_back, False, None
+        self._note_user()
+        if self._runs and not rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
 
     def commit(self) -> None:
         """Refuse a commit that is not the worker's. Raises: HandlerCommitError."""
+        self.check_user()
         if not self.may_commit:
             raise HandlerCommitError
 
@@ -131,7 +156,7 @@ class Guard:
         setattr(driver, _GUARDED, self)
 
     def _refuse(self, reason: str) -> None:
-        self._fault = HandlerCommitError(f"the handler's writes and its completion are one commit, but {reason}")
+        self._fault = HandlerCommitError(f"{_ONE_COMMIT}, but {reason}")
         raise self._fault
 
 
@@ -190,7 +215,7 @@ def _after_rollback(session: Session) -> None:
 @event.listens_for(Session, "after_transaction_end")
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
     found = session.info.get(GUARD)
-    if found is not None and transaction.parent is None and found.name is not None:
+    if found is not None and transaction.parent is None:
         found.end()
 
 
@@ -246,6 +271,8 @@ def _is_in_transaction(driver: Any) -> bool:
 
 def _on_execute(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:  # noqa: PLR0917 - SQLAlchemy calls it
     found = connection.get_execution_options().get(GUARD)
+    if found is not None:
+        found.check_user()
     if found is None or context is None or context.isinsert or context.isupdate or context.isdelete:
         return
     found.execute(statement)
