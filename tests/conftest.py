@@ -2,10 +2,13 @@
 
 import gc
 import os
+import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from tests.fixtures.compiled import share_compiled_statements
 
@@ -43,6 +46,15 @@ pytest_plugins = [
     "tests.fixtures.claim_protocol",
     "tests.fixtures.commands",
 ]
+
+
+RANDOM_ID = re.compile(r"(?!0{8})[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse parameters that are random: every process of `pytest -n` must collect the same tests."""
+    if found := [item.nodeid for item in items if RANDOM_ID.search(item.nodeid)]:
+        raise pytest.UsageError(f"a random id is a parameter of {found[0]}: write one that is the same in each process")
 
 
 def pytest_collection_finish() -> None:

@@ -457,7 +457,7 @@ JOBS = "sa_jobqueue.cli.demo.app:jobs"
         (["queues", "set", "a b", "--weight", 2], "NAME: must be 1 to 100"),
         (["queues", "shares", "--window", 0], "--window"),
         (["thresholds", "set", "--queue", "a b", "long_running=1h"], "--queue: must be 1 to 100 of A-Z a-z 0-9"),
-        (["explain", uuid4(), "--heartbeat-timeout", 0], "--heartbeat-timeout"),
+        (["explain", "00000000-0000-7000-8000-000000000001", "--heartbeat-timeout", 0], "--heartbeat-timeout"),
         (["events", "send", "", "1"], "NAME: must be 1 to 200"),
         (["enqueue", "a b"], "TYPE: must be 1 to 100"),
         (["workers", "concurrency", "x", 0], "N: must be from 1"),

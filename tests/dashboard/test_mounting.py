@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, func, text
-from sqlalchemy.engine import make_url
+from sqlalchemy import Engine, NullPool, create_engine, event, func, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -107,7 +106,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
         apply_grants(connection, Job.__jobqueue__)
 
     def as_role(role: str) -> Engine:
-        made = create_engine(make_url(str(engine.url.render_as_string(hide_password=False))))
+        made = create_engine(engine.url, poolclass=NullPool)
 
         @event.listens_for(made, "connect")
         def become(connection: Any, record: Any) -> None:
