@@ -164,7 +164,7 @@ def _in_halves(
 ) -> tuple[list[R], dict[Any, Exception]]:
     """Write rows together; halve them while one is in the way: it is locked, or a row of the application refers to it.
 
-    Shape: what the calls that succeeded returned; the ids that fail alone, but for locked ones, each with its error.
+    Shape: the results of the calls that succeeded; the ids that fail alone, but for locked ones, each with its error.
     """
     refused: Exception | None = None
     try:
