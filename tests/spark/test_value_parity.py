@@ -120,6 +120,7 @@ def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame,
         ("named_struct('of', parse_json('1'))", "VARIANT.*to_json"),
         ("ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOMETRY.*cast it to STRING"),
         ("named_struct('of', named_struct('x', 1, 'x', 2))", "several fields of one name"),
+        ("named_struct('of', named_struct('x', 1.5BD, 'X', 2.5BD))", "several fields of one name, but for their case"),
     ],
 )
 def test_a_column_that_json_would_change_is_refused_by_name(
@@ -130,6 +131,19 @@ def test_a_column_that_json_would_change_is_refused_by_name(
         with pytest.raises(InvalidColumnError, match=words) as raised:
             enqueue(rows, target, url=database_url)
         assert raised.value.field.startswith("odd")
+
+
+def test_columns_of_one_name_are_refused(spark: SparkSession, database_url: str) -> None:
+    for query, options, words in (
+        ("SELECT 1 AS a, 2 AS A", {}, "a: is the name of 2 columns, but for their case: rename all but one"),
+        ("SELECT 1 AS a, 2 AS A", {"payload": ["a"]}, "a: is the name of 2 columns"),
+        ("SELECT 1 AS a, 2 AS k, 3 AS K", {"payload": "a", "ordering_key": "k"}, "k: is the name of 2 columns"),
+        ("SELECT 1 AS a, 2 AS a", {}, "a: is there twice"),
+        ("SELECT 1 AS a", {"payload": ["a", "a"]}, "a: is there twice"),
+    ):
+        given: dict[str, Any] = options
+        with pytest.raises(InvalidColumnError, match=words):
+            enqueue(spark.sql(query), "any", url=database_url, **given)
 
 
 def test_a_wide_decimal_is_refused_where_no_handler_reads_it(frame: DataFrame, database_url: str) -> None:

@@ -70,6 +70,8 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
     """
     if payload is None or not isinstance(payload, (str, Column)):
         names = df.columns if payload is None else payload
+        if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+            raise InvalidColumnError(twice, "is there twice: an object has each name once; leave one out, or rename it")
         columns = [(name, named(df, name)) for name in names]
         rows = df.select(*(column.alias(name) for name, column in columns))
         fields = [
@@ -88,7 +90,13 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
 
 
 def named(df: DataFrame, name: str) -> Column:
-    """Return a column by its name, which may have dots and backticks, or by a path into a struct."""
+    """Return a column by its name, which may have dots and backticks, or by a path into a struct.
+
+    Raises: InvalidColumnError if Spark, which ignores case, cannot tell it from another.
+    """
+    alike = [one for one in df.columns if one.lower() == name.lower()]
+    if len(alike) > 1:
+        raise InvalidColumnError(name, f"is the name of {len(alike)} columns, but for their case: rename all but one")
     return F.col("`" + name.replace("`", "``") + "`") if name in df.columns else F.col(name)
 
 
@@ -114,8 +122,8 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     if isinstance(kind, FloatType):
         return column.cast("double")
     if isinstance(kind, StructType):
-        if len(set(kind.names)) != len(kind.names):
-            raise InvalidColumnError(path, "has several fields of one name, of which JSON keeps the last: rename them")
+        if len({name.lower() for name in kind.names}) != len(kind.names):
+            raise InvalidColumnError(path, "has several fields of one name, but for their case: rename all but one")
         inner = [_exact(column.getField(one.name), one.dataType, f"{path}.{one.name}", is_typed) for one in kind.fields]
         named = F.struct(*(one.alias(field.name) for one, field in zip(inner, kind.fields, strict=True)))
         return F.when(column.isNotNull(), named)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -35,6 +35,7 @@ NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
 """What stands in place of the JSON text of such a row, and why the row is refused."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
+_EARLIEST_US: Final = round(datetime.min.replace(tzinfo=UTC).timestamp()) * 1_000_000
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
 _SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
@@ -161,8 +162,9 @@ class Checker:
     def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
         for name in ("scheduled_at", "expires_at"):
             if name in given:
-                late = pc.greater_equal(given[name].cast(pa.int64()), _LATEST_US)
-                checked.blame(_true(late), name, f"must be before the year {LATEST.year}")
+                instants = given[name].cast(pa.int64())
+                outside = pc.or_(pc.less(instants, _EARLIEST_US), pc.greater_equal(instants, _LATEST_US))
+                checked.blame(_true(outside), name, f"must be in the years 1 to {LATEST.year - 1}")
                 checked.columns[name] = given[name]
         for name, low, words in (
             ("delay", 0, f"must not be negative, nor above {LONGEST.days} days"),
