@@ -41,14 +41,14 @@ from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, coun
 
 @both_servers
 @pytest.mark.parametrize("name", ["scheduled_at", "expires_at"])
-@pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -(2**61)], ids=["year 10000", "BC"])
+@pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -62_135_596_800_000_001, -(2**61)])
 def test_a_timestamp_outside_pythons_range_is_a_bad_row(
     database_url: str, session: Session, name: str, microseconds: int
 ) -> None:
     instants = pa.array([0, microseconds], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     rows = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), instants], names=["input", name])
     strict = writer(database_url, ["input", name], type="t")
-    with pytest.raises(BadRowError, match=rf"row 1: {name} ") as raised:
+    with pytest.raises(BadRowError, match=rf"row 1: {name} must be in the years 1 to 8999") as raised:
         strict.write(iter([rows]))
     assert raised.value.excerpt == "2"
     permissive = writer(database_url, ["input", name], type="t", mode="PERMISSIVE")
@@ -226,7 +226,7 @@ def test_a_bad_row_fails_the_write_and_its_error_shows_little_of_the_payload(dat
 def test_unknown_columns_are_refused_before_planning() -> None:
     struct = StructType([StructField("a", INT)])
     refused: list[tuple[dict[str, DataType], str]] = [
-        ({"type_name": TEXT, "run_at": TIME}, "run_at: is no column of a job; did you mean scheduled_at?"),
+        ({"type_name": TEXT, "run_at": TIME}, "run_at: is no column of a job \\(they are type_name, .*scheduled_at"),
         ({"type_name": TEXT, "priorty": INT}, "priorty: is no column of a job; did you mean priority?"),
         ({"type_name": TEXT, "zzz": INT}, "zzz: is no column of a job \\(they are type_name, input"),
         ({"input": TEXT}, "type_name: is missing"),

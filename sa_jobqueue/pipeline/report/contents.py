@@ -139,7 +139,7 @@ def collect(
         measured_load = analytics.capacity(
             cached, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
         )
-        busy = computed(_with_needed(measured_load, target_wait))
+        busy = computed(_rows(measured_load))
         summary = computed(_summary(cached, retries, dead_letters, now))
         throughput = computed(_filled(_rows(analytics.throughput(cached, every=every)), every))
         errors = computed(_rows(analytics.error_groups(cached, every=max(every, timedelta(hours=1)))))
@@ -165,18 +165,6 @@ def collect(
 def _rows(frame: DataFrame) -> list[Row]:
     """Return a DataFrame's rows as plain Python, with aware datetimes in UTC."""
     return [_plain(row) for row in frame.collect()]
-
-
-def _with_needed(capacity: DataFrame, target_wait: timedelta) -> list[Row]:
-    """Return the rows of `capacity`. The workers needed are computed here: for them alone Spark would start Python."""
-    from sa_jobqueue.pipeline.spark.analytics import workers_needed
-
-    rows = _rows(capacity.drop("workers_needed"))
-    for row in rows:
-        mean = row["mean_run_seconds"]
-        load = max(row["busy_workers"], row["arrivals_per_second"] * (mean or 0))
-        row["workers_needed"] = None if mean is None else workers_needed(load, mean, target_wait=target_wait)
-    return rows
 
 
 def _plain(value: Any) -> Any:

@@ -55,22 +55,6 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
 """Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
 type."""
 
-_OTHER_WORDS: Final = {
-    "type": "type_name",
-    "name": "type_name",
-    "payload": "input",
-    "args": "input",
-    "run_at": "scheduled_at",
-    "at": "scheduled_at",
-    "unique_key": "deduplication_key",
-    "key": "deduplication_key",
-    "weight": "rate_cost",
-    "deadline": "expires_at",
-    "job_id": "id",
-    "depends_on": "blockers",
-    "blocked_by": "blockers",
-}
-
 
 class InvalidColumnError(InvalidJobError):
     """A DataFrame has a column that cannot be part of a job, or lacks one; nothing was written.
@@ -113,6 +97,5 @@ def _check_type(name: str, kind: DataType) -> None:
 
 
 def _near(name: str) -> str:
-    plain = name.strip().lower()
-    meant = _OTHER_WORDS.get(plain) or next(iter(get_close_matches(plain, COLUMNS, n=1)), None)
-    return f"; did you mean {meant}?" if meant else f" (they are {', '.join(COLUMNS)})"
+    meant = get_close_matches(name.strip().lower(), COLUMNS, n=1)
+    return f"; did you mean {meant[0]}?" if meant else f" (they are {', '.join(COLUMNS)})"

@@ -1,8 +1,8 @@
 """Analytics of the queue's history: functions that take a `History` and return DataFrames with documented columns.
 
 A `History` contains the four datasets of `sa_jobqueue.pipeline.history`, from a live database, an archive, or both without
-duplicate rows. Results have fixed columns, with durations in seconds. They are computed lazily, except by `workflows`, which
-finds the connected components when it is called. Only the DataFrame API is used, so everything works over Spark Connect,
+duplicate rows. Results have fixed columns, with durations in seconds. They are computed lazily, except by `workflows` and
+`capacity`, whose last step is Python. Only the DataFrame API is used, so everything works over Spark Connect,
 too.
 
 Limits: a job has the times of its last attempt only, and `attempts` has a row for each unsuccessful attempt, so together

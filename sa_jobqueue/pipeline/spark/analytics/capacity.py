@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -113,15 +114,8 @@ def capacity(
     )
     arrivals, busy = sf.col("started") / sf.lit(width / 1e6), sf.col("busy") / sf.lit(width)
 
-    def needed(load: float, run_seconds: float | None) -> int | None:
-        if run_seconds is None:
-            return None
-        return workers_needed(load, run_seconds, target_wait=target_wait, quantile=quantile)
-
-    # Explicit, because Spark warns if it cannot infer this from the annotations.
-    of_group = sf.udf(needed, "int", useArrow=False)
     load = sf.greatest(busy, arrivals * sf.col("mean_run_seconds"))
-    return summed.select(
+    measured = summed.select(
         sf.timestamp_micros("bucket").alias("bucket_start"),
         *names,
         "started",
@@ -130,8 +124,16 @@ def capacity(
         busy.alias("busy_workers"),
         (busy / sf.lit(slots)).cast("double").alias("utilisation"),
         "p95_wait_seconds",
-        of_group(load, sf.col("mean_run_seconds")).alias("workers_needed"),
-    )
+        load.alias("load"),
+    ).toArrow()
+    # Here, because there are few rows, and for these numbers alone Spark would start Python.
+    means, loads = (measured[name].to_pylist() for name in ("mean_run_seconds", "load"))
+    needed = [
+        None if mean is None else workers_needed(load, mean, target_wait=target_wait, quantile=quantile)
+        for mean, load in zip(means, loads, strict=True)
+    ]
+    table = measured.drop_columns(["load"]).append_column("workers_needed", pa.array(needed, pa.int32()))
+    return summed.sparkSession.createDataFrame(table)
 
 
 def _check_target(target_wait: timedelta, quantile: float) -> None:
