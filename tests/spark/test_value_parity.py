@@ -144,6 +144,9 @@ def test_columns_of_one_name_are_refused(spark: SparkSession, database_url: str)
         given: dict[str, Any] = options
         with pytest.raises(InvalidColumnError, match=words):
             enqueue(spark.sql(query), "any", url=database_url, **given)
+    number: Any = 5
+    with pytest.raises(InvalidOptionError, match="payload: must be a column, its name, or names of columns, got 5"):
+        enqueue(spark.sql("SELECT 1 AS a"), "any", url=database_url, payload=number)
 
 
 def test_a_wide_decimal_is_refused_where_no_handler_reads_it(frame: DataFrame, database_url: str) -> None:

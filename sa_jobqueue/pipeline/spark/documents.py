@@ -6,7 +6,7 @@ floats, binary values as Base64, and NaN as text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Final, TypeAlias
 
@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.validation import NO_NUMBER
 
@@ -69,7 +70,9 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
     Raises: InvalidColumnError for a column whose values JSON, or Python's JSON numbers, would change.
     """
     if payload is None or not isinstance(payload, (str, Column)):
-        names = df.columns if payload is None else payload
+        if not isinstance(payload, Iterable | None):
+            raise InvalidOptionError("payload", f"must be a column, its name, or names of columns, got {payload!r}")
+        names = df.columns if payload is None else list(payload)
         if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
             raise InvalidColumnError(twice, "is there twice: an object has each name once; leave one out, or rename it")
         columns = [(name, named(df, name)) for name in names]
