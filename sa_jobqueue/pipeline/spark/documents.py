@@ -95,7 +95,7 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
 def named(df: DataFrame, name: str) -> Column:
     """Return a column by its name, which may have dots and backticks, or by a path into a struct.
 
-    Raises: InvalidColumnError if Spark, which ignores case, cannot tell it from another.
+    Raises: InvalidColumnError if another column has the same name but for case, which Spark ignores.
     """
     alike = [one for one in df.columns if one.lower() == name.lower()]
     if len(alike) > 1:

@@ -354,7 +354,7 @@ def _check_uuid(name: str, value: object) -> None:
     try:
         UUID(str(value))
     except ValueError:
-        raise InvalidJobError(name, f"must be a UUID, got {value!r}") from None
+        raise InvalidJobError(name, f"must be a UUID, as the ids of this queue are, got {value!r}") from None
 
 
 def _texts(values: pa.Array) -> pa.Array:
