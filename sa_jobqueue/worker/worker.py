@@ -40,7 +40,7 @@ from sa_jobqueue.worker.background.vitals import Vitals, VitalSigns
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import check_importable
-from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
+from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.shared import Shared, identify
 
@@ -98,8 +98,8 @@ class Worker:
         self._options = options if options.limits else _serving(options, jobs)
         self.events = events or EventBus()
         logs.subscribe(self.events)
-        given = Sessions(session_factory, async_session_factory)
-        self._sessions = sessions_for(jobs.registry, engine, given, concurrency=options.concurrency)
+        factories = session_factory, async_session_factory
+        self._sessions = Sessions(jobs.registry, engine, *factories, concurrency=options.concurrency)
         self._identity = identify(jobs, self._options)
         self.id = self._identity.id
         self._alone = threading.Lock()
@@ -280,7 +280,7 @@ class Worker:
             )
         )
         if connections.is_pooled:
-            prepare_nothing_in(self._sessions)
+            self._sessions.prepare_nothing()
             self.events.emit(PoolerFound(self.id, listens=parts.can_listen, poll_interval=self._options.poll_interval))
         stopping, is_idle = asyncio.create_task(self._stop_requested.wait()), False
         try:

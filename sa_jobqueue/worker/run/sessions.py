@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from types import TracebackType
 from typing import Any, Final
@@ -278,84 +276,76 @@ def _on_execute(connection: Connection, cursor: Any, statement: str, parameters:
     found.execute(statement)
 
 
-@dataclass(slots=True)
 class Sessions:
-    """The application's own session factories, as far as its handlers need them."""
-
-    sync: sessionmaker[Any] | None = None
-    asynchronous: async_sessionmaker[Any] | None = None
-    most: int = MOST_CONCURRENT
-    """How many concurrent handlers they have connections for."""
-    own_engines: list[Engine | AsyncEngine] = field(default_factory=list)
-    """Objects made for them, to be disposed of."""
-    by_class: dict[Any, sessionmaker[Any] | async_sessionmaker[Any]] = field(default_factory=dict)
-    """Which factory makes what handlers are annotated with."""
-    make: Callable[[bool], None] = lambda is_async: None
-    """Makes the factory that the application did not give, asynchronous or not."""
-    _making: Any = field(default_factory=threading.Lock)
-
-    def open(self, job_type: JobType) -> Any:
-        """Return a session of the class that a handler is annotated with."""
-        kind: Any = job_type.session_class
-        return self.by_class[kind]()
-
-    def factory(self, *, is_async: bool) -> Any:
-        """Return the factory of sessions for transactions that are steps. From any thread."""
-        with self._making:
-            if (self.asynchronous if is_async else self.sync) is None:
-                self.make(is_async)
-        return self.asynchronous if is_async else self.sync
-
-
-def prepare_nothing_in(sessions: Sessions) -> None:
-    """Make handlers' sessions prepare no statements: a pooler forgets them."""
-    for factory in (sessions.sync, sessions.asynchronous):
-        bind = factory.kw.get("bind") if factory is not None else None
-        if isinstance(bind, (Engine, AsyncEngine)):
-            prepare_nothing(bind)
-
-
-def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessions, *, concurrency: int) -> Sessions:
-    """Return the given session factories, completed with those that handlers need, created from the engine or its URL.
+    """The session factories of handlers: those that the application gave, or made for its engine or URL.
 
     Raises: InvalidOptionError for a factory that does not create the annotated class, one in AUTOCOMMIT mode, or a pool too
     small for the handlers that need a connection each.
     """
-    kinds = [kind for kind in registry if kind.session_argument is not None]
-    url = for_psycopg(engine.url, option="engine")
-    # Each handler holds up to one connection, and the pool of the application may be smaller than that. There is no overflow
-    # limit, because the concurrency may be raised at run time.
-    size = {"pool_size": concurrency, "max_overflow": -1}
-    are_given = {False: given.sync is not None, True: given.asynchronous is not None}
 
-    def make(is_async: bool) -> None:
-        if is_async == isinstance(engine, AsyncEngine):
-            own = engine
-        else:
-            own = create_async_engine(url, **size) if is_async else create_engine(url, **size)
-            call_connect_listeners(engine.dialect, own.sync_engine if isinstance(own, AsyncEngine) else own)
-            given.own_engines.append(own)
-        if isinstance(own, AsyncEngine):
-            given.asynchronous = async_sessionmaker(own)
-        else:
-            given.sync = sessionmaker(own)
+    def __init__(
+        self,
+        registry: Registry,
+        engine: Engine | AsyncEngine,
+        sync: sessionmaker[Any] | None,
+        asynchronous: async_sessionmaker[Any] | None,
+        *,
+        concurrency: int,
+    ) -> None:
+        kinds = [kind for kind in registry if kind.session_argument is not None]
+        self._engine, self._url, self._concurrency = engine, for_psycopg(engine.url, option="engine"), concurrency
+        self._factories: dict[bool, Any] = {False: sync, True: asynchronous}
+        """By whether they are asynchronous; None until one is needed."""
+        given = {is_async for is_async, factory in self._factories.items() if factory is not None}
+        self._making = threading.Lock()
+        self.own_engines: list[Engine | AsyncEngine] = []
+        """Engines made for them, to be disposed of."""
+        self._by_class = {
+            kind.session_class: _factory_of(
+                kind, self.factory(is_async=kind.wants_async_session), is_given=kind.wants_async_session in given
+            )
+            for kind in kinds
+        }
+        """Which factory makes what handlers are annotated with."""
+        self.most = MOST_CONCURRENT
+        """How many concurrent handlers they have connections for."""
+        for is_async, factory in self._factories.items():
+            name = "async_session_factory" if is_async else "session_factory"
+            option = name if is_async in given else "engine"
+            if factory is not None and kinds:
+                _check_isolation(option, factory)
+            self.most = min(self.most, _room(option, factory, concurrency))
 
-    given.make = make
-    for is_async in {kind.wants_async_session for kind in kinds}:
-        if not are_given[is_async]:
-            make(is_async)
-    for kind in kinds:
-        factory: Any = given.asynchronous if kind.wants_async_session else given.sync
-        given.by_class[kind.session_class] = _factory_of(kind, factory, is_given=are_given[kind.wants_async_session])
-    for is_async, name, factory in (
-        (False, "session_factory", given.sync),
-        (True, "async_session_factory", given.asynchronous),
-    ):
-        option = name if are_given[is_async] else "engine"
-        if factory is not None and kinds:
-            _check_isolation(option, factory)
-        given.most = min(given.most, _room(option, factory, concurrency))
-    return given
+    def open(self, job_type: JobType) -> Any:
+        """Return a session of the class that a handler is annotated with."""
+        kind: Any = job_type.session_class
+        return self._by_class[kind]()
+
+    def factory(self, *, is_async: bool) -> Any:
+        """Return the factory of plain sessions, also for transactions that are steps. From any thread."""
+        with self._making:
+            if self._factories[is_async] is None:
+                self._factories[is_async] = self._made(is_async=is_async)
+        return self._factories[is_async]
+
+    def _made(self, *, is_async: bool) -> Any:
+        maker = async_sessionmaker if is_async else sessionmaker
+        if is_async == isinstance(self._engine, AsyncEngine):
+            return maker(self._engine)  # type: ignore[arg-type]
+        # Each handler holds up to one connection, and the pool of the application may be smaller than that. There is no
+        # overflow limit, because the concurrency may be raised at run time.
+        size = {"pool_size": self._concurrency, "max_overflow": -1}
+        own = create_async_engine(self._url, **size) if is_async else create_engine(self._url, **size)
+        call_connect_listeners(self._engine.dialect, own.sync_engine if isinstance(own, AsyncEngine) else own)
+        self.own_engines.append(own)
+        return maker(own)  # type: ignore[arg-type]
+
+    def prepare_nothing(self) -> None:
+        """Have handlers' sessions prepare no statements: a pooler forgets them."""
+        for factory in self._factories.values():
+            bind = factory.kw.get("bind") if factory is not None else None
+            if isinstance(bind, (Engine, AsyncEngine)):
+                prepare_nothing(bind)
 
 
 def _factory_of(kind: JobType, factory: Any, *, is_given: bool) -> Any:
