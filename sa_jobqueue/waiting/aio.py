@@ -82,7 +82,7 @@ async def _results(engine: AsyncEngine, wait: Wait) -> AsyncGenerator[ChainResul
 
 
 class _OnLoop(Access):
-    """Access on an event loop. `stack`: closes what it opens."""
+    """Access on an event loop. `stack`: closes the listener at the end."""
 
     def __init__(self, engine: AsyncEngine, channel: str, stack: AsyncExitStack) -> None:
         self._engine, self._channel, self._stack = engine, channel, stack

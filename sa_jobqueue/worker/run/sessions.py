@@ -322,7 +322,7 @@ class Sessions:
         return self._by_class[kind]()
 
     def factory(self, *, is_async: bool) -> Any:
-        """Return the factory of plain sessions, also for transactions that are steps. From any thread."""
+        """Return the factory of plain sessions, such as those of transactions that are steps. From any thread."""
         with self._making:
             if self._factories[is_async] is None:
                 self._factories[is_async] = self._made(is_async=is_async)
