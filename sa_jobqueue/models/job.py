@@ -317,17 +317,13 @@ class JobMixin(Generic[IdT]):
         handler = columns.pop("_handler", _FIND)
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
-        # Into what a flush reads, of an object that was never loaded, unless the application validates attributes. Set one
-        # by one, with their history and their events, they are more than half of all that making a job costs.
-        validated = self.__mapper__.validators
-        fields: dict[str, Any] = {} if validated and not validated.keys().isdisjoint(vars(JobMixin)) else self.__dict__
         if handler is None:
             check_name("type_name", type_name)
-            fields.update(NEW)
+            fields = dict(NEW)
             kept = payloads.escaped(input)
             document = payloads.Document(kept, payloads.check_json("input", kept))
         else:  # what is the handler's was checked when that was declared
-            fields.update(handler.job_type.new)
+            fields = dict(handler.job_type.new)
             document, fairness_key = handler.encode(input, input_version, fairness_key)
         given = (queue, priority, max_attempts, timeout, rate_cost, input_version)
         if given != _NOT_GIVEN:
@@ -365,9 +361,15 @@ class JobMixin(Generic[IdT]):
             # no column: without the number of open ones, which the flush counts, the database refuses a blocked job.
             fields["status"] = JobStatus.BLOCKED
         super().__init__(**tracing.of_new_chain(columns) | columns)
-        if fields is not self.__dict__:
+        # After the application's columns, which cannot replace these.
+        validators = self.__mapper__.validators
+        if validators and not fields.keys().isdisjoint(validators):  # the application's own
             for name, value in fields.items():
                 setattr(self, name, value)
+        else:
+            # What a flush reads, of an object that was never loaded. Attributes one by one, with their history and
+            # their events, are more than half of all that making a job costs.
+            self.__dict__.update(fields)
         self._known_type, self._document = type_name, document
         if handler is not None:
             self._handler = handler

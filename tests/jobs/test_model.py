@@ -97,6 +97,11 @@ def test_a_field_is_accepted_at_its_bounds(field: str, value: Any) -> None:
     assert getattr(Job("send", **{field: value}), field) == value
 
 
+def test_columns_of_the_queue_itself_are_not_taken_from_the_caller() -> None:
+    job = Job("test", status=JobStatus.DEAD, open_blockers=1, chain_index=3, attempt=2)
+    assert (job.status, job.open_blockers, job.chain_index, job.attempt) == (JobStatus.PENDING, 0, 0, 0)
+
+
 def test_due_times_are_computed_by_the_database_clock() -> None:
     assert "scheduled_at" not in Job("send").__dict__
     assert "scheduled_at" not in Job("send", delay=timedelta(0)).__dict__
