@@ -49,7 +49,7 @@ def test_a_new_job_is_pending_and_the_root_of_its_own_chain() -> None:
 @pytest.mark.parametrize("name", ["", " ", "a b", ".a", "-a", "x" * 101, "ä", "a\n", "a\0", 7, b"a"])
 def test_an_invalid_type_or_queue_name_is_refused(name: Any) -> None:
     for field, keywords in (("type_name", {"type_name": name}), ("queue", {"type_name": "a", "queue": name})):
-        with pytest.raises(InvalidJobError, match="must be 1 to 100 letters") as caught:
+        with pytest.raises(InvalidJobError, match="must be 1 to 100 of") as caught:
             Job(**keywords)
         assert caught.value.field == field
 
