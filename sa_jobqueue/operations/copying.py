@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidJobError, require_postgresql
 from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.columns import defaults_of, is_expressed, set_defaults, written_columns, written_values
+from sa_jobqueue.operations.columns import is_expressed, set_defaults, written_columns, written_values
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.schema import explained
@@ -94,8 +94,9 @@ def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
     columns = written_columns(model)
     version = inspect(model).version_id_col
-    for key in defaults_of(model).keys() - job.__dict__.keys():
-        if columns[key] is not version and not columns[key].default.is_scalar:
+    for key in columns.keys() - job.__dict__.keys():
+        default = columns[key].default
+        if default is not None and columns[key] is not version and not default.is_scalar:
             raise InvalidJobError(key, "has a default that is made for each row; use enqueue_many, or give a value")
     set_defaults(model, [job])
     values = {name: value for name, value in written_values(job).items() if name not in _OF_EACH_ROW}
