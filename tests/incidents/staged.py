@@ -138,7 +138,7 @@ def global_limit(world: World) -> Staged:
     return Staged(str(first), lambda seen: world.press(seen, "upsert-queue", global_concurrency=""), DUE)
 
 
-@incident(says=r"'mail'.*15 jobs wait.*none of .* has a handler for 'send_fax'", threshold=20)
+@incident(says=r"'mail'.*15 jobs wait.*has (no|a) handler for 'send_fax'", threshold=20)
 def type_without_a_handler(world: World) -> Staged:
     """No worker has the handler of a type."""
     ids = world.enqueue(*(due("send_fax", "mail") for _ in range(15)))
