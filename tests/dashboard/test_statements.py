@@ -77,7 +77,7 @@ def test_each_explanation_links_to_its_remedy(client: Client, engine: Engine, jo
         status=JobStatus.PENDING,
         cause=cause,
         sentence="",
-        evidence={"waits_for": job_id},
+        evidence={"waits_for": job_id, "event": "approved:7"},
     )
     url, shown = _remedy(context, explanation)
     assert (url is None) == (shown is None) == (cause in WITHOUT_LINK)
