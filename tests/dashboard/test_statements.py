@@ -23,7 +23,6 @@ from tests.fixtures.jobs import WORKER, Jobs
 
 WITHOUT_LINK = {
     Cause.SLEEPING,
-    Cause.WAITING_FOR_EVENT,
     *(Cause.COMPLETED, Cause.CANCELLED, Cause.RUNNING, Cause.EXPIRED, Cause.SCHEDULED, Cause.RETRYING),  # acts of the page
     *(Cause.BLOCKED, Cause.UNBLOCKING),  # its root causes stand first, with their links
     Cause.QUARANTINED,
