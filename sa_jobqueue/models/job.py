@@ -43,6 +43,7 @@ from sa_jobqueue.models.checks import (
     check_class,
     check_deadline,
     check_flag,
+    check_id,
     check_name,
     check_number,
     check_subclass,
@@ -341,10 +342,7 @@ class JobMixin(Generic[IdT]):
             check_flag("skip_while_retrying", skip_while_retrying)
             columns["skip_while_retrying"] = skip_while_retrying
         job_id = self.__id_factory__() if id is None else id
-        if self.__jobqueue__.id_type == "text":
-            check_text("id", job_id)
-        elif not isinstance(job_id, UUID):  # in words that also fit a row of a DataFrame
-            raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
+        check_id(self, "id", job_id)
         if deduplication_key is not None:
             check_text("deduplication_key", deduplication_key)
             fields["deduplication_key"] = deduplication_key
