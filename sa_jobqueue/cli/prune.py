@@ -80,7 +80,7 @@ def prune(
 def prune_all(
     database: Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str
 ) -> tuple[Counter[tuple[str, JobStatus]], Counter[str]]:
-    """Delete what is past its retention, one page per transaction; return the chains by type and status, and the totals."""
+    """Delete rows past their retention, one page per transaction; return the chains by type and status, and the totals."""
     chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
     options: dict[str, Any] = {"queue_rows": queue_rows, "dry_run": dry_run, "by": by, "model": database.model}
     with database.session() as session, ProgressLines("prune") as lines:

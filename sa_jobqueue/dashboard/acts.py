@@ -43,7 +43,7 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
 
 
 def perform(act: Act, context: Context) -> Changes:
-    """Return what an act would change, or, if the form is confirmed, run it and return what it has changed.
+    """Return the changes that an act would make, or, if the form is confirmed, run it and return those it made.
 
     Raises: HTTPException without the permission; the operation's errors, after a line in the log.
     """

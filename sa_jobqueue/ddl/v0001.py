@@ -754,7 +754,7 @@ BEGIN
   IF COALESCE(NEW.type_name, '') = '' THEN
     RAISE EXCEPTION 'type_name: a job needs the name of its type' USING ERRCODE = 'SJ002', COLUMN = 'type_name';
   ELSIF NEW.type_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
-    RAISE EXCEPTION 'type_name: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
+    RAISE EXCEPTION 'type_name: must be 1 to 100 of A-Z a-z 0-9 _ . : / -, and start with one of A-Z a-z 0-9 _, got %',
       quote_literal(left(NEW.type_name, 100)) USING ERRCODE = 'SJ002', COLUMN = 'type_name';
   ELSIF octet_length(NEW.input::text) > 1048576 THEN
     RAISE EXCEPTION 'input: must be at most 1048576 bytes of JSON text, got %', octet_length(NEW.input::text)
@@ -766,7 +766,7 @@ BEGIN
   NEW.id := COALESCE(NEW.id, ${q}job_uuid7()::$id);
   NEW.fairness_key := COALESCE(NEW.fairness_key, '');
   IF NEW.queue !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
-    RAISE EXCEPTION 'queue: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
+    RAISE EXCEPTION 'queue: must be 1 to 100 of A-Z a-z 0-9 _ . : / -, and start with one of A-Z a-z 0-9 _, got %',
       quote_literal(left(NEW.queue, 100)) USING ERRCODE = 'SJ002', COLUMN = 'queue';
   ELSIF length(NEW.fairness_key) > 100 THEN
     RAISE EXCEPTION 'fairness_key: must be at most 100 characters, got %', length(NEW.fairness_key)

@@ -30,7 +30,7 @@ _OTHER_BASE: Final = """{reason}: put the queue on a plain base with the same me
 Foreign keys and relationships work in both directions (docs/guides/frameworks.md)"""
 _VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-NAME_RULE: Final = "must be 1 to 100 of A-Z a-z 0-9 _ . : / -, starting with a letter, digit or _"
+NAME_RULE: Final = "must be 1 to 100 of A-Z a-z 0-9 _ . : / -, and start with one of A-Z a-z 0-9 _"
 """What `is_name` accepts, for errors."""
 
 

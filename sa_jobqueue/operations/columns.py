@@ -185,8 +185,9 @@ def _set_by(kind: JobClass, attributes: Mapping[str, Any], listed: Sequence[Any]
 
 
 def _is_null_unset(column: Any) -> bool:
-    """Return whether the database fills in null for a column. For JSON, None may be a value instead."""
-    is_filled = column.server_default is not None or column.computed is not None or column.identity is not None
+    """Return whether a column that no value is given for becomes null. For JSON, None may be a value instead."""
+    filled_by = (column.default, column.server_default, column.computed, column.identity)
+    is_filled = any(source is not None for source in filled_by)
     return bool(column.nullable) and not is_filled and not (isinstance(column.type, JSON) and not column.type.none_as_null)
 
 

@@ -47,6 +47,7 @@ class TenantJob(JobMixin[str], Base, queue_schema="app", queue_prefix="t_", queu
     kind: Mapped[str] = mapped_column(default="plain")
     region: Mapped[str] = mapped_column(server_default=text("'eu'"))
     noted_at: Mapped[str] = mapped_column(default=func.lower("NOW"))
+    seen_at: Mapped[str | None] = mapped_column(default=func.lower("NEVER"))
     null_note: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     json_note: Mapped[Any | None] = mapped_column("note", JSON)
 
@@ -76,7 +77,7 @@ def made() -> list[TenantJob]:
         TenantJob("send", {"n": 1}),
         TenantJob("send", tenant_id=1, colour=Colour.BLUE, amount=Decimal("1.50")),
         TenantJob("send", kind="special", region="us", null_note=None, json_note=None),
-        TenantJob("send", null_note={"a": None}, json_note=[1]),
+        TenantJob("send", null_note={"a": None}, json_note=[1], seen_at="today"),
         TenantJob("send", colour=None, amount=None, tenant_id=None),
     ]
 

@@ -115,7 +115,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What an act has changed, or in its preview would change."""
+    """The rows that an act has changed, or in its preview would change."""
 
     count: int
     """Number of rows."""
