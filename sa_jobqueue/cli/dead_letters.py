@@ -37,7 +37,7 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.pages import MAX_PAGE, every_item
+from sa_jobqueue.operations.pages import MAX_PAGE, every_item, every_page
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
 
@@ -175,22 +175,12 @@ def _resolve(
     options: dict[str, Any] = {"where": where, "by": by, "model": database.model}
     done: list[Any] = []
     conflicts: dict[Any, str] = {}
-    limit, after, is_last = MAX_PAGE, None, False
     with database.session() as session, ProgressLines("dead-letters") as lines:
         unfit = _unfit(session, database, where.ids)
-        while not is_last:
-            try:
-                page = operation(session, after=after, limit=limit, dry_run=dry_run, **options)
-                session.commit()
-                done += page.ids
-            except ConflictError as error:
-                session.rollback()
-                if limit > 1:  # narrow it down to the job that conflicts, and skip that one
-                    limit //= 2
-                    continue
-                page = operation(session, after=after, limit=1, dry_run=True, **options)
-                conflicts |= dict.fromkeys(page, str(error))
-            limit, after, is_last = min(2 * limit, MAX_PAGE), page.next, page.next is None
+        for page in every_page(lambda after: operation(session, after=after, limit=MAX_PAGE, dry_run=dry_run, **options)):
+            session.commit()
+            done += page.ids
+            conflicts |= page.conflicts
             lines.update(len(done), step=verb)
     skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
     document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}

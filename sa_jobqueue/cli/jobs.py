@@ -41,7 +41,7 @@ from sa_jobqueue.cli._output import (
 from sa_jobqueue.cli.chains import BLOCKERS, JOB_COLUMNS, blocker_row, blockers_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.display.redaction import redacted
-from sa_jobqueue.errors import IllegalTransitionError, NotFoundError
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, NotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     JobFilter,
@@ -166,7 +166,11 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
             trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
         where = DeadLetterFilter(job_ids=dead, resolved=None)
         options: dict[str, Any] = {"where": where, "by": by, "dry_run": dry_run, "model": model}
-        redriven = list(every_item(lambda after: redrive_dead_letters(session, after=after, **options))) if dead else []
+        redriven = []
+        for page in every_page(lambda after: redrive_dead_letters(session, after=after, **options)) if dead else ():
+            redriven += page.ids
+            for one, reason in page.conflicts.items():
+                raise ConflictError(f"job {one}: {reason}. No job was changed")
         if changed := [one for one in dead if one not in redriven]:
             raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
     due, again, would = counted(len(pending), "pending job"), counted(len(redriven), "dead job"), "would be " * dry_run

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.blocking import blocking
+from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import BulkResult, Filter, Page, check_limit, page_of
-from sa_jobqueue.operations.steps import restart_from, restart_timed_out
+from sa_jobqueue.operations.steps import check_step, restart
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -112,7 +115,8 @@ def redrive_dead_letters(
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
 
-    A job keeps its id, so that its chain and the jobs that wait for it continue.
+    A job keeps its id, so that its chain and the jobs that wait for it continue. One whose deduplication key another open
+    chain has stays dead, and is among the result's `conflicts`.
 
     `where`: by default all unresolved dead letters.
     `by`: recorded in the dead letters too; the database user by default.
@@ -122,8 +126,7 @@ def redrive_dead_letters(
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids.
-    Raises: InvalidOptionError, including if no job has the step; ConflictError if an open chain now has a job's
-    deduplication key.
+    Raises: InvalidOptionError, including if no job has the step.
     """
     check_limit(limit)
     check_after(model, after)
@@ -137,17 +140,23 @@ def redrive_dead_letters(
     # One that another transaction has just redriven is skipped.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
     if from_step is not None and dead:
-        restart_from(session, model, dead, from_step)
-    elif dead:
-        restart_timed_out(session, model, dead)
+        check_step(session, model, dead, from_step)
     if by:
         with translated():
             session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))
-    _change(session, dead, model, status=JobStatus.PENDING)
+
+    async def change(some: Sequence[JobId]) -> Sequence[JobId]:
+        with session.begin_nested():
+            restart(session, model, some, from_step)
+            _change(session, some, model, status=JobStatus.PENDING)
+        return some
+
+    parts, failed = blocking(in_parts(dead, change))
+    redriven = [*chain.from_iterable(parts)]
     if by:
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
-        record(session, "redrive_dead_letters", by=by, ids=dead, matched=len(ids), model=model, where=where)
-    return BulkResult(dead, len(ids), page.next)
+        record(session, "redrive_dead_letters", by=by, ids=redriven, matched=len(ids), model=model, where=where)
+    return BulkResult(redriven, len(ids), page.next, conflicts={job_id: str(error) for job_id, error in failed})
 
 
 def dismiss_dead_letters(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -208,6 +208,8 @@ class BulkResult(Generic[T]):
     """Number of rows that the call was about: those changed, and those that needed no change."""
     next: Any = None
     """The `after` of the next call; None if there is nothing left, and for operations without a `limit`."""
+    conflicts: Mapping[T, str] = field(default_factory=dict)
+    """Rows that another one keeps from being changed, each with the reason; only a redrive has any."""
 
     @property
     def changed(self) -> int:

@@ -30,24 +30,23 @@ def list_steps(session: Session, job_id: JobId, *, limit: int = 1000, model: Job
     return list(session.scalars(steps.latest(model), {"job_id": job_id, "limit": limit}))[::-1]
 
 
-def restart_from(session: Session, model: JobClass, job_ids: Sequence[Any], step: str) -> None:
-    """Delete a step of jobs, and those that completed after it, so that they run again.
-
-    Obliges: the jobs are locked, and not running. Raises: InvalidOptionError if none of them has the step.
-    """
+def check_step(session: Session, model: JobClass, job_ids: Sequence[Any], step: str) -> None:
+    """Check that a job has a step of this name. Raises: InvalidOptionError if none of them has."""
     names = list(session.scalars(steps.names(model), {"job_ids": list(job_ids)}))
     if step not in names:
         have = "they have " + ", ".join(map(repr, names[:20])) if names else "they have no steps"
         raise InvalidOptionError("from_step", f"no step of these jobs is named {step!r}; {have}. No job was changed")
-    session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
-def restart_timed_out(session: Session, model: JobClass, job_ids: Sequence[Any]) -> None:
-    """Delete the last step of jobs where it is a wait that timed out, so that they wait again.
+def restart(session: Session, model: JobClass, job_ids: Sequence[Any], step: str | None) -> None:
+    """Delete a step of jobs, and those that completed after it, so that they run again.
 
-    Obliges: the jobs are locked, and not running.
+    Without a `step`, the last one if it is a wait that timed out. Obliges: the jobs are locked, and not running.
     """
-    session.execute(steps.delete_timed_out(model), {"job_ids": list(job_ids)})
+    if step is None:
+        session.execute(steps.delete_timed_out(model), {"job_ids": list(job_ids)})
+    else:
+        session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
 def recorded_steps(session: Session | Connection, model: JobClass, job_id: JobId) -> Sequence[Any]:

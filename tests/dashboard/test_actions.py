@@ -96,6 +96,14 @@ def test_dead_letters_are_redriven_by_group_and_a_second_operator_sees_the_first
     assert "UTC by ann" in late
 
 
+def test_a_redrive_names_the_jobs_whose_key_is_taken(client: Client, jobs: Jobs) -> None:
+    free, taken = (jobs.add(JobStatus.DEAD, deduplication_key=key) for key in (None, "k"))
+    jobs.add(deduplication_key="k")
+    page = confirmed(client, client.post("redrive-dead-letters", {"job": [str(free), str(taken)]}).text)
+    assert f"job {taken} stays dead: " in page
+    assert (jobs.status(free), jobs.status(taken)) == (JobStatus.PENDING, JobStatus.DEAD)
+
+
 def test_dead_letter_counts_per_time_window_match_their_links(client: Client, engine: Engine, jobs: Jobs) -> None:
     dead_letters = jobs.model.DeadLetter.__table__
     for hours in (0, 2, 12, 48, 100, 400):

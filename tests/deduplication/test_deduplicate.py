@@ -144,13 +144,17 @@ def test_concurrent_enqueue_many_calls_with_keys_in_opposite_orders_never_deadlo
     assert len(down) == 20
 
 
-def test_a_redrive_conflicts_with_a_chain_enqueued_under_its_key(sessions: Sessions, jobs: Jobs) -> None:
-    dead = jobs.add(JobStatus.DEAD, deduplication_key="k")
+def test_a_redrive_leaves_jobs_dead_whose_key_an_open_chain_has_and_names_them(sessions: Sessions, jobs: Jobs) -> None:
+    dead = [jobs.add(JobStatus.DEAD, deduplication_key=key) for key in ("a", None, "k", "b", None, "b")]
     with sessions.begin() as session:
         assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
-    with pytest.raises(ConflictError, match="uq_job_deduplication"), sessions.begin() as session:
-        redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead]))
-    assert jobs.status(dead) is JobStatus.DEAD
+    with sessions.begin() as session:
+        result = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=dead), by="ann")
+    taken = [dead[2], dead[5]]  # the last has the key of one that was redriven with it
+    assert result.ids == [one for one in dead if one not in taken]
+    assert [*result.conflicts] == taken
+    assert all("uq_job_deduplication" in reason for reason in result.conflicts.values())
+    assert [one for one in dead if jobs.status(one) is JobStatus.DEAD] == taken
 
 
 async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(engine: Engine, jobs: Jobs) -> None:

@@ -314,7 +314,7 @@ class QueueMachine(RuleBasedStateMachine):
         where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
         one.both(
             lambda session: self.system.numbered(redrive_dead_letters(session, where=where).ids),
-            lambda model: self.system.in_order(model.redrive(numbers)),
+            lambda model: model.redrive(numbers, self.system.in_order),
         )
 
     def _dismiss(self, data: st.DataObject, one: Transaction) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.errors import (
     ChainReferencedError,
-    ConflictError,
     IllegalTransitionError,
     InvalidJobError,
     JobEndedError,
@@ -235,13 +234,16 @@ class Model:
         for n in numbers:
             self.jobs[n].due = self.now + delay
 
-    def redrive(self, numbers: Collection[int]) -> set[int]:
-        """Redrive dead jobs by their open dead letters; none named means all."""
+    def redrive(self, numbers: Collection[int], in_order: Callable[[Iterable[int]], list[int]]) -> list[int]:
+        """Redrive dead jobs by their open dead letters, but none whose key an open chain has; none named means all."""
         unresolved = {dead_letter.job for dead_letter in self.dead_letters if dead_letter.resolution is None}
-        redriven = {n for n in self.with_status("dead") if n in unresolved and (n in numbers or not numbers)}
-        for n in redriven:
-            self._redrive(self.jobs[n])
-        self._check_keys(ConflictError)
+        dead = {n for n in self.with_status("dead") if n in unresolved and (n in numbers or not numbers)}
+        redriven = []
+        for n in in_order(dead):
+            key = self._key_of(self.jobs[n].chain)
+            if key is None or key not in map(self._key_of, self._open_chains()):
+                self._redrive(self.jobs[n])
+                redriven.append(n)
         return redriven
 
     def dismiss(self, numbers: Collection[int]) -> int:
@@ -492,10 +494,16 @@ class Model:
                 raise Refused(NotFoundError, is_fatal=is_fatal)
 
     def _check_keys(self, kind: type[Exception]) -> None:
-        having = [(self.jobs[n].new.type_name, self.jobs[n].key) for n in self.chains if not self.has_ended(n)]
-        kept = [pair for pair in having if pair[1] is not None]
+        kept = [key for chain in self._open_chains() if (key := self._key_of(chain)) is not None]
         if len(set(kept)) < len(kept):
             raise Refused(kind, is_fatal=True)
+
+    def _open_chains(self) -> list[int]:
+        return [n for n in self.chains if not self.has_ended(n)]
+
+    def _key_of(self, chain: int) -> tuple[str, str] | None:
+        root = self.jobs[chain]
+        return None if root.key is None else (root.new.type_name, root.key)
 
     # As the database would show it.
 

@@ -127,7 +127,7 @@ def _dismiss(context: Context, session: Session) -> Changes:
 def _changes(context: Context, session: Session, where: DeadLetterFilter, result: BulkResult[Any]) -> Changes:
     """Return the changes: in the preview with the first dead letters, later with who resolved the rest meanwhile."""
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
-    details: list[str] = []
+    details = [f"job {job_id} stays dead: {reason}" for job_id, reason in result.conflicts.items()][: forms.LISTED]
     if context.is_preview:
         found = list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
         details = forms.cut(
@@ -136,7 +136,7 @@ def _changes(context: Context, session: Session, where: DeadLetterFilter, result
         )
     elif result.changed < min(expected, 1000) and where.resolved is False:
         others = list_dead_letters(session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model)
-        details = [
+        details += [
             f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
             for one in others
             if one.resolved_at is not None
