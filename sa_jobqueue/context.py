@@ -73,7 +73,7 @@ class BlockerOutcome:
     output: Json
     """Return value of its last job, as JSON; None unless the chain completed."""
     error: Json
-    """Error of its last job; None if the chain completed."""
+    """Error of its last job; None if the chain completed, or was redriven since and goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,7 +395,7 @@ class QueueMachine(RuleBasedStateMachine):
             expected = [
                 (chain, last.status, last.output, None)
                 if last.status == "completed"
-                else (chain, last.status, None, last.error)
+                else (chain, last.status, None, last.error if last.status in {"dead", "cancelled"} else None)
                 for chain, last in ends
             ]
             same(self.system.outcomes(n), expected)
