@@ -45,7 +45,7 @@ class Deduplicate:
     `scope`: "open" considers chains that have not ended; "any" ended ones too; "waiting" only those whose first job has
     not started: a chain that has started gives its key to the new job.
     `window`: of ended chains, consider only those enqueued within this time, by the database's clock; above 0.
-    `exclude`: chains to ignore; an open one gives its key to the new job.
+    `exclude`: chains to ignore; if a new job is made, an open one gives it its key.
     `replace`: values that the new job replaces in an existing one that waits: "input", "schedule" (a debounce) or
     "priority".
     `max_wait`: however often it is moved, the job is due this long after it was enqueued; above zero, at most 36,500 days.

@@ -200,9 +200,6 @@ class Model:
             for chain in self.chains
             if (self.jobs[chain].new.type_name, self.jobs[chain].key) == (one.type_name, once.key)
         ]
-        for job in having:
-            if job.n in once.exclude and not self.has_ended(job.n):
-                job.key = None
         kept = [job for job in having if job.n not in once.exclude]
         still_open = [job for job in kept if not self.has_ended(job.n)]
         if once.scope == "any" and not still_open:
@@ -212,6 +209,9 @@ class Model:
         if still_open:
             return frozenset(job.n for job in still_open), False
         self._check_waits(one.waits)
+        for job in having:
+            if job.n in once.exclude and not self.has_ended(job.n):
+                job.key = None
         self._write(one).key = once.key
         return frozenset({one.n}), True
 
