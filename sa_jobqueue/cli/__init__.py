@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -125,10 +126,6 @@ class LazyGroup(click.Group):
             if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
                 reason += "; sa-jobqueue doctor --role operator lists the missing rights"
             raise click.ClickException(f"database error: {reason}") from error
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
 
 
 def masked(text: str) -> str:
@@ -138,9 +135,14 @@ def masked(text: str) -> str:
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages of Click's errors, and hide passwords of URLs that they quote."""
+    """Escape control characters in the messages of Click's errors, and hide passwords of URLs; report a full disk."""
     try:
         yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
+        raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
     except click.ClickException as error:
         error.message = printable(masked(error.message), newline="\n  ")  # type: ignore[misc]
         raise

@@ -507,12 +507,13 @@ def test_a_missing_right_is_named_with_the_command_that_lists_all(run: Run, engi
             connection.execute(text(f"DROP OWNED BY {reader}; DROP ROLE {reader}"))
 
 
+@pytest.mark.parametrize("arguments", ["jobs list", "jobs list --help", "--help"])
 @pytest.mark.parametrize(("redirection", "status", "error"), [(">&-", 0, ""), (">/dev/full", 1, "No space left on device")])
 def test_an_output_that_cannot_be_written_is_no_traceback(
-    database_url: str, redirection: str, status: int, error: str
+    database_url: str, arguments: str, redirection: str, status: int, error: str
 ) -> None:
-    command = f"exec {sys.executable} -m sa_jobqueue jobs list {redirection}"
-    environment = os.environ | {"SA_JOBQUEUE_URL": database_url}
+    command = f"exec {sys.executable} -m sa_jobqueue {arguments} {redirection}"
+    environment = os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr, error in done.stderr) == (status, False, True)
 
