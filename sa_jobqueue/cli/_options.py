@@ -345,7 +345,7 @@ def usage_errors() -> Iterator[None]:
         context = click.get_current_context()
         for param in context.command.params:
             if param.name in names:
-                shown = param.opts[-1] if isinstance(param, click.Option) else param.make_metavar(context).strip("[.]")
+                shown = param.opts[-1] if isinstance(param, click.Option) else param.get_error_hint(context).strip("'[.]")
                 raise click.UsageError(f"{shown}: {error.reason}") from error
         raise click.UsageError(str(error)) from error
     except UnknownJobTypeError as error:
