@@ -136,13 +136,14 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
     """Return a running server of the first provider that can start one.
 
     `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
-    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that. `options`: settings of a server that is started.
+    programs, or a URL. If `SA_JOBQUEUE_URL` has a value, `auto` uses only that. `options`: settings of a server that is
+    started.
     Obliges: stop it, or use it as a context manager.
     Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
     wanted, attempts = options or ServerOptions(), []
     url = os.environ.get(URL_VARIABLE) if provider == "auto" else provider if "://" in provider else None
-    if url is not None:
+    if url:
         name = URL_VARIABLE if provider == "auto" else "URL"
         remedy = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
         candidates: dict[str, _Provider] = {name: (lambda _: ExternalServer(url), remedy)}

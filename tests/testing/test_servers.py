@@ -83,6 +83,11 @@ def test_an_explicit_url_takes_precedence_over_all_providers(machine: Machine) -
     assert server.made_of == ("postgresql://db/one",)
 
 
+def test_an_empty_url_counts_as_not_set(machine: Machine) -> None:
+    machine.has(url="", docker=True)
+    assert isinstance(opened(), FakeContainer)
+
+
 def test_the_next_provider_is_used_when_one_fails_to_start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(settings: Mapping[str, str]) -> FakeContainer:
         raise ServerStartError("the image cannot be fetched")

@@ -21,9 +21,10 @@ def spark_session(name: str, settings: Mapping[str, str] = {}) -> Iterator[Spark
     """
     from sa_jobqueue.pipeline.spark import java_home
 
-    if "SPARK_REMOTE" not in os.environ:
-        os.environ.setdefault("JAVA_HOME", str(java_home()))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of the first `python3` on the path
+    if not os.environ.get("SPARK_REMOTE"):
+        os.environ["JAVA_HOME"] = str(java_home())
+        # instead of the first `python3` on the path
+        os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     from pyspark.sql import SparkSession
 
     present = SparkSession.getActiveSession()
