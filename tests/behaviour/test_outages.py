@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, select, text
+from sqlalchemy import Engine, StaticPool, create_engine, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, ids
@@ -237,6 +237,10 @@ def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None
     with pytest.raises(InvalidOptionError, match="fewer than the 4 handlers"):
         Worker(queue, engine, options=quick(concurrency=4))
     Worker(queue, engine, options=quick(concurrency=3))
+    shared = create_engine(database_url, poolclass=StaticPool)
+    with pytest.raises(InvalidOptionError, match="holds 1 connections, fewer than the 2 handlers"):
+        Worker(queue, shared, options=quick(concurrency=2))
+    Worker(queue, shared, options=quick(concurrency=1))
 
 
 def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) -> None:

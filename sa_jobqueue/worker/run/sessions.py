@@ -19,7 +19,7 @@ from weakref import WeakSet
 import psycopg
 import psycopg.sql
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import AssertionPool, Connection, Engine, QueuePool, StaticPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -385,14 +385,17 @@ def _check_isolation(option: str, factory: Any) -> None:
 
 def _room(option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None, concurrency: int) -> int:
     bind = factory.kw.get("bind") if factory is not None else None
-    pool = getattr(bind, "pool", None)
-    overflow = getattr(pool, "_max_overflow", -1)
-    if not isinstance(pool, QueuePool) or overflow < 0:
-        return MOST_CONCURRENT
-    if pool.size() + overflow < concurrency:
+    match getattr(bind, "pool", None):
+        case QueuePool() as pool if pool._max_overflow >= 0:
+            size = pool.size() + pool._max_overflow
+        case StaticPool() | AssertionPool():  # the first would let handlers commit each other's writes
+            size = 1
+        case _:
+            return MOST_CONCURRENT
+    if size < concurrency:
         raise InvalidOptionError(
             option,
-            f"its pool holds {pool.size() + overflow} connections, fewer than the {concurrency} handlers that may run at "
-            "once: raise pool_size or lower concurrency",
+            f"its pool holds {size} connections, fewer than the {concurrency} handlers that may run at once: raise "
+            "pool_size or lower concurrency",
         )
-    return pool.size() + overflow
+    return size
