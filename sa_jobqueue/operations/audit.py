@@ -71,7 +71,7 @@ def list_audit(
     statement = listings.audit(
         model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first
     )
-    return scanned_page(session, statement, columns=(), limit=limit, scan_limit=scan_limit)
+    return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def check_by(by: str | None) -> None:

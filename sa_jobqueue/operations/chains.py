@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NoReturn, overload
+from typing import Any, Final, NoReturn
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -76,29 +76,6 @@ def get_chain(session: Session, chain_id: JobId, *, model: JobClass = Job) -> Ch
     return chain
 
 
-@overload
-def list_chains(
-    session: Session,
-    *,
-    where: ChainFilter = ChainFilter(),
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[ChainMixin[Any]]: ...
-@overload
-def list_chains(
-    session: Session,
-    *,
-    where: ChainFilter = ChainFilter(),
-    columns: Sequence[str],
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[dict[str, Any]]: ...
 def list_chains(
     session: Session,
     *,
@@ -109,7 +86,7 @@ def list_chains(
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
     model: JobClass = Job,
-) -> Page[Any]:
+) -> Page[ChainMixin[Any]]:
     """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
     `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
@@ -132,30 +109,9 @@ def list_chains(
     )
     statement = statement.execution_options(populate_existing=True)
     with translated():
-        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
-@overload
-def list_chain_jobs(
-    session: Session,
-    chain_id: JobId,
-    *,
-    after: int | None = None,
-    limit: int = 50,
-    newest_first: bool = False,
-    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
-) -> Page[JobT]: ...
-@overload
-def list_chain_jobs(
-    session: Session,
-    chain_id: JobId,
-    *,
-    columns: Sequence[str],
-    after: int | None = None,
-    limit: int = 50,
-    newest_first: bool = False,
-    model: JobClass = Job,
-) -> Page[dict[str, Any]]: ...
 def list_chain_jobs(
     session: Session,
     chain_id: JobId,
@@ -164,8 +120,8 @@ def list_chain_jobs(
     after: int | None = None,
     limit: int = 50,
     newest_first: bool = False,
-    model: JobClass = Job,
-) -> Page[Any]:
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
+) -> Page[JobT]:
     """Return one page of a chain's jobs, in their order in the chain.
 
     `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
@@ -176,7 +132,7 @@ def list_chain_jobs(
     check_id(model, "chain_id", chain_id)
     statement = listings.chain_jobs(model, chain_id, columns=columns, after=after, limit=limit, newest_first=newest_first)
     with translated():
-        page = ordered_page(session, statement, columns=columns, limit=limit)
+        page = ordered_page(session, statement, limit=limit)
     if not page.items and after is None:
         _refuse(session, chain_id, model)
     return page
@@ -198,31 +154,6 @@ def list_blockers(
     return page_of(edges, limit=limit, position=lambda edge: edge.index)
 
 
-@overload
-def list_blocked_jobs(
-    session: Session,
-    chain_id: JobId,
-    *,
-    open_only: bool = False,
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
-) -> Page[JobT]: ...
-@overload
-def list_blocked_jobs(
-    session: Session,
-    chain_id: JobId,
-    *,
-    open_only: bool = False,
-    columns: Sequence[str],
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[dict[str, Any]]: ...
 def list_blocked_jobs(
     session: Session,
     chain_id: JobId,
@@ -233,8 +164,8 @@ def list_blocked_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[Any]:
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
+) -> Page[JobT]:
     """Return one page of the jobs that wait or waited for a chain, ordered by id; empty for an unknown chain.
 
     `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`.
@@ -254,7 +185,7 @@ def list_blocked_jobs(
         newest_first=newest_first,
     )
     with translated():
-        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def _refuse(session: Session, chain_id: JobId, model: JobClass) -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, overload
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
@@ -71,31 +71,6 @@ def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODE
     return job
 
 
-@overload
-def list_jobs(
-    session: Session,
-    *,
-    where: JobFilter = JobFilter(),
-    matching: ColumnElement[bool] | None = None,
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
-) -> Page[JobT]: ...
-@overload
-def list_jobs(
-    session: Session,
-    *,
-    where: JobFilter = JobFilter(),
-    matching: ColumnElement[bool] | None = None,
-    columns: Sequence[str],
-    after: JobId | None = None,
-    limit: int = 50,
-    newest_first: bool = True,
-    scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[dict[str, Any]]: ...
 def list_jobs(
     session: Session,
     *,
@@ -106,14 +81,14 @@ def list_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: JobClass = Job,
-) -> Page[Any]:
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
+) -> Page[JobT]:
     """Return one page of jobs, ordered by id.
 
     `matching`: a condition on columns of the job: `Job.input["tenant"].as_integer() == 7`.
-    `columns`: names of columns to read; each item is then a mapping instead of an object of the session. `newest_first`:
-    largest ids first. UUIDv7 ids are ordered by time; other ids are not. `scan_limit`: maximum number of jobs read per
-    call, 1 to 1,000,000. A filter with few matches leads to short pages.
+    `columns`: names of the columns to load, as by `load_only`; by default all. `newest_first`: largest ids first. UUIDv7
+    ids are ordered by time; other ids are not. `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000. A filter
+    with few matches leads to short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None.
     """
     check_limit(limit, scan_limit)
@@ -138,7 +113,7 @@ def list_jobs(
         newest_first=newest_first,
     )
     with translated():
-        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def _checked(matching: ColumnElement[bool], model: JobClass) -> ColumnElement[bool]:
@@ -335,22 +310,24 @@ def set_priority(
     if not statuses:
         raise InvalidOptionError("where", "must include the status pending or blocked: only waiting jobs can be changed")
     session.flush()
-    page: Page[Any] = list_jobs(
+    page = list_jobs(
         session,
         where=replace(where, statuses=statuses),
         matching=matching,
-        columns=["id", "priority"],
+        columns=["id"],
         after=after,
         limit=limit,
         newest_first=False,
         scan_limit=scan_limit,
         model=model,
     )
-    ids = [job["id"] for job in page]
+    ids = [job.id for job in page]
     if not ids:
         return BulkResult([], 0, page.next)
     if dry_run:
-        return BulkResult([job["id"] for job in page if job["priority"] != priority], len(ids), page.next)
+        rows = session.execute(jobs.named(model, ("id", "priority")), {"ids": ids})
+        others = {row.id for row in rows if row.priority != priority}
+        return BulkResult([job_id for job_id in ids if job_id in others], len(ids), page.next)
     with translated():
         changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
     for job_id in changed:

@@ -47,7 +47,7 @@ class Page(Generic[T]):
     """
 
     items: list[T]
-    """Objects of the session, or dicts if `columns` were given."""
+    """Objects of the session, or values such as `QueueStatus`."""
     next: Any
     """The `after` of the next page; None on the last page."""
 
@@ -161,32 +161,25 @@ def check_columns(entity: Any, columns: Sequence[str]) -> None:
             raise InvalidOptionError("columns", f"must be among {', '.join(sorted(known))}, got {name!r}")
 
 
-def scanned_page(
-    session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int, scan_limit: int
-) -> Page[Any]:
-    """Read one page; each row has its id, its position in the scan, and whether it matches."""
+def scanned_page(session: Session, statement: Select[Any], *, limit: int, scan_limit: int) -> Page[Any]:
+    """Read one page; each row has its id, its position in the scan, whether it matches, and its object."""
     rows = session.execute(statement).all()
     found = [row for row in rows if row.fits]
-    items = [_item(row[3:], columns) for row in found[:limit]]
+    items = [row[3] for row in found[:limit]]
     if len(found) > limit:
         return Page(items, found[limit - 1].id)
     return Page(items, rows[-1].id if rows and rows[-1].place == scan_limit else None)
 
 
-def ordered_page(session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int) -> Page[Any]:
-    """Read one page; each row begins with the value it is ordered by. One row more than the page is selected."""
+def ordered_page(session: Session, statement: Select[Any], *, limit: int) -> Page[Any]:
+    """Read one page of rows: the value that orders them, and the object. One row more than the page is selected."""
     rows = session.execute(statement).all()
-    items = [_item(row[1:], columns) for row in rows[:limit]]
-    return Page(items, rows[limit - 1][0] if len(rows) > limit else None)
+    return Page([row[1] for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None)
 
 
 def page_of(items: Sequence[T], *, limit: int, position: Callable[[T], Any]) -> Page[T]:
     """Return a page of items, of which one more than `limit` was selected; `position` returns an item's position."""
     return Page(list(items[:limit]), position(items[limit - 1]) if len(items) > limit else None)
-
-
-def _item(values: Sequence[Any], columns: Sequence[str]) -> Any:
-    return dict(zip(columns, values, strict=True)) if columns else values[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.orm import aliased, contains_eager
+from sqlalchemy.orm import aliased, contains_eager, load_only
+from sqlalchemy.sql.base import ExecutableOption
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
@@ -33,8 +34,8 @@ def jobs(
 ) -> sa.Select[Any]:
     """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
 
-    Shape: `(id, place, fits, Job)`, or the named columns in place of `Job`; one row more than `limit` means that there
-    are more. A last row that does not fit, at place `scan_limit`, is where to continue; without either it was the end.
+    Shape: `(id, place, fits, Job)`, with `columns` only those of `Job`; one row more than `limit` means that there are
+    more. A last row that does not fit, at place `scan_limit`, is where to continue; without either it was the end.
     Index: the primary key, at most `scan_limit` entries of it.
     """
     key = table(model).c.id
@@ -68,7 +69,7 @@ def chain_jobs(
 ) -> sa.Select[Any]:
     """Return one page of a chain's jobs, by their place in it; `after` is the `chain_index` of the last one before.
 
-    Shape: `(chain_index, Job)`, or the named columns in place of `Job`; one more than `limit` where there are more.
+    Shape: `(chain_index, Job)`, with `columns` only those of `Job`; one more than `limit` where there are more.
     Index: the primary key for the root, `uq_job_chain` for the others, as many entries as rows.
     """
     job = table(model)
@@ -83,10 +84,10 @@ def chain_jobs(
     place = members.c.chain_index
     order = place.desc() if newest_first else place.asc()
     page = sa.select(members).order_by(order).limit(limit + 1).subquery("page")
-    read = _read_columns(model, columns)
     place = page.c.chain_index
     return (
-        sa.select(place, *read)
+        sa.select(place, model)
+        .options(*_loading(model, columns))
         .select_from(page)
         .join(model, model.id == page.c.id)
         .order_by(place.desc() if newest_first else place.asc())
@@ -299,15 +300,16 @@ def _scan(
 def _read(page: sa.Subquery, entity: Any, columns: Sequence[str], *, newest_first: bool) -> sa.Select[Any]:
     key = page.c.id
     return (
-        sa.select(page.c.id, page.c.place, page.c.fits, *_read_columns(entity, columns))
+        sa.select(page.c.id, page.c.place, page.c.fits, entity)
+        .options(*_loading(entity, columns))
         .select_from(page)
         .outerjoin(entity, (entity.id == key) & page.c.fits)
         .order_by(key.desc() if newest_first else key.asc())
     )
 
 
-def _read_columns(entity: Any, columns: Sequence[str]) -> list[Any]:
-    return [getattr(entity, name) for name in columns] if columns else [entity]
+def _loading(entity: Any, columns: Sequence[str]) -> list[ExecutableOption]:
+    return [load_only(*(getattr(entity, name) for name in columns))] if columns else []
 
 
 def _array_of(model: JobClass, rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:

@@ -88,7 +88,7 @@ def listings(session: Session) -> None:
     assert_type(list_jobs(session), Page[Job])
     assert_type(list_jobs(session, model=MailJob), Page[MailJob])
     assert_type(list_jobs(session, model=MailJob).items[0].tenant, str | None)
-    assert_type(list_jobs(session, columns=["id"], model=MailJob), Page[dict[str, Any]])
+    assert_type(list_jobs(session, columns=["id"], model=MailJob), Page[MailJob])
     assert_type(list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
     assert_type(list_blocked_jobs(session, job.id, model=MailJob), Page[MailJob])
     assert_type(list_chains(session).items[0].status, JobStatus)
@@ -105,11 +105,11 @@ async def listings_async(session: AsyncSession) -> None:
     assert_type(await aio.complete_job(session, job.id, None, handler=send), MailJob)
     assert_type(await aio.list_jobs(session), Page[Job])
     assert_type(await aio.list_jobs(session, model=MailJob), Page[MailJob])
-    assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), Page[dict[str, Any]])
+    assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), Page[MailJob])
     assert_type(await aio.list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
-    assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), Page[dict[str, Any]])
+    assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), Page[Job])
     assert_type(await aio.list_chains(session, limit=5), Page[ChainMixin[Any]])
-    await aio.list_jobs(session, limit="5")  # E: No overload variant
+    await aio.list_jobs(session, limit="5")  # E: incompatible type "str"; expected "int"
     await aio.list_jobs(session, hue="red")  # E: Unexpected keyword argument "hue"
     await aio.get_job(job.id)  # E: Too few arguments # E: incompatible type "UUID"; expected "AsyncSession"
     await aio.get_job(session, job.id, model=Delivery)  # E: cannot be "Delivery"

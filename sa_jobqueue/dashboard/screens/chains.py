@@ -40,7 +40,7 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         newest_first, after = order == "newest", params.job_id("after", context.model)
 
-        def some(**more: Any) -> Page[dict[str, Any]]:
+        def some(**more: Any) -> Page[Any]:
             return list_chains(session, where=where, columns=COLUMNS, newest_first=newest_first, model=context.model, **more)
 
         page = collected(some, after=after, limit=PAGE, seconds=SEARCH_SECONDS)
@@ -52,7 +52,7 @@ def view(context: Context) -> dict[str, Any]:
         "order": None if order == "newest" else order,
     }
     return {
-        "chains": [one | {"error_line": context.error_line(one["last_type_name"], one["error"])} for one in page],
+        "chains": [(one, context.error_line(one.last_type_name, one.error)) for one in page],
         "filters": filters,
         "tabs": status_tabs(context, "chains", filters),
         "next_url": None if page.next is None else context.url("chains", **filters, after=page.next),
@@ -76,29 +76,29 @@ def view_one(context: Context) -> dict[str, Any]:
         columns = ("id", "chain_index", "type_name", "status", "attempt", "max_attempts", "scheduled_at", "completed_at")
         jobs = list_chain_jobs(
             session,
-            chain["id"],
+            chain.id,
             columns=(*columns, "last_error"),
             after=None if after < 0 else after,
             limit=PAGE,
             model=context.model,
         )
-        nodes, edges, is_cut = _graph(context, session, chain["id"])
+        nodes, edges, is_cut = _graph(context, session, chain.id)
     stuck = {node.key for node in nodes if node.is_stuck}
-    shown, drawn = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
+    shown, drawn = graph.fold(nodes, edges, keep=[chain.id, *stuck])
     return {
-        "heading": f"Chain {chain['type_name']} {short(chain['id'])}",
+        "heading": f"Chain {chain.type_name} {short(chain.id)}",
         "chain": chain,
-        "error_line": context.error_line(chain["last_type_name"], chain["error"]),
-        "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in jobs],
-        "next_url": None if jobs.next is None else context.url("chain", id=chain["id"], after=jobs.next),
+        "error_line": context.error_line(chain.last_type_name, chain.error),
+        "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in jobs],
+        "next_url": None if jobs.next is None else context.url("chain", id=chain.id, after=jobs.next),
         "is_alone": len(nodes) == 1,
         "count": len(nodes),
         "drawn": len(shown),
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
-        "picture": graph.svg(shown, drawn, current=chain["id"], label=f"Graph of {len(shown)} chains"),
-        "can_redrive": chain["status"] is JobStatus.DEAD and context.may("redrive_dead_letters"),
-        "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
+        "picture": graph.svg(shown, drawn, current=chain.id, label=f"Graph of {len(shown)} chains"),
+        "can_redrive": chain.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
+        "can_cancel": chain.status not in ENDED and context.may("cancel_chains"),
     }
 
 
@@ -121,11 +121,11 @@ def _graph(context: Context, session: Session, chain_id: JobId) -> tuple[list[gr
     listed = list_chains(session, where=ChainFilter(ids=list(known)), columns=columns, limit=CHAINS, model=model)
     nodes = [
         graph.Node(
-            key=one["id"],
-            title=one["type_name"],
-            status=one["status"],
-            href=context.url("chain", id=one["id"]),
-            note=f"{one['length']:,} job{'' if one['length'] == 1 else 's'}",
+            key=one.id,
+            title=one.type_name,
+            status=one.status,
+            href=context.url("chain", id=one.id),
+            note=f"{one.length:,} job{'' if one.length == 1 else 's'}",
         )
         for one in listed
     ]
@@ -146,8 +146,7 @@ def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[s
     where = ChainFilter(ids=list(found)[: forms.LISTED])
     page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if found.ids else ()
     lines = [
-        f"{one['type_name']} {one['id']} ({one['status'].value}) {context.error_line(one['last_type_name'], one['error'])}"
-        for one in page
+        f"{one.type_name} {one.id} ({one.status.value}) {context.error_line(one.last_type_name, one.error)}" for one in page
     ]
     return forms.cut(lines, found.changed)
 

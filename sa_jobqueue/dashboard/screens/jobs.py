@@ -95,7 +95,7 @@ def view(context: Context) -> dict[str, Any]:
         "names": sorted([f"type:{name}" for name in types] + [f"queue:{name}" for name in queues]),
         "kept": [(name, value) for name in ("status", *_SEARCHED.values()) for value in filters[name]],
         "chips": list(_chips(context, filters)),
-        "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in page],
+        "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in page],
         "filters": filters,
         # Of the jobs that are there now: those enqueued after this page are not meant.
         "matching": {
@@ -186,21 +186,21 @@ def selected(context: Context) -> list[Any]:
     return found
 
 
-def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]], Any]:
+def _found(context: Context, session: Session) -> tuple[list[Any], Any]:
     """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
     columns = ("id", "type_name", "status", "last_error")
     if not context.params.flag("matching"):
         ids = selected(context)
         page = list_jobs(session, where=JobFilter(ids=ids), columns=columns, limit=len(ids), model=context.model)
-        return {job["id"]: job for job in page}, None
+        return page.items, None
     where = read_filter(context)
     # What ended needs no change; the caller's other conditions are in the filter.
     where = replace(where, statuses=[one for one in where.statuses or _OPEN if one in _OPEN])
     if not where.statuses:
-        return {}, None
+        return [], None
     contains = context.params.document("input")
     matching = None if contains is None else context.model.input.contains(type_coerce(contains, JSONB))
-    found: dict[Any, dict[str, Any]] = {}
+    found: list[Any] = []
     after = context.params.job_id("after", context.model)
     for _ in range(_SCANS):
         page = list_jobs(
@@ -213,7 +213,7 @@ def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]
             newest_first=False,
             model=context.model,
         )
-        found |= {job["id"]: job for job in page}
+        found += page
         after = page.next
         if after is None or len(found) >= MAX_VALUES:
             break
@@ -225,15 +225,15 @@ def _changes(
 ) -> Changes:
     """Change those of the jobs that have one of the statuses; name them, and why the others stay as they are."""
     jobs, following = _found(context, session)
-    result = change(session, [job["id"] for job in jobs.values() if job["status"] in statuses], **context.change)
+    before = {job.id: job.status for job in jobs}
+    lines = {
+        job.id: f"{job.type_name} {job.id} ({job.status}) {context.error_line(job.type_name, job.last_error)}"
+        for job in jobs
+    }
+    result = change(session, [job_id for job_id, status in before.items() if status in statuses], **context.change)
     changed = set(result)
-    lines = [
-        f"{job['type_name']} {job['id']} ({job['status']}) {context.error_line(job['type_name'], job['last_error'])}"
-        for job in jobs.values()
-        if job["id"] in changed
-    ]
-    details = forms.cut(lines)
-    if rest := [job["status"].value for job in jobs.values() if job["id"] not in changed]:
+    details = forms.cut([line for job_id, line in lines.items() if job_id in changed])
+    if rest := [status.value for job_id, status in before.items() if job_id not in changed]:
         stay = "stays as it is" if len(rest) == 1 else "stay as they are"
         details.append(f"{len(rest)} of the selected jobs {stay}: {', '.join(sorted(set(rest)))}")
     if not context.params.flag("matching") and (missing := len(selected(context)) - len(jobs)):
