@@ -66,33 +66,40 @@ def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None
     assert "fsync: a crash of the server can lose and corrupt data: set fsync = on" in shown
 
 
-@pytest.mark.parametrize(
-    ("name", "check", "advice"),
-    [
-        ("synchronous_commit=off", "settings", "loses the jobs"),
-        ("default_transaction_read_only=on", "settings", "turn it off"),
-        ("idle_in_transaction_session_timeout='5s'", "settings", "set it to 0"),
-        ("track_counts=off", "settings", "set track_counts = on"),
-        ("statement_timeout='30s'", "settings", "set it to 0 for the worker's role"),
-        ("lock_timeout='2s'", "settings", "wait for a lock"),
-        ("idle_session_timeout='10s'", "settings", "pool_pre_ping=True"),
-        ("default_transaction_isolation=serializable", "settings", "set it to 'read committed'"),
-        ("session_replication_role=replica", "settings", "set it to origin"),
-        ("client_encoding=LATIN1", "sessions", "set client_encoding to UTF8"),
-        ("datestyle='German'", "sessions", "set datestyle to ISO"),
-        ("intervalstyle=iso_8601", "sessions", "set intervalstyle to postgres"),
-        ("array_nulls=off", "sessions", "set array_nulls to on"),
-        ("enable_indexscan=off", "sessions", "set enable_indexscan to on"),
-    ],
-)
-def test_doctor_reports_a_harmful_database_setting(engine: Engine, name: str, check: str, advice: str) -> None:
-    setting, _, value = name.partition("=")
-    assert f"{setting} =" not in checks(engine.url.render_as_string(hide_password=False))[check].found or setting in OF_TESTS
-    configure(engine, **{setting: value})
+HARMFUL = {
+    "settings": {
+        "synchronous_commit=off": "loses the jobs",
+        "default_transaction_read_only=on": "turn it off",
+        "idle_in_transaction_session_timeout='5s'": "set it to 0",
+        "track_counts=off": "set track_counts = on",
+        "statement_timeout='30s'": "set it to 0 for the worker's role",
+        "lock_timeout='2s'": "wait for a lock",
+        "idle_session_timeout='10s'": "pool_pre_ping=True",
+        "default_transaction_isolation=serializable": "set it to 'read committed'",
+        "session_replication_role=replica": "set it to origin",
+    },
+    "sessions": {
+        "client_encoding=LATIN1": "set client_encoding to UTF8",
+        "datestyle='German'": "set datestyle to ISO",
+        "intervalstyle=iso_8601": "set intervalstyle to postgres",
+        "array_nulls=off": "set array_nulls to on",
+        "enable_indexscan=off": "set enable_indexscan to on",
+    },
+}
+
+
+@pytest.mark.parametrize("check", HARMFUL)
+def test_doctor_reports_each_harmful_database_setting(engine: Engine, check: str) -> None:
+    settings = dict(setting.split("=", 1) for setting in HARMFUL[check])
+    before = checks(engine.url.render_as_string(hide_password=False))[check].found
+    assert not [name for name in settings if f"{name} =" in before and name not in OF_TESTS]
+    configure(engine, **settings)
     found = checks(engine.url.render_as_string(hide_password=False))[check]
     assert found.status is not Status.OK
-    assert f"{setting} = {value.strip(chr(39))}" in found.found
-    assert advice in found.advice
+    for name, value in settings.items():
+        assert f"{name} = {value.strip(chr(39))}" in found.found
+    for advice in HARMFUL[check].values():
+        assert advice in found.advice
 
 
 def test_doctor_reports_an_unreachable_database(run: Run) -> None:
