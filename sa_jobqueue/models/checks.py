@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
-from sqlalchemy import func, literal
+from sqlalchemy import Column, func, literal
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
-from sqlalchemy.orm import MappedAsDataclass
+from sqlalchemy.orm import MappedAsDataclass, MappedColumn
 from sqlalchemy.sql.elements import ColumnElement
 from typing_extensions import TypeVar
 
@@ -95,8 +95,18 @@ def check_bases(cls: type, mixin: type) -> None:
         base = declarative_base_of(cls).__name__
         reason = "a job has a constructor of its own, so its base must not be a MappedAsDataclass"
         raise InvalidOptionError(cls.__name__, _OTHER_BASE.format(reason=reason, base=base, job=cls.__name__))
+    keys = [name for base in cls.__mro__ for name, value in vars(base).items() if _is_key(value) and name != "id"]
+    if keys:
+        base = declarative_base_of(cls).__name__
+        reason = f"the primary key of jobs is the column id, and {keys[0]} is another one"
+        raise InvalidOptionError(cls.__name__, _OTHER_BASE.format(reason=reason, base=base, job=cls.__name__))
     if cls.__mro__.index(mixin) > cls.__mro__.index(declarative_base_of(cls)):
         raise InvalidOptionError(cls.__name__, MIXIN_FIRST)
+
+
+def _is_key(value: object) -> bool:
+    column = value.column if isinstance(value, MappedColumn) else value
+    return isinstance(column, Column) and column.primary_key
 
 
 def check_class(cls: Any, keywords: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     open_edges: dict[JobId, int] = {}
     for edge in decided:
         open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + (not edge.is_resolved)
-    for job in {edge.job for edge in decided}:
+    for job in {edge.job.id: edge.job for edge in decided}.values():  # the application's class may not be hashable
         job.open_blockers = open_edges[job.id]
         job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
     return decided

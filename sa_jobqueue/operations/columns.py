@@ -17,6 +17,7 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.statements._parts import once_a_model, table
+from sa_jobqueue.types import JobId
 
 Group = tuple[dict[str, str], list[Any]]
 """The columns that some jobs set, as attribute by column, and those jobs."""
@@ -106,28 +107,28 @@ def input_text(job: JobMixin[Any]) -> str:
     return document.text if document is not None and value is document.value else json.dumps(value)
 
 
-def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> dict[Any, str]:
-    """Return the jobs of a group with a value that no array of a set-based statement can carry, each with its attribute.
+def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> dict[JobId, str]:
+    """Return the ids of jobs of a group with a value that no array of a set-based statement can carry, with its attribute.
 
     Such values are arrays, SQL expressions, and values that a column type wraps into an SQL expression or a TypeDecorator
     into JSON.
     """
     never, expressible = _uncarried_columns(kind)
-    found: dict[Any, str] = {}
+    found: dict[JobId, str] = {}
     for key in names.values():
         if key in never:
-            found = dict.fromkeys(group, key)
+            found = {job.id: key for job in group}
         elif key in expressible:
-            found |= {job: key for job in group if isinstance(job.__dict__[key], ClauseElement)}
+            found |= {job.id: key for job in group if isinstance(job.__dict__[key], ClauseElement)}
     return found
 
 
 def require_carried(kind: JobClass, groups: Sequence[Group], listed: Sequence[Any], cure: str) -> None:
     """Refuse jobs that are `uncarried`. `cure`: the function to use instead. Raises: InvalidJobError."""
     for names, group in groups:
-        for job, key in uncarried(kind, names, group).items():
+        for job_id, key in uncarried(kind, names, group).items():
             raise InvalidJobError(
-                f"new[{listed.index(job)}].{key}",
+                f"new[{[job.id for job in listed].index(job_id)}].{key}",
                 "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
                 f"insert does not take; use {cure}",
             )

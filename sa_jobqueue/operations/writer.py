@@ -210,8 +210,9 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
     with writing(session, kind, listed) as connection:
         for names, group in group_by_columns(kind, listed):
             alone = uncarried(kind, names, group)
-            _insert_each(connection, list(alone))
-            if rest := [job for job in group if job not in alone] if alone else group:
+            if alone:
+                _insert_each(connection, [job for job in group if job.id in alone])
+            if rest := [job for job in group if job.id not in alone] if alone else group:
                 varying, equal = without_defaults(arrays(kind, names, rest, connection.dialect))
                 columns = tuple(name for name in varying if name in names)
                 connection.execute(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)

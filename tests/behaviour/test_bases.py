@@ -9,7 +9,7 @@ import pytest
 from advanced_alchemy.base import BigIntAuditBase, DefaultBase
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Column, ForeignKey, Integer, MetaData, Uuid, create_engine, select
+from sqlalchemy import ARRAY, Column, ForeignKey, Integer, MetaData, Text, Uuid, create_engine, select
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -22,7 +22,7 @@ from sqlalchemy.orm import (
 from sqlmodel import Field, Relationship, SQLModel
 from sqlmodel import Session as SQLModelSession
 
-from sa_jobqueue import JobMixin, JobQueue, Worker
+from sa_jobqueue import JobMixin, JobQueue, Worker, enqueue_many
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.testing.databases import throw_away_database
@@ -225,11 +225,57 @@ def dataclass_job() -> None:
     class Job(JobMixin, Base): ...
 
 
+def job_on_another_key() -> None:
+    class Base(DeclarativeBase):
+        uid: Mapped[int] = mapped_column(primary_key=True)
+
+    class Job(JobMixin, Base): ...
+
+
 @pytest.mark.parametrize(
-    ("declare", "base"), [(pydantic_job, "SQLModel"), (pydantic_job_after_the_base, "SQLModel"), (dataclass_job, "Base")]
+    ("declare", "base"),
+    [
+        (pydantic_job, "SQLModel"),
+        (pydantic_job_after_the_base, "SQLModel"),
+        (dataclass_job, "Base"),
+        (job_on_another_key, "Base"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Classes should inherit from")  # pydantic's, of a generic mixin before its model
 def test_an_unsupported_base_is_refused_with_a_working_declaration(declare: Callable[[], None], base: str) -> None:
     with pytest.raises(InvalidOptionError) as refused:
         declare()
     assert f"metadata = {base}.metadata\n\n    class Job(JobMixin, QueueBase)" in str(refused.value)
+
+
+async def test_jobs_that_are_compared_by_value_and_have_no_hash_are_enqueued_and_wait_for_each_other(
+    empty_database_url: str,
+) -> None:
+    class Base(DeclarativeBase):
+        def __eq__(self, other: object) -> bool:
+            return type(other) is type(self)
+
+        __hash__ = None  # type: ignore[assignment]  # as Python itself sets it
+
+    class Job(JobMixin, Base):
+        tags: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+
+    jobs = JobQueue(Job)
+
+    @jobs.handler("count")
+    def count(number: int) -> int:
+        return number
+
+    engine = create_engine(empty_database_url)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        first = count.job(1)
+        session.add_all([count.job(2, blockers=[first]), count.job(3, blockers=[first])])
+        count.enqueue(session, 4)
+        enqueue_many(session, [count.job(5, tags=["a"]), count.job(6), count.job(7, tags=["b"])])
+    await Worker(jobs, engine, options=quick()).run_until_idle()
+    with Session(engine) as session:
+        assert sorted(session.scalars(select(Job.output))) == [1, 2, 3, 4, 5, 6, 7]
+        tagged = select(Job.id).where(Job.tags == ["a"]).union_all(select(Job.id).where(Job.tags == ["b"]))
+        assert len(session.execute(tagged).all()) == 2
+    engine.dispose()
