@@ -16,7 +16,7 @@ from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
+from sa_jobqueue.testing.servers import PostgresServer, open_server
 
 SETTINGS: Final[Mapping[str, str]] = {
     "fsync": "on",
@@ -128,7 +128,7 @@ def own_server(server: PostgresServer) -> tuple[int | None, Path | None]:
 @contextmanager
 def serve(source: str) -> Iterator[PostgresServer]:
     """Give the server of a URL, or one of our own from the programs named `newest`, `oldest`, `embedded` or `local`."""
-    with open_server(source, ServerOptions(settings=SETTINGS, tcp=True)) as server:
+    with open_server(source, settings=SETTINGS, tcp=True) as server:
         yield server
 
 

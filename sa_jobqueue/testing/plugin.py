@@ -48,7 +48,7 @@ def open_jobqueue_server() -> Iterator[OpenServer]:
     Two values that refer to the same programs share one server.
     """
     from sa_jobqueue.testing.binaries import binary_dirs
-    from sa_jobqueue.testing.servers import TEST_SETTINGS, ServerOptions, open_server
+    from sa_jobqueue.testing.servers import TEST_SETTINGS, open_server
 
     opened: dict[str, PostgresServer] = {}
     with ExitStack() as servers:
@@ -60,7 +60,7 @@ def open_jobqueue_server() -> Iterator[OpenServer]:
             path = found[0 if source == "oldest" else -1].path if found else None
             server = next((one for one in opened.values() if path and getattr(one, "bin_dir", None) == path), None)
             if server is None:
-                server = servers.enter_context(open_server(source, ServerOptions(settings=TEST_SETTINGS)))
+                server = servers.enter_context(open_server(source, settings=TEST_SETTINGS))
             opened[source] = server
             return server
 

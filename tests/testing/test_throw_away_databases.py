@@ -10,7 +10,7 @@ from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine
 from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue.testing.databases import DatabaseTemplate, create_database, drop_database, throw_away_database
-from sa_jobqueue.testing.servers import TEST_SETTINGS, ExternalServer, PostgresServer, ServerOptions, open_server
+from sa_jobqueue.testing.servers import TEST_SETTINGS, ExternalServer, PostgresServer, open_server
 from tests.fixtures.database import extreme
 
 METADATA = MetaData(schema="work")
@@ -30,7 +30,7 @@ def test_each_test_finds_the_tables_empty(jobqueue_database_url: str, round_numb
 
 
 def test_a_test_may_stop_its_own_server_with_its_databases(make_database: Callable[[PostgresServer], str]) -> None:
-    with open_server("newest", ServerOptions(settings=TEST_SETTINGS)) as server:
+    with open_server("newest", settings=TEST_SETTINGS) as server:
         assert make_database(server).startswith("postgresql+psycopg://")
 
 
@@ -72,7 +72,7 @@ def test_a_template_that_cannot_be_prepared_is_dropped(newest_server: PostgresSe
 
 def test_a_given_url_is_used_unchanged_and_its_server_is_never_stopped(newest_server: PostgresServer) -> None:
     database_url = create_database(newest_server.url)
-    with open_server(database_url.replace("postgresql+psycopg", "postgres"), ServerOptions()) as server:
+    with open_server(database_url.replace("postgresql+psycopg", "postgres")) as server:
         assert isinstance(server, ExternalServer)
         assert server.url == database_url
         assert server.version == newest_server.version

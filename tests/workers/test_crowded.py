@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, WorkerOptions
 from sa_jobqueue.errors import DatabaseUnavailableError
 from sa_jobqueue.testing.databases import create_schema
-from sa_jobqueue.testing.servers import ServerOptions, open_server
+from sa_jobqueue.testing.servers import open_server
 from tests.fixtures.workers import until
 
 WORKERS, CONNECTIONS, JOBS = 30, 60, 3000
@@ -31,7 +31,7 @@ async def test_thirty_workers_on_sixty_connections_lose_and_strand_nothing() -> 
         runs[number] += 1
         await asyncio.sleep(0)
 
-    with open_server("newest", ServerOptions(settings={"max_connections": str(CONNECTIONS)})) as server:
+    with open_server("newest", settings={"max_connections": str(CONNECTIONS)}) as server:
         engine = create_engine(server.url, poolclass=NullPool)
         create_schema(server.url, Job.metadata)
         with Session(engine) as session, session.begin():

@@ -34,7 +34,7 @@ from sa_jobqueue.migrations import runner
 from sa_jobqueue.operations import list_dead_letters
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from sa_jobqueue.testing.servers import ServerOptions, open_server
+from sa_jobqueue.testing.servers import open_server
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
 OWN_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
@@ -72,7 +72,7 @@ def demo(*, url: str | None, with_dashboard: bool, files: int | None) -> None:
     if url:
         with Database(parse_url(url), Job).connection():
             given = parse_url(url).render_as_string(hide_password=False)
-    with open_server(given, ServerOptions(settings={"shared_buffers": "64MB"})) as server, prepared(server.url) as engine:
+    with open_server(given, settings={"shared_buffers": "64MB"}) as server, prepared(server.url) as engine:
         version = ".".join(map(str, server.version))
         say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown_url(make_url(server.url))}")
         with ExitStack() as stack:
