@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, text
+from sqlalchemy import Engine, create_engine, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Schedule
@@ -38,6 +39,7 @@ from sa_jobqueue.testing import drain
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import wait_until
 from tests.health.problems import UnhealthyQueue, awaiting_event_of_another_name, blocked_by_dead
 
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
@@ -189,12 +191,13 @@ def test_limits_show_the_remaining_rate_and_shares_of_queues(
     session.commit()
     jobs.add(queue="mail")
     jobs.add(JobStatus.COMPLETED, queue="reports")
-    page = re.sub("<[^>]*>", " ", client.page("/queue/limits"))
-    assert "0.0 of 4" in page
-    assert re.search(r"in \d+h|in [56]\.\d h|in \d+ h", page), page
     held = jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="7")
     jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="8")
+    wait_until(lambda: "/job?id=" in client.page("/queue/limits"), what="a report")
     page = client.page("/queue/limits")
+    words = re.sub("<[^>]*>", " ", page)
+    assert "0.0 of 4" in words
+    assert re.search(r"in \d+h|in [56]\.\d h|in \d+ h", words), words
     assert re.findall(r'/job\?id=([^"]+)"', page) == [str(held)]  # has held a slot of the limit longest
 
 
@@ -296,6 +299,27 @@ def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
     session.rollback()
     assert list_schedules(session).items == []
     assert jobs.status(made) is JobStatus.PENDING
+
+
+def test_storage_names_the_session_whose_lock_workers_wait_for(
+    client: Client, engine: Engine, database_url: str, jobs: Jobs
+) -> None:
+    update, row = text("UPDATE job SET priority = priority WHERE id = :id"), {"id": jobs.add()}
+    worker = create_engine(database_url, connect_args={"application_name": "sa_jobqueue worker"})
+
+    def wait() -> None:
+        with worker.begin() as connection:
+            connection.execute(update, row)
+
+    with ThreadPoolExecutor(1) as thread, engine.connect() as holder:
+        pid = holder.execute(select(func.pg_backend_pid())).scalar_one()
+        holder.execute(update, row)
+        waiting = thread.submit(wait)
+        wait_until(lambda: "Locks that workers wait for" in client.page("/queue/storage"), what="the lock")
+        assert f"<code>SELECT pg_terminate_backend({pid})</code>" in client.page("/queue/storage")
+        holder.rollback()
+        waiting.result()
+    worker.dispose()
 
 
 def test_overview_and_storage_name_the_job_holding_back_the_xmin_horizon(client: Client, engine: Engine, jobs: Jobs) -> None:
