@@ -134,38 +134,6 @@ def running_by_fairness_key(model: JobClass) -> sa.Select[str, int, str]:
     return counts.where(*_running_since(job), in_queue).group_by(job.c.fairness_key)
 
 
-@once_a_model
-def longest_running(model: JobClass) -> sa.Select[Any]:
-    """Return the job that has been running for the longest time of each queue and fairness key, and of each type.
-
-    Parameters: `limit`, of the rows. Shape: `(is_type, name, fairness_key, job_id, started_at)`, unordered. Locks: none.
-    Index: `ix_job_running`, every running job: as many as there are slots in all workers together.
-    """
-    job = table(model)
-    held = (
-        sa.select(*(job.c[name] for name in ("id", "queue", "fairness_key", "type_name", "started_at")))
-        .where(job.c.status == status(JobStatus.RUNNING))
-        .cte("held")
-    )
-    parts = [
-        sa.select(
-            sa.literal_column("true" if is_type else "false", sa.Boolean).label("is_type"),
-            of[0].label("name"),
-            (sa.literal_column("''", sa.Text) if is_type else of[1]).label("fairness_key"),
-            held.c.id.label("job_id"),
-            held.c.started_at,
-            sa.func.row_number().over(partition_by=of, order_by=(held.c.started_at, held.c.id)).label("place"),
-        ).subquery("of_type" if is_type else "of_queues")
-        for is_type, of in ((False, [held.c.queue, held.c.fairness_key]), (True, [held.c.type_name]))
-    ]
-    first = (
-        sa.select(*(column for column in part.c if column.name != "place")).where(part.c.place == sa.literal_column("1"))
-        for part in parts
-    )
-    found = sa.union_all(*first).subquery("longest")
-    return sa.select(*found.c).limit(sa.bindparam("limit", type_=sa.Integer))
-
-
 def _running_since(job: sa.Table) -> list[ColumnElement[bool]]:
     since = sa.cast(sa.bindparam("since", "0", type_=sa.Text), Xid8())
     return [job.c.status == status(JobStatus.RUNNING), job.c.changed_xid >= since]

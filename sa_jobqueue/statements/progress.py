@@ -12,27 +12,21 @@ from sa_jobqueue.statements._parts import id_value, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, Progress
 
 
-def reported(job: sa.Table, worker: sa.Table) -> sa.ColumnElement[Any]:
-    """Return the report of a job's attempt in its worker's row, as JSON; null without one, or when it is another attempt's.
-
-    The fence: a worker that lost a lease may go on reporting, but it is neither the job's worker nor at its attempt.
-    """
-    entry: sa.ColumnElement[Any] = worker.c.progress.op("->")(sa.cast(job.c.id, sa.Text))
-    attempt = entry.op("->>")(sa.literal_column("'attempt'"))
-    return sa.case((attempt == sa.cast(job.c.attempt, sa.Text), entry)).cast(JSONB)
-
-
 @once_a_model
 def of_job(model: JobClass) -> sa.Select[Any]:
-    """Return the progress of one job.
+    """Return the progress of one job, as JSON.
 
     Parameters: `job_id`. Shape: `(progress, heartbeat_at)`, null without a report; no row when there is no such job.
+    The fence: a worker that lost a lease may go on reporting, but it is neither the job's worker nor at its attempt.
     Locks: none. Index: the primary keys.
     """
     job, worker = table(model), table(model.Worker)
     holds = sa.and_(worker.c.id == job.c.leased_by, job.c.status == status(JobStatus.RUNNING))
+    entry: sa.ColumnElement[Any] = worker.c.progress.op("->")(sa.cast(job.c.id, sa.Text))
+    attempt = entry.op("->>")(sa.literal_column("'attempt'"))
+    reported = sa.case((attempt == sa.cast(job.c.attempt, sa.Text), entry)).cast(JSONB)
     return (
-        sa.select(reported(job, worker).label("progress"), worker.c.heartbeat_at)
+        sa.select(reported.label("progress"), worker.c.heartbeat_at)
         .select_from(job.outerjoin(worker, holds))
         .where(job.c.id == id_value(model, "job_id"))
     )

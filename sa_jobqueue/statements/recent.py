@@ -1,4 +1,4 @@
-"""Single jobs in live views: those that have run longest, and the latest failed attempts."""
+"""The latest failed attempts, for live views."""
 
 from __future__ import annotations
 
@@ -7,36 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.statements.health import UNSUCCESSFUL
-from sa_jobqueue.statements.progress import reported
-from sa_jobqueue.types import JobStatus
 
 _LIMIT = sa.bindparam("limit", type_=sa.Integer)
-
-
-@once_a_model
-def longest(model: JobClass) -> sa.Select[Any]:
-    """Return the jobs that have been running for the longest time, those first.
-
-    Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for, progress, heartbeat_at)`, the
-    last two as of `progress.of_job`. Clock: the database's.
-    Locks: none. Index: `ix_job_running`, every running job: as many as workers have slots.
-    """
-    job, worker = table(model), table(model.Worker)
-    running_for = sa.cast(sa.func.clock_timestamp() - job.c.started_at, sa.Interval)
-    return (
-        sa.select(
-            *(job.c[name] for name in ("id", "type_name", "queue", "attempt", "leased_by")),
-            running_for.label("running_for"),
-            reported(job, worker).label("progress"),
-            worker.c.heartbeat_at,
-        )
-        .select_from(job.outerjoin(worker, worker.c.id == job.c.leased_by))
-        .where(job.c.status == status(JobStatus.RUNNING))
-        .order_by(job.c.started_at, job.c.id)
-        .limit(_LIMIT)
-    )
 
 
 @once_a_model

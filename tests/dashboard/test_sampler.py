@@ -150,7 +150,9 @@ def test_shares_are_measured_once_for_all_viewers_and_their_failure_leaves_limit
 ) -> None:
     jobs.add()
     counted: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: counted.append(given[2]) if "AS seen" in given[2] else None)
+    event.listen(
+        engine, "before_cursor_execute", lambda *given: counted.append(given[2]) if "AS started " in given[2] else None
+    )
     source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=200))
     client = Client(dashboard([source], authorize=everyone))
     source.shares.__init__(source.shares._read, clock=Clock())  # type: ignore[misc]

@@ -85,13 +85,6 @@ SCHEDULING_CASES = [
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, examines=2000),
-    Case(
-        "limits_longest_running",
-        lambda: limits.longest_running(Job),
-        frozenset({"ix_job_running"}),
-        lambda w: {"limit": 100},
-        examines=2000,
-    ),
     Case("limits_spend", lambda: limits.spend(Job), frozenset(), lambda w: _SPENT),
     Case("limits_spend_first", lambda: limits.spend_first(Job), frozenset(), lambda w: _SPENT),
     Case(

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from sa_jobqueue.operations import WorkerStatus
-from sa_jobqueue.types import AttemptOutcome, JobStatus, Progress, RefusedWrite, WorkerState
+from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
 MISSED = 100
 """Limit of the count of times that a schedule has left out."""
@@ -271,13 +271,19 @@ class Running:
 
     running: int = 0
     groups: Sequence[RunningGroup] = ()
-    """How many, by queue, fairness key and job type."""
+    """By queue, fairness key and job type; that of the job that has been running for the longest time comes first."""
     orphaned: int = 0
     """Jobs of dead workers; live workers rescue them."""
     overdue: int = 0
     """Running jobs past their timeout that are not yet rescued."""
-    longest: Sequence[Longest] = ()
-    """The longest running job of each queue; that of all comes first."""
+
+    @property
+    def longest(self) -> list[RunningGroup]:
+        """Return the group of the longest running job of each queue; that of all comes first."""
+        first: dict[str, RunningGroup] = {}
+        for one in self.groups:
+            first.setdefault(one.queue, one)
+        return list(first.values())
 
     def under(self, setting: Setting) -> int:
         """Return how many count against a limit; for the keys of a queue, those of the key with the most."""
@@ -291,39 +297,19 @@ class Running:
         return keys[setting.fairness_key] if setting.fairness_key else keys.total()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningGroup:
-    """The number of running jobs of a queue, a fairness key and a job type."""
+    """The running jobs of a queue, a fairness key and a job type."""
 
     queue: str
     fairness_key: str
     type_name: str
     running: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Longest:
-    """The longest running job of a queue."""
-
-    queue: str
+    """How many."""
     job_id: Any
-    type_name: str
+    """The one that has been running for the longest time."""
     worker_id: str
     running_for: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
-    """A running job."""
-
-    job_id: Any
-    type_name: str
-    queue: str
-    attempt: int
-    worker_id: str
-    running_for: timedelta | None
-    progress: Progress | None
-    """Progress that its handler reported, as of the worker's last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,8 +597,6 @@ class Health:
     """Jobs that have failed and are due again much later, by queue and type, the largest groups first."""
     locks: Sequence[LockHolder] = ()
     """Locks that the statements of workers wait for, the longest wait first."""
-    longest: Sequence[RunningJob] = ()
-    """The longest running jobs, at most 20."""
     latest: Sequence[FailedAttempt] = ()
     """The latest unsuccessful attempts, newest first, at most 200."""
     statuses: Mapping[str, int] = field(default_factory=dict)

@@ -635,7 +635,6 @@ MEASURED: Final = {
     "bulk_writes": "bulk writes",
     "locks": "locks that workers wait for",
     "statuses": "number of jobs by status",
-    "longest": "longest running jobs",
     "latest": "latest failures",
 }
 """Figures of a report by name, where the name in the report differs."""

@@ -38,7 +38,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, progress, quarantine, recent, schema, steps, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
@@ -63,8 +63,6 @@ _FEW: Final = 10
 _LATEST: Final = 200
 """Maximum number of unsuccessful attempts, among the latest `_SCANNED` attempts."""
 _SCANNED: Final = 500
-_LONGEST: Final = 20
-"""Maximum number of running jobs."""
 _DEAD_GROUPS: Final = 10
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}
@@ -204,7 +202,6 @@ def measured(
         awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), figures.Awaited()),
         retrying=parts.read("retrying", lambda session: _retrying(session, model, thresholds, queues), []),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
-        longest=parts.read("longest", lambda session: _longest(session, model), []),
         latest=latest,
         statuses={row["status"]: row["n"] for row in rows("statuses", storage.statuses(model))},
         settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
@@ -382,13 +379,6 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _longest(session: Session, model: JobClass) -> list[figures.RunningJob]:
-    return [
-        _filled(figures.RunningJob, row._mapping, job_id=row.id, worker_id=row.leased_by, progress=progress.read(row))
-        for row in session.execute(recent.longest(model), {"limit": _LONGEST})
-    ]
-
-
 def _latest(session: Session, model: JobClass) -> list[figures.FailedAttempt]:
     rows = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _SCANNED}).mappings()
     return [_filled(figures.FailedAttempt, row, error=_error(row)) for row in rows]
@@ -419,18 +409,17 @@ def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequenc
 
 def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> figures.Running:
     rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().all()
-    longest: dict[str, RowMapping] = {}
-    for row in rows:
-        longest.setdefault(row["queue"], row)
+    groups = [
+        _filled(
+            figures.RunningGroup,
+            row,
+            worker_id=row["leased_by"],
+            running_for=_since(row["started_at"], now) or timedelta(0),
+        )
+        for row in rows
+    ]
     return figures.Running(
-        groups=[_filled(figures.RunningGroup, row) for row in rows],
-        **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")},
-        longest=[
-            _filled(
-                figures.Longest, row, worker_id=row["leased_by"], running_for=_since(row["started_at"], now) or timedelta(0)
-            )
-            for row in longest.values()
-        ],
+        groups=groups, **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")}
     )
 
 
