@@ -15,15 +15,17 @@ from importlib import metadata
 from typing import Final
 
 import click
+import psycopg
 from packaging.requirements import Requirement
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
+from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import __version__
 from sa_jobqueue.cli import masked
 from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
-from sa_jobqueue.db.sessions import GUARDS, SETTINGS, own_engine
+from sa_jobqueue.db.sessions import GUARDS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.migrations.grants import RIGHTS, rights_of, role_names
 from sa_jobqueue.migrations.runner import existing
@@ -41,11 +43,6 @@ MAX_SKEW: Final = timedelta(seconds=1)
 _NEEDED: Final = OWN_CONNECTIONS + WorkerOptions().concurrency
 """The most connections that a worker with default options opens."""
 DISTRIBUTION: Final = "sa-jobqueue"
-
-_READ_BY_PSYCOPG: Final = ("client_encoding", "datestyle", "intervalstyle", "array_nulls")
-"""Settings of `SETTINGS` that the application's own sessions need, because the driver reads no other values."""
-_PLANS: Final = tuple(name for name, value in GUARDS.items() if value == "on")
-"""Planner settings on which the plans of all statements depend, including those of enqueueing and of operators."""
 
 
 class Status(StrEnum):
@@ -66,29 +63,24 @@ class Check:
     advice: str = ""
 
 
-def _ok(name: str, found: str) -> Check:
-    return Check(name, Status.OK, found)
-
-
-def _warning(name: str, found: str, advice: str) -> Check:
-    return Check(name, Status.WARNING, found, advice)
-
-
-def _error(name: str, found: str, advice: str) -> Check:
-    return Check(name, Status.ERROR, found, advice)
-
-
-def _judged(name: str, is_right: bool, found: str, advice: str, *, status: Status = Status.ERROR, right: str = "") -> Check:
-    """Return a check; `right`: its text where nothing is to be changed, by default `found`."""
-    return _ok(name, right or found) if is_right else Check(name, status, found, advice)
+def _check(name: str, found: str, advice: str = "", status: Status = Status.ERROR) -> Check:
+    """Return a check: ok if there is nothing to change."""
+    return Check(name, status if advice else Status.OK, found, advice)
 
 
 _FATAL: Final = {
-    *("fsync", "full_page_writes", "autovacuum", "track_counts", "default_transaction_read_only", "session_replication_role")
+    *("fsync", "full_page_writes", "autovacuum", "track_counts", "default_transaction_read_only"),
+    *("session_replication_role", "server_encoding", "in_hot_standby"),
 }
 """Settings of the server with which the queue does not work or loses jobs; the others put something at risk."""
 _FOR_WORKERS: Final = "set it to 0 for the worker's role"
-_SERVER: Final[dict[str, tuple[str, str]]] = {
+_READ: Final = "psycopg misreads values of the application's sessions"
+_SETTINGS: Final[dict[str, tuple[str, str]]] = {
+    "server_encoding": ("UTF8", "workers and migrations refuse it: create the database with ENCODING 'UTF8'"),
+    "in_hot_standby": (
+        "off",
+        "a standby refuses writes: name all servers in the URL and add target_session_attrs=read-write",
+    ),
     "fsync": ("on", "a crash of the server can lose and corrupt data: set fsync = on"),
     "full_page_writes": ("on", "a crash of the server can corrupt data: set full_page_writes = on"),
     "autovacuum": ("on", "dead rows pile up and claims become slow: set autovacuum = on"),
@@ -112,8 +104,17 @@ _SERVER: Final[dict[str, tuple[str, str]]] = {
         "ConflictError: set it to 'read committed', or retry these transactions",
     ),
     "session_replication_role": ("origin", "the triggers that check the job tables do not run: set it to origin"),
+    "client_encoding": ("UTF8", f"{_READ}: set client_encoding to UTF8"),
+    "datestyle": ("ISO.*", f"{_READ}: set datestyle to ISO"),
+    "intervalstyle": ("postgres", f"{_READ}: set intervalstyle to postgres"),
+    "array_nulls": ("on", f"{_READ}: set array_nulls to on"),
+    **{
+        name: ("on", f"enqueueing and operators' commands read whole tables: set {name} to on")
+        for name, value in GUARDS.items()
+        if value == "on"
+    },
 }
-"""The values that each setting of the server may have, and what happens with others and is to be done about it."""
+"""The values that each setting may have in the application's sessions, as a pattern, and the effect of others."""
 
 
 def application(path: str | None, role: str) -> tuple[list[Check], JobClass | None]:
@@ -127,22 +128,22 @@ def application(path: str | None, role: str) -> tuple[list[Check], JobClass | No
         found, model = load_object(path), load_model(path)
     except click.UsageError as error:
         advice = "pass the module and the name of your JobQueue as --app MODULE:ATTRIBUTE; run it where the worker runs"
-        return [_error("application", error.message, advice)], None
+        return [_check("application", error.message, advice)], None
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
         module = path.partition(":")[0]
         why = f"module {module!r} cannot be imported: {masked(reason)} ({last.filename}:{last.lineno})"
         advice = f"correct it until python -c 'import {module}' works, with the worker's environment variables"
-        return [_error("application", why, advice)], None
+        return [_check("application", why, advice)], None
     if not isinstance(found, JobQueue):
-        return [_ok("application", f"{path} is a Job model")], model
+        return [_check("application", f"{path} is a Job model")], model
     names = [handler.name for handler in found]
     if not names and role == "worker":
         advice = "import the modules that define them beside the JobQueue, or pass them to the worker as --import"
-        return [_warning("application", f"{path} has no handlers", advice)], model
+        return [_check("application", f"{path} has no handlers", advice, Status.WARNING)], model
     listed = f"{path}: handlers {', '.join(sorted(names)) or 'none'}; queues {', '.join(found.queues) or 'none'}"
-    return [_ok("application", listed)], model
+    return [_check("application", listed)], model
 
 
 def examine(
@@ -164,11 +165,13 @@ def examine(
     except (ArgumentError, DBAPIError) as error:
         reason = _reason(unavailable(error, url) if isinstance(error, DBAPIError) else error)
         advice = "check the URL, the network and pg_hba.conf; a pooler must be in transaction or session mode"
-        yield _error("connection", reason, advice)
+        yield _check("connection", reason, advice)
         return
     has_tables = False
     with connection:
-        yield from server(_settings(connection))
+        # As the application connects: without this library's settings, and an encoding that SQLAlchemy may not read.
+        with psycopg.connect(**engine.dialect.create_connect_args(url)[1]) as plain:
+            yield from server(plain.execute(_VALUES).fetchall()[0][0])
         yield clock(connection, now)
         connection.rollback()
         if model is not None:
@@ -177,9 +180,13 @@ def examine(
             yield tables
             if has_tables := tables.status is not Status.ERROR:
                 yield _tried("privileges", lambda: privileges(connection, model, role))
-    yield from _sessions(url, listen_url, engine, role)
+    yield from _connections(url, listen_url, engine, role)
     if model is not None and has_tables:
         yield _tried("storage", lambda: storage(engine, model))
+
+
+_VALUES: Final = "SELECT json_object_agg(lower(name), current_setting(name)) FROM pg_settings"
+"""The settings as JSON, which psycopg reads in any encoding."""
 
 
 def _tried(name: str, check: Callable[[], Check]) -> Check:
@@ -188,7 +195,7 @@ def _tried(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except (DBAPIError, JobQueueError) as error:
         advice = "remove the cause that the database names, and run the command again"
-        return _error(name, f"could not be checked: {_reason(error)}", advice)
+        return _check(name, f"could not be checked: {_reason(error)}", advice)
 
 
 def _reason(error: Exception) -> str:
@@ -197,49 +204,32 @@ def _reason(error: Exception) -> str:
 
 
 def versions() -> Check:
-    """Compare the installed packages with what this release needs and was tested with."""
+    """Compare the installed packages with the requirements of this release."""
     python = f"Python {platform.python_version()}"
     try:
-        needed, about = metadata.requires(DISTRIBUTION) or [], metadata.metadata(DISTRIBUTION)
+        needed = map(Requirement, metadata.requires(DISTRIBUTION) or [])
     except metadata.PackageNotFoundError:
         unknown = f"{python}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown"
-        return _warning("versions", unknown, "install the package from its checkout or its wheel")
-    required = [one for one in map(Requirement, needed) if one.marker is None or one.marker.evaluate({"extra": ""})]
+        return _check("versions", unknown, "install the package from its checkout or its wheel", Status.WARNING)
+    required = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
     versions = {one.name: metadata.version(one.name) for one in required}
     if wrong := [one for one in required if not one.specifier.contains(versions[one.name], prereleases=True)]:
         found = "; ".join(f"{one.name} {versions[one.name]} is not {one.specifier}" for one in wrong)
-        return _error("versions", found, "; ".join(f"python -m pip install '{one.name}{one.specifier}'" for one in wrong))
-    found = ", ".join([python, f"{DISTRIBUTION} {about['Version']}", *map(" ".join, versions.items())])
-    newest = max(int(minor) for one in about.get_all("Classifier") or [] for minor in re.findall(r":: 3\.(\d+)$", one))
-    advice = f"use Python 3.{newest}, the newest that is tested"
-    is_tested = int(platform.python_version_tuple()[1]) <= newest
-    return _judged(
-        "versions", is_tested, f"{found}; not tested with this Python", advice, status=Status.WARNING, right=found
-    )
+        return _check("versions", found, "; ".join(f"python -m pip install '{one.name}{one.specifier}'" for one in wrong))
+    return _check("versions", ", ".join([python, f"{DISTRIBUTION} {__version__}", *map(" ".join, versions.items())]))
 
 
 def server(values: Mapping[str, str]) -> Iterator[Check]:
-    """Yield the checks of the server's settings."""
-    oldest, version, encoding = (
-        MIN_SERVER_VERSION // 10_000,
-        f"PostgreSQL {values['server_version']}",
-        values["server_encoding"],
-    )
+    """Yield the checks of the server's version and settings."""
     is_new = int(values["server_version_num"]) >= MIN_SERVER_VERSION
-    yield _judged("server", is_new, version, f"upgrade to PostgreSQL {oldest} or newer")
-    is_primary, found = values.get("in_hot_standby") != "on", "this server is a standby and refuses writes"
-    advice = "name all servers in the URL and add target_session_attrs=read-write"
-    yield _judged("primary", is_primary, found, advice, right="this server accepts writes")
-    advice = "workers and migrations refuse it: create the database with ENCODING 'UTF8'"
-    yield _judged("encoding", encoding == "UTF8", f"the database's encoding is {encoding}", advice)
-    wrong = {
-        name: values[name] for name, (good, _) in _SERVER.items() if values.get(name) not in {*good.split("|"), None, ""}
-    }
+    oldest = f"upgrade to PostgreSQL {MIN_SERVER_VERSION // 10_000} or newer"
+    yield _check("server", f"PostgreSQL {values['server_version']}", "" if is_new else oldest)
+    known = {name: values[name] for name in _SETTINGS if values.get(name)}
+    wrong = {name: value for name, value in known.items() if not re.fullmatch(_SETTINGS[name][0], value)}
     found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
-    advice = "; ".join(f"{name}: {_SERVER[name][1]}" for name in wrong)
-    right = "durability, autovacuum and timeouts as the queue needs them"
-    status = Status.ERROR if _FATAL & wrong.keys() else Status.WARNING
-    yield _judged("settings", not wrong, found, advice, status=status, right=right)
+    right = "durability, autovacuum, timeouts and formats as the queue needs them"
+    advice = "; ".join(f"{name}: {_SETTINGS[name][1]}" for name in wrong)
+    yield _check("settings", found or right, advice, Status.ERROR if _FATAL & wrong.keys() else Status.WARNING)
 
 
 def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
@@ -249,11 +239,12 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     after = now()
     ahead = before + (after - before) / 2 - server
     skew = max(timedelta(0), abs(ahead) - (after - before) / 2)
+    if skew <= MAX_SKEW:
+        return _check("clock", "this machine's clock agrees with the server's")
     side = "ahead of" if ahead > timedelta(0) else "behind"
     found = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's"
     advice = "times that the application computes (scheduled_at, expires_at) are off by as much: use NTP on both"
-    right = "this machine's clock agrees with the server's"
-    return _judged("clock", skew <= MAX_SKEW, found, advice, status=Status.WARNING, right=right)
+    return _check("clock", found, advice, Status.WARNING)
 
 
 def schema(connection: Connection, model: JobClass, role: str) -> Check:
@@ -269,11 +260,11 @@ def schema(connection: Connection, model: JobClass, role: str) -> Check:
         if isinstance(error, SchemaMissingError) and (elsewhere := _elsewhere(connection, model, role)):
             return elsewhere
         found, _, advice = str(error).partition(": ")
-        return _error("schema", found, advice)
+        return _check("schema", found, advice)
     except DBAPIError as error:
         reason = f"{name} cannot be looked at: {_reason(error)}"
-        return _error("schema", reason, "grant the role its rights: sa-jobqueue grants --apply")
-    return _triggers(connection, model) or _ok("schema", f"{name} is of version {version}")
+        return _check("schema", reason, "grant the role its rights: sa-jobqueue grants --apply")
+    return _triggers(connection, model) or _check("schema", f"{name} is of version {version}")
 
 
 def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | None:
@@ -304,7 +295,7 @@ def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | No
     else:
         reason = f"{where}, and not in search_path = {found.path}"
         advice = f'{advice_of_schema}, or ALTER ROLE "{found.role}" SET search_path = {found.nspname}'
-    return _error("schema", reason, advice)
+    return _check("schema", reason, advice)
 
 
 def _triggers(connection: Connection, model: JobClass) -> Check | None:
@@ -318,7 +309,7 @@ def _triggers(connection: Connection, model: JobClass) -> Check | None:
     ).scalars()
     if tables := sorted(disabled):
         reason = f"triggers of {', '.join(tables)} are disabled, so illegal changes of jobs are not refused"
-        return _error("schema", reason, "; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables))
+        return _check("schema", reason, "; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables))
     return None
 
 
@@ -343,11 +334,11 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
     member = role_names()[role]
     if missing:
         lacking = "; ".join(f"{', '.join(rights)} on {noun}" for noun, rights in missing.items())
-        return _error("privileges", f"role {user} lacks {lacking}", _grant_advice(member, user))
+        return _check("privileges", f"role {user} lacks {lacking}", _grant_advice(member, user))
     if superuser:
         advice = f"log in as a role that only has {member}: sa-jobqueue grants --apply"
-        return _warning("privileges", f"role {user} is a superuser", advice)
-    return _ok("privileges", f"role {user} has the rights of a {role}")
+        return _check("privileges", f"role {user} is a superuser", advice, Status.WARNING)
+    return _check("privileges", f"role {user} has the rights of a {role}")
 
 
 _LACKING: Final = """\
@@ -357,8 +348,8 @@ WHERE NOT CASE part WHEN '' THEN has_table_privilege(name, privilege) ELSE has_c
 """The rights that the user does not have. An error if a table or view is missing."""
 
 
-def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> Iterator[Check]:
-    """Check the sessions that the application and the worker get, how many, and whether a pooler is in between."""
+def _connections(url: URL, listen_url: URL | None, engine: Engine, role: str) -> Iterator[Check]:
+    """Check whether a pooler is in between, and how many connections a worker may open."""
     connections = Connections(url, worker_name="doctor", patience=PATIENCE, listen_url=listen_url)
     refused = ""
     try:
@@ -374,10 +365,9 @@ def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> It
         found = (
             f"a worker process opens up to {_NEEDED} to the pooler, {OWN_CONNECTIONS} and one for each of its concurrency"
         )
-        yield _ok("connections", f"{found}; max_client_conn of PgBouncer must allow them for all workers together")
+        yield _check("connections", f"{found}; max_client_conn of PgBouncer must allow them for all workers together")
     elif role == "worker":
         yield _tried("connections", lambda: capacity(engine))
-    yield _tried("sessions", lambda: _application(url))
 
 
 def _other_server(engine: Engine, listen_url: URL) -> str:
@@ -394,14 +384,14 @@ def _other_server(engine: Engine, listen_url: URL) -> str:
 
 def _pooler(connections: Connections, *, listen_url: URL | None, refused: str) -> Check:
     if refused:
-        return _error("pooler", refused, "pass the address of the PostgreSQL server itself, with the same database")
+        return _check("pooler", refused, "pass the address of the PostgreSQL server itself, with the same database")
     if not connections.is_pooled:
-        return _ok("pooler", "the URL leads to the server itself; LISTEN works")
+        return _check("pooler", "the URL leads to the server itself; LISTEN works")
     if listen_url is not None:
-        return _ok("pooler", "the URL leads to a connection pooler; workers listen at --listen-url")
+        return _check("pooler", "the URL leads to a connection pooler; workers listen at --listen-url")
     found = "the URL leads to a connection pooler; workers poll instead of listening"
     advice = "pass the server's own address as --listen-url; set prepare_threshold=None on the application's engine"
-    return _warning("pooler", found, advice)
+    return _check("pooler", found, advice, Status.WARNING)
 
 
 def capacity(engine: Engine) -> Check:
@@ -411,9 +401,10 @@ def capacity(engine: Engine) -> Check:
     setting, most, used = min(limits, key=lambda one: one.most - one.used)
     found = f"{setting} allows {most}, of which {used} are in use"
     if most - used >= _NEEDED:
-        return _ok("connections", found)
+        return _check("connections", found)
     found += f"; a worker process opens up to {_NEEDED}, {OWN_CONNECTIONS} and one for each of its concurrency"
-    return _warning("connections", found, f"raise {setting}, lower the workers' --concurrency, or connect through a pooler")
+    advice = f"raise {setting}, lower the workers' --concurrency, or connect through a pooler"
+    return _check("connections", found, advice, Status.WARNING)
 
 
 _CAPACITY: Final = """\
@@ -437,20 +428,8 @@ FROM pg_database d, pg_roles WHERE d.datname = current_database() AND datconnlim
 """What limits the connections of a role: the name of the limit, its value, and how many are in use beside this one."""
 
 
-def _application(url: URL) -> Check:
-    """Check a session as the application opens it: without this library's settings."""
-    with create_engine(url, poolclass=NullPool).connect() as connection:
-        values = _settings(connection)
-    wanted = {name: SETTINGS[name] for name in _READ_BY_PSYCOPG} | dict.fromkeys(_PLANS, "on")
-    wrong = {name: values[name] for name, value in wanted.items() if not values[name].upper().startswith(value.upper())}
-    found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
-    advice = "; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong)
-    right = "the application's sessions can be read"
-    return _judged("sessions", not wrong, found, advice, status=Status.WARNING, right=right)
-
-
 def storage(engine: Engine, model: JobClass) -> Check:
-    """Check the storage parameters and indexes that the migrations made, and that no table is without autovacuum."""
+    """Check the storage parameters and indexes that the migrations made."""
     layout = model.__jobqueue__
     with engine.connect() as connection:
         relations = rights_of(existing(connection, layout), "observer")
@@ -461,25 +440,13 @@ def storage(engine: Engine, model: JobClass) -> Check:
     indexes = [f'{place}"{index.name}"' for table in tables for index in table.indexes]
     with engine.connect() as connection:
         missing = connection.execute(text(_MISSING), {"names": indexes}).scalars().all()
-        off = connection.execute(text(_WITHOUT_AUTOVACUUM), {"names": [*nouns.values()]}).scalars().all()
     changed = [one for one in storage_settings(engine, model=model) if one.current != one.recommended]
     found = [f"{one.table}: {one.name} = {one.current}" for one in changed]
-    found += [f"{table}: autovacuum_enabled = off" for table in off] + [f"index {name} is missing" for name in missing]
+    found += [f"index {name} is missing" for name in missing]
     advice = [one.sql for one in changed]
-    advice += [f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in off]
     advice += ["create the missing indexes again: sa-jobqueue migrate sql prints their statements"] if missing else []
     right = "the tables have the storage parameters and indexes of the migrations"
-    return _judged("storage", not found, ", ".join(found), "; ".join(advice), status=Status.WARNING, right=right)
+    return _check("storage", ", ".join(found) or right, "; ".join(advice), Status.WARNING)
 
 
 _MISSING: Final = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"
-_WITHOUT_AUTOVACUUM: Final = """\
-SELECT c.oid::regclass::text FROM pg_class c, pg_options_to_table(c.reloptions)
-WHERE c.oid = ANY (CAST(CAST(:names AS text[]) AS regclass[])) AND option_name = 'autovacuum_enabled'
-  AND NOT option_value::boolean
-ORDER BY 1"""
-
-
-def _settings(connection: Connection) -> dict[str, str]:
-    rows = connection.execute(text("SELECT name, current_setting(name) FROM pg_settings")).all()
-    return {name.lower(): value for name, value in rows}

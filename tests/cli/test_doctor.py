@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
@@ -42,20 +41,8 @@ def configure(engine: Engine, **settings: str) -> None:
 def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None:
     found = document(run("doctor", "--json", status=1))  # the tests' servers are not durable
     by_name = {check["name"]: check for check in found["checks"]}
-    expected = [
-        "versions",
-        "server",
-        "primary",
-        "encoding",
-        "settings",
-        "clock",
-        "schema",
-        "privileges",
-        "pooler",
-        "connections",
-        "sessions",
-    ]
-    assert list(by_name) == [*expected, "storage"]
+    expected = ["versions", "server", "settings", "clock", "schema", "privileges", "pooler", "connections", "storage"]
+    assert list(by_name) == expected
     wrong = {name for name, check in by_name.items() if check["status"] != "ok"}
     assert wrong == {"settings", "privileges"}  # and their user is a superuser
     assert {one.partition(" = ")[0] for one in by_name["settings"]["found"].split(", ")} <= OF_TESTS
@@ -67,38 +54,33 @@ def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None
 
 
 HARMFUL = {
-    "settings": {
-        "synchronous_commit=off": "loses the jobs",
-        "default_transaction_read_only=on": "turn it off",
-        "idle_in_transaction_session_timeout='5s'": "set it to 0",
-        "track_counts=off": "set track_counts = on",
-        "statement_timeout='30s'": "set it to 0 for the worker's role",
-        "lock_timeout='2s'": "wait for a lock",
-        "idle_session_timeout='10s'": "pool_pre_ping=True",
-        "default_transaction_isolation=serializable": "set it to 'read committed'",
-        "session_replication_role=replica": "set it to origin",
-    },
-    "sessions": {
-        "client_encoding=LATIN1": "set client_encoding to UTF8",
-        "datestyle='German'": "set datestyle to ISO",
-        "intervalstyle=iso_8601": "set intervalstyle to postgres",
-        "array_nulls=off": "set array_nulls to on",
-        "enable_indexscan=off": "set enable_indexscan to on",
-    },
+    "synchronous_commit=off": "loses the jobs",
+    "default_transaction_read_only=on": "turn it off",
+    "idle_in_transaction_session_timeout='5s'": "set it to 0",
+    "track_counts=off": "set track_counts = on",
+    "statement_timeout='30s'": "set it to 0 for the worker's role",
+    "lock_timeout='2s'": "wait for a lock",
+    "idle_session_timeout='10s'": "pool_pre_ping=True",
+    "default_transaction_isolation=serializable": "set it to 'read committed'",
+    "session_replication_role=replica": "set it to origin",
+    "client_encoding=SQL_ASCII": "set client_encoding to UTF8",
+    "datestyle='German'": "set datestyle to ISO",
+    "intervalstyle=iso_8601": "set intervalstyle to postgres",
+    "array_nulls=off": "set array_nulls to on",
+    "enable_indexscan=off": "set enable_indexscan to on",
 }
 
 
-@pytest.mark.parametrize("check", HARMFUL)
-def test_doctor_reports_each_harmful_database_setting(engine: Engine, check: str) -> None:
-    settings = dict(setting.split("=", 1) for setting in HARMFUL[check])
-    before = checks(engine.url.render_as_string(hide_password=False))[check].found
+def test_doctor_reports_each_harmful_database_setting(engine: Engine, database_url: str) -> None:
+    settings = dict(setting.split("=", 1) for setting in HARMFUL)
+    before = checks(database_url)["settings"].found
     assert not [name for name in settings if f"{name} =" in before and name not in OF_TESTS]
     configure(engine, **settings)
-    found = checks(engine.url.render_as_string(hide_password=False))[check]
+    found = checks(database_url)["settings"]
     assert found.status is not Status.OK
     for name, value in settings.items():
         assert f"{name} = {value.strip(chr(39))}" in found.found
-    for advice in HARMFUL[check].values():
+    for advice in HARMFUL.values():
         assert advice in found.advice
 
 
@@ -150,11 +132,10 @@ def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, datab
     assert checks(database_url)["schema"].status is Status.OK
     with engine.begin() as connection:
         connection.execute(text("DROP INDEX ix_job_claim"))
-        connection.execute(text("ALTER TABLE dead_letter SET (autovacuum_enabled = off)"))
     storage = checks(database_url)["storage"]
     assert storage.status is Status.WARNING
-    assert storage.found == 'dead_letter: autovacuum_enabled = off, index "ix_job_claim" is missing'
-    assert storage.advice.startswith("ALTER TABLE dead_letter RESET (autovacuum_enabled); create the missing indexes again")
+    assert storage.found == 'index "ix_job_claim" is missing'
+    assert storage.advice.startswith("create the missing indexes again")
     with engine.begin() as connection:
         connection.execute(text("DROP VIEW job_queue"))
     found = checks(database_url)["privileges"]
@@ -358,9 +339,7 @@ def test_doctor_reports_an_unsupported_version(monkeypatch: pytest.MonkeyPatch, 
     assert found.advice.startswith("python -m pip install 'sqlalchemy")
 
 
-def test_doctor_reports_an_untested_python_and_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
-    assert "not tested" in _doctor.versions().found
+def test_doctor_reports_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "DISTRIBUTION", "sa-jobqueue-is-not-installed")
     assert _doctor.versions().status is Status.WARNING
 
@@ -368,6 +347,7 @@ def test_doctor_reports_an_untested_python_and_a_missing_distribution(monkeypatc
 def test_doctor_reports_a_non_utf8_encoding_a_standby_and_an_old_server() -> None:
     old = {"server_encoding": "LATIN1", "in_hot_standby": "on", "server_version": "14.9", "server_version_num": "140009"}
     found = {check.name: check for check in _doctor.server(old)}
-    assert {found[name].status for name in ("encoding", "primary", "server")} == {Status.ERROR}
-    assert "target_session_attrs=read-write" in found["primary"].advice
+    assert {found[name].status for name in ("settings", "server")} == {Status.ERROR}
+    assert found["settings"].found == "server_encoding = LATIN1, in_hot_standby = on"
+    assert "target_session_attrs=read-write" in found["settings"].advice
     assert "PostgreSQL 15" in found["server"].advice
