@@ -303,7 +303,10 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
     AND retry_base > '0'::interval AND retry_factor >= 1 AND retry_factor < 'Infinity'
     AND retry_cap BETWEEN retry_base AND '36500 days'::interval),
-  CONSTRAINT ${p}ck_queue_concurrency_per_key CHECK (concurrency_per_key >= 1)
+  CONSTRAINT ${p}ck_queue_concurrency_per_key CHECK (concurrency_per_key >= 1),
+  CONSTRAINT ${p}ck_queue_retention CHECK (retain_completed BETWEEN '0'::interval AND '36500 days'::interval
+    AND retain_cancelled BETWEEN '0'::interval AND '36500 days'::interval
+    AND retain_dead BETWEEN '0'::interval AND '36500 days'::interval)
 )
 --;
 CREATE TABLE ${q}job_type (

@@ -89,6 +89,10 @@ class QueueMixin(_Controlled):
         " AND retry_factor >= 1 AND retry_factor < 'Infinity'"
         " AND retry_cap BETWEEN retry_base AND '36500 days'::interval",
         "ck_queue_concurrency_per_key": "concurrency_per_key >= 1",
+        "ck_queue_retention": " AND ".join(
+            f"{name} BETWEEN '0'::interval AND '{LONGEST.days} days'::interval"
+            for name in ("retain_completed", "retain_cancelled", "retain_dead")
+        ),
     }
 
 

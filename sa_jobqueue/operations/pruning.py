@@ -111,7 +111,7 @@ def prune(
             return Pruned(audit=session.execute(audit.count_expired(model), given).scalar_one())
         deleted = len(session.execute(audit.prune(model), given).all())
         return Pruned(audit=deleted, next=cursor if deleted else None)
-    given = rules.parameters() | {"shortest": shortest[cursor.table], "scan": scan}
+    given = {"rules": rules.document(), "shortest": shortest[cursor.table], "scan": scan}
     page = retention.expired_chains if cursor.table == "jobs" else retention.expired_dead_letters
     ids, scanned, after = list(cursor.due), 0, cursor.after
     if not ids:

@@ -73,11 +73,12 @@ class RetentionRules:
         found = {table: [age for age in ages if age is not None and age < FOREVER] for table, ages in given.items()}
         return {table: min(ages) for table, ages in found.items() if ages}
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the ages as parameters of `statements.retention`."""
-        given: dict[str, Any] = {"types": list(self.types), "queues": list(self.queues)}
-        for name in (*OUTCOMES, "dead_letters"):
-            given[f"default_{name}"] = getattr(self.default, name)
-            for where, rules in (("queues", self.queues), ("types", self.types)):
-                given[f"{where}_{name}"] = [getattr(rule, name) for rule in rules.values()]
-        return given
+    def document(self) -> dict[str, Any]:
+        """Return the ages as JSON, in microseconds: `statements.retention` looks them up by type, queue and field."""
+
+        def ages(rule: Retention) -> dict[str, str]:
+            given = ((name, getattr(rule, name)) for name in (*OUTCOMES, "dead_letters"))
+            return {name: f"{age // timedelta(microseconds=1)} microseconds" for name, age in given if age is not None}
+
+        types, queues = ({name: ages(rule) for name, rule in rules.items()} for rules in (self.types, self.queues))
+        return {"types": types, "queues": queues, "default": ages(self.default)}

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
 from sa_jobqueue.models import JobClass
@@ -112,23 +112,6 @@ def status(value: JobStatus) -> ColumnElement[JobStatus]:
     return sa.literal_column(f"'{value}'")
 
 
-def clamped(value: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return an instant or a period of a row, moved to the nearest that Python can hold; null stays null.
-
-    The tables refuse others. Values that an earlier version let in must not fail the rows that are read beside it.
-    """
-    low, high = _PERIODS if isinstance(value.type, INTERVAL) else _INSTANTS
-    return sa.case((value < low, low), (value > high, high), else_=value)
-
-
-_INSTANTS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
-    sa.literal_column("'1900-01-01 00:00:00+00'::timestamptz"),
-    sa.literal_column("'9000-01-01 00:00:00+00'::timestamptz"),
-)
-_PERIODS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
-    sa.literal_column("'-36500 days'::interval"),
-    sa.literal_column("'36500 days'::interval"),
-)
 LAST_ATTEMPT: ColumnElement[int] = sa.literal_column("2147483647", sa.Integer)
 """An attempt after which there is no number for another; by hand alone a job gets there, and then it is passed over."""
 XID = sa.func.pg_current_xact_id()

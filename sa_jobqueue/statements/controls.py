@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
+from sa_jobqueue.statements._parts import array, once_a_model, table
 from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.statements.queues import SETTINGS
 
@@ -39,9 +38,7 @@ def of_worker(model: JobClass) -> sa.Select[Any]:
         return sa.select(*named, *((own[name] if name in own else nulls[name]).label(name) for name in COLUMNS))
 
     def settings(of: Any) -> dict[str, Any]:
-        own = {name: of.c[name] for name in SETTINGS if name in of.c}
-        clamps = {name: clamped(one) for name, one in own.items() if isinstance(one.type, INTERVAL)}
-        return {"is_paused": of.c.paused_at.is_not(None)} | own | clamps
+        return {"is_paused": of.c.paused_at.is_not(None)} | {name: of.c[name] for name in SETTINGS if name in of.c}
 
     asked = {"is_paused": sa.literal_column("false"), "global_concurrency": worker.c.concurrency_requested}
     found = sa.union_all(

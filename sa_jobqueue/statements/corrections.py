@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import XID, clamped, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
@@ -97,7 +97,7 @@ def schedules_ahead(model: JobClass) -> sa.Select[Any]:
     Shape: `(name, cron, time_zone, next_fire_at, now)`. Clock: the database's. Locks: none. Index: none, the table is small.
     """
     schedule = table(model.Schedule)
-    columns = (*(schedule.c[name] for name in ("name", "cron", "time_zone")), _fires_at(schedule))
+    columns = (schedule.c[name] for name in ("name", "cron", "time_zone", "next_fire_at"))
     firing = (schedule.c.paused_at.is_(None), schedule.c.error.is_(None))
     return sa.select(*columns, sa.func.now().label("now")).where(*firing, schedule.c.next_fire_at > sa.func.now())
 
@@ -110,16 +110,12 @@ def correct_schedule(model: JobClass) -> sa.Update:
     """
     schedule = table(model.Schedule)
     stamp = sa.TIMESTAMP(timezone=True)
-    is_same = _fires_at(schedule) == sa.bindparam("was", type_=stamp)
+    is_same = schedule.c.next_fire_at == sa.bindparam("was", type_=stamp)
     return (
         sa.update(schedule)
         .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text), is_same)
         .values(next_fire_at=sa.bindparam("next", type_=stamp))
     )
-
-
-def _fires_at(schedule: Any) -> ColumnElement[Any]:
-    return clamped(schedule.c.next_fire_at).label("next_fire_at")
 
 
 def _chosen(model: JobClass, conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:

@@ -21,15 +21,12 @@ from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import array, clamped, element, once_a_model, status, table
+from sa_jobqueue.statements._parts import array, element, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 STATE: Final = ("tokens", "starts", "spent_at")
 """Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
-
-
-_MOST_TOKENS: Final[ColumnElement[float]] = sa.literal_column("1e15")
 
 
 def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
@@ -42,10 +39,7 @@ def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
     name, fairness_key = (of.c.type_name, sa.literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
     return (
         sa.select(
-            state.c.version,
-            sa.case((sa.func.abs(state.c.tokens) <= _MOST_TOKENS, state.c.tokens)).label("tokens"),
-            sa.case((sa.func.array_position(state.c.starts, sa.null()).is_(None), state.c.starts)).label("starts"),
-            clamped(state.c.spent_at).label("spent_at"),
+            *(state.c[column] for column in ("version", *STATE)),
             sa.literal_column("state.ctid").label("place"),
         )
         .where(
@@ -84,7 +78,7 @@ def lock(model: JobClass) -> sa.Select[Any]:
             (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
             (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
-            *(clamped(of.c[name]).label(name) if name == "rate_period" else of.c[name] for name in RATE),
+            *(of.c[name] for name in RATE),
             *(state.c[column] for column in (*STATE, "version", "place")),
             sa.func.now().label("now"),
         )
@@ -241,7 +235,7 @@ def current(model: JobClass) -> sa.Select[Any]:
             (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
             (sa.cast(sa.null(), sa.Integer) if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
-            *(clamped(of.c[column]).label(column) if column == "rate_period" else of.c[column] for column in RATE),
+            *(of.c[column] for column in RATE),
             *(state.c[column] for column in STATE),
             sa.func.now().label("now"),
         )

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.limits import QueueColumns, settings_of
-from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = tuple(settings_of(QueueColumns))
@@ -217,9 +217,8 @@ def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
         own_name = sa.case((row.c.fairness_key == no_key, key), else_=no_key)
         joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
     own = [row.c[name] for name in (*SETTINGS, *DECLARED, *_STATE) if name in row.c]
-    others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
-        sa.select(name.label(key.name), *keys, *others, sa.func.coalesce(*workers, 0).label("workers"))
+        sa.select(name.label(key.name), *keys, *own, sa.func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
         .where(*wanted)
         .order_by(name, *keys)

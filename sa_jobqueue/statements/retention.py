@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, aggregate_order_by
+from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
-from sa_jobqueue.statements._parts import array, element, id_array, id_value, once_a_model, position, table
+from sa_jobqueue.policies.retention import OUTCOMES
+from sa_jobqueue.statements._parts import id_array, id_value, once_a_model, table
 
 
 def bounded() -> sa.Select[Any]:
@@ -26,21 +27,14 @@ def bounded() -> sa.Select[Any]:
 
 @once_a_model
 def of_queues(model: JobClass) -> sa.Select[Any]:
-    """Return what operators said of how long queues keep their chains.
+    """Return how long queues keep their chains, where an operator has set it.
 
-    Shape: `(name, completed, cancelled, dead)` a queue of which any was said, within what `Retention` takes; unordered.
-    Locks: none.
+    Shape: `(name, completed, cancelled, dead)` per queue with any of these settings; unordered. Locks: none.
     """
     queue = table(model.Queue)
-    settings = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
-    none: sa.ColumnElement[Any] = sa.literal_column("interval '0'")
-    most: sa.ColumnElement[Any] = sa.literal_column(f"interval '{FOREVER.days} days'")
-    ages = [
-        sa.case((age.is_not(None), sa.func.least(sa.func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
-        for outcome, age in settings.items()
-    ]
+    ages = [queue.c[f"retain_{outcome}"] for outcome in OUTCOMES]
     return sa.select(queue.c.name, *ages).where(
-        queue.c.fairness_key == sa.literal_column("''"), sa.func.coalesce(*settings.values()).is_not(None)
+        queue.c.fairness_key == sa.literal_column("''"), sa.func.coalesce(*ages).is_not(None)
     )
 
 
@@ -48,9 +42,10 @@ def of_queues(model: JobClass) -> sa.Select[Any]:
 def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
-    Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
-    all; those of `RetentionRules`. Shape: one row `(scanned, last_id, is_young, ids)`: how many jobs were looked at, the
-    last of them, whether all were created so lately that none can go, and the chains found, by id; null for none.
+    Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `rules`, the document of
+    `RetentionRules`, and `shortest`, the shortest age in it. Shape: one row `(scanned, last_id, is_young, ids)`: how many
+    jobs were looked at, the last of them, whether all were created so lately that none can go, and the chains found, by id;
+    null for none.
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
     names = ("root_id", "type_name", "queue", "status", "chain_status", "chain_completed_at", "has_waiters")
@@ -73,7 +68,10 @@ def expired_dead_letters(model: JobClass, *, first: bool) -> sa.Select[Any]:
             .where(job.c.id == seen.c.job_id)
             .scalar_subquery()
         )
-        return [seen.c.resolved_at < sa.func.now() - _dead_letter_age(seen), is_dead.is_not(sa.true())]
+        return [
+            seen.c.resolved_at < sa.func.now() - _age(seen, sa.literal_column("'dead_letters'")),
+            is_dead.is_not(sa.true()),
+        ]
 
     names = ("job_id", "type_name", "queue", "resolved_at")
     return _page(model, table(model.DeadLetter), *names, since="died_at", first=first, due=due)
@@ -114,7 +112,7 @@ def delete_dead_letters(model: JobClass) -> ReturningDelete[Any]:
 def roots(model: JobClass, *, lock: bool) -> sa.Select[Any]:
     """Return those of some chains that have ended, have no waiters and have expired.
 
-    Parameters: `ids`, of roots; those of `RetentionRules`. Shape: `(id, type_name, outcome)`, by id.
+    Parameters: `ids`, of roots; `rules`, as of `expired_chains`. Shape: `(id, type_name, outcome)`, by id.
     Clock: the database's `now()`. Locks: with `lock` the roots, in the order of their ids, also against foreign keys to
     them: none can be redriven, and no job can start to wait for one. Held ones are skipped. Index: the primary key.
     """
@@ -149,31 +147,23 @@ def waited_for(model: JobClass) -> sa.Select[Any]:
     return sa.select(edge.c.blocked_by_chain_id).where(of_them).distinct()
 
 
-def _dead_letter_age(of: Any) -> sa.ColumnElement[Any]:
-    ages = []
-    for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
-        ages.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, sa.Text()), key)))
-    return sa.func.coalesce(*ages, sa.bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
-
-
 def _outcome(of: Any) -> sa.ColumnElement[str]:
     return sa.cast(sa.func.coalesce(of.c.chain_status, of.c.status), sa.Text)
 
 
 def _expired(of: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
-    ages = []
-    for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
-        place = position(array(name, sa.Text()), key)
-        ages.append(_by_outcome(of, lambda outcome, n=name, at=place: element(array(f"{n}_{outcome}", INTERVAL()), at)))
-    ages.append(_by_outcome(of, lambda outcome: sa.bindparam(f"default_{outcome}", type_=INTERVAL)))
     return [
         of.c.root_id.is_(None),
         of.c.chain_completed_at.is_not(None),
         ~of.c.has_waiters,
-        of.c.chain_completed_at < sa.func.now() - sa.func.coalesce(*ages),
+        of.c.chain_completed_at < sa.func.now() - _age(of, _outcome(of)),
     ]
 
 
-def _by_outcome(of: Any, age: Any) -> sa.ColumnElement[Any]:
-    return sa.case(*((_outcome(of) == sa.literal_column(f"'{outcome}'"), age(outcome)) for outcome in OUTCOMES))
+def _age(of: Any, field: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """Return a field of the first rule that has it: of the row's type, its queue, or the default; null if none has."""
+    rules = sa.bindparam("rules", type_=JSONB)
+    places: tuple[tuple[Any, ...], ...] = (("types", of.c.type_name), ("queues", of.c.queue), ("default",))
+    paths = (array_of([sa.literal_column(f"'{kind}'"), *name, field], type_=sa.Text) for kind, *name in places)
+    return sa.cast(sa.func.coalesce(*(rules.op("#>>", return_type=sa.Text())(path) for path in paths)), INTERVAL)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.schedules import SETTINGS
-from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model, table
+from sa_jobqueue.statements._parts import array, excluded, once_a_model, table
 
 STATE: Final = (
     *("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "missed_from", "missed_until"),
@@ -41,7 +41,7 @@ def due(model: JobClass) -> sa.Select[Any]:
         .correlate(schedule)
         .scalar_subquery()
     )
-    columns = _read(schedule, "name", *SETTINGS, "next_fire_at", "last_fire_at")
+    columns = [schedule.c[name] for name in ("name", *SETTINGS, "next_fire_at", "last_fire_at")]
     return (
         sa.select(*columns, sa.func.coalesce(is_open, sa.false()).label("is_open"), now.label("now"))
         .where(*_due(schedule, now), sa.or_(names.is_(None), schedule.c.name == sa.any_(names)))
@@ -72,15 +72,10 @@ def next_due(model: JobClass) -> sa.Select[Any]:
     see `due`.
     """
     schedule = table(model.Schedule)
-    first = sa.func.min(sa.func.coalesce(clamped(schedule.c.next_fire_at), sa.func.now()))
+    first = sa.func.min(sa.func.coalesce(schedule.c.next_fire_at, sa.func.now()))
     return sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.clock_timestamp()), sa.Double)).where(
         *_firing(schedule)
     )
-
-
-def _read(schedule: sa.Table, *names: str) -> list[sa.ColumnElement[Any]]:
-    of = (schedule.c[name] for name in names)
-    return [clamped(each).label(each.name) if isinstance(each.type, sa.TIMESTAMP | INTERVAL) else each for each in of]
 
 
 def _firing(schedule: sa.Table) -> list[sa.ColumnElement[bool]]:
@@ -206,10 +201,10 @@ def page(model: JobClass) -> sa.Select[Any]:
     """
     schedule = table(model.Schedule)
     names, after = sa.bindparam("names", type_=ARRAY(sa.Text)), sa.bindparam("after", None, type_=sa.Text)
-    late = sa.cast(sa.func.clock_timestamp() - clamped(schedule.c.next_fire_at), sa.Interval)
+    late = sa.cast(sa.func.clock_timestamp() - schedule.c.next_fire_at, sa.Interval)
     is_late = schedule.c.next_fire_at < sa.func.clock_timestamp()
     overdue = sa.case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
-    columns = _read(schedule, "name", *SETTINGS, *STATE, "created_at", "updated_at")
+    columns = [schedule.c[name] for name in ("name", *SETTINGS, *STATE, "created_at", "updated_at")]
     return (
         sa.select(*columns, overdue.label("overdue"))
         .where(sa.or_(names.is_(None), schedule.c.name == sa.any_(names)), sa.or_(after.is_(None), schedule.c.name > after))
@@ -226,7 +221,7 @@ def named(model: JobClass) -> sa.Select[Any]:
     Index: the primary key.
     """
     schedule = table(model.Schedule)
-    columns = _read(schedule, "name", *SETTINGS, *STATE)
+    columns = [schedule.c[name] for name in ("name", *SETTINGS, *STATE)]
     return (
         sa.select(*columns, sa.func.now().label("now"))
         .where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))

@@ -9,7 +9,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import arrivals, blockers, controls, corrections, expiry, jobs, leases, quarantine, schedules
-from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 _MOST_READ = 1000
@@ -66,8 +66,13 @@ def tick(model: JobClass) -> sa.Select[Any]:
 def _lost_in(model: JobClass) -> ColumnElement[Any]:
     """Return in how many seconds the first lease ends: by its own time, or with its worker's last heartbeat."""
     job, worker = table(model), table(model.Worker)
+    first = sa.func.min(job.c.leased_until)
+    # One set by hand may be infinite, from which nothing can be subtracted.
+    low: ColumnElement[Any] = sa.literal_column("'1900-01-01 00:00:00+00'::timestamptz")
+    high: ColumnElement[Any] = sa.literal_column("'9000-01-01 00:00:00+00'::timestamptz")
+    until = sa.case((first < low, low), (first > high, high), else_=first)
     held = (
-        sa.select(sa.func.count().label("jobs"), sa.func.min(clamped(job.c.leased_until)).label("leased_until"))
+        sa.select(sa.func.count().label("jobs"), until.label("leased_until"))
         .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
         .lateral("held")
     )

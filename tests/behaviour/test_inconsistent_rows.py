@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,12 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule, Worker
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import grant_statements
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.models.base import verbatim
-from sa_jobqueue.operations import fire_schedules, list_schedules, upsert_schedule
 from sa_jobqueue.operations.blockers import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
@@ -141,40 +139,6 @@ def test_reopening_the_last_job_in_sql_reopens_its_awaited_chain(engine: Engine,
         unblock(connection, Job, {first: None})
     assert jobs.get(first)["chain_status"] is JobStatus.COMPLETED
     assert jobs.status(waiting) is JobStatus.PENDING
-
-
-async def test_invalid_schedule_and_rate_rows_do_not_delay_others(engine: Engine) -> None:
-    """As many as there are, in one queue table and one schedule table; none of them fails the rows beside it."""
-    queue = JobQueue()
-
-    @queue.handler("test")
-    async def test() -> None: ...
-
-    chosen = [case for case in CASES if case.table in {"queue", "job_type", "rate_state", "schedule"}]
-    chosen = [case for case in chosen if case.refused != "ck_rate_state_times"]  # a clock that was ahead is another matter
-    dropped: set[str] = set()
-    for n, case in enumerate(chosen):
-        with engine.begin() as connection:
-            given = set_up(connection, case, queue=f"q{n}", type_name=f"test{n}")
-            unchecked = replace(case, table="") if case.refused in dropped else case
-            force(connection, unchecked, given)
-            dropped.add(case.refused)
-    with Session(engine) as session, session.begin():
-        upsert_schedule(session, Schedule(name="good", type_name="test", cron="* * * * *"))
-        session.execute(text("UPDATE schedule SET next_fire_at = now() WHERE name = 'good'"))
-        session.add_all([Job("test", queue=f"q{n}") for n in range(len(chosen))])
-        session.add(Job("test"))
-    with Session(engine) as session, session.begin():
-        fired = [one.schedule for one in fire_schedules(session)]
-        assert "good" in fired
-        assert len(list_schedules(session).items) == 1 + sum(case.scene == "schedule" for case in chosen)
-    worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
-    log = EventLog(worker)
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    assert [one.error for one in log.of(ComponentFailed)] == []
-    with engine.connect() as connection:
-        left = connection.scalars(text("SELECT queue FROM job WHERE type_name = 'test' AND status <> 'completed'")).all()
-    assert left == [f"q{n}" for n, case in enumerate(chosen) if case.refused == "ck_queue_times"]  # which is paused
 
 
 def test_payload_size_and_type_names_are_bounded_in_sql_too(engine: Engine, session: Session) -> None:

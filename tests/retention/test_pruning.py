@@ -48,7 +48,7 @@ def test_pruning_applies_the_most_specific_retention_rule_to_ended_chains(engine
     retained += [ended(jobs, engine, type_name="kept", queue="fast", days=400), jobs.add(), jobs.add(JobStatus.RUNNING)]
     with engine.begin() as connection:  # an operator's setting of a queue
         connection.execute(insert(Job.Queue).values(name="said", retain_completed=3 * DAY))
-        connection.execute(insert(Job.Queue).values(name="slow", retain_completed=text("interval '2000 years'")))
+        connection.execute(insert(Job.Queue).values(name="slow", retain_completed=FOREVER))
     rules = RetentionRules(
         default=MONTH.default,
         queues={"fast": Retention(completed=7 * DAY), "slow": Retention(completed=DAY)},

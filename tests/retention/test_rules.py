@@ -36,24 +36,14 @@ def test_the_shortest_age_of_any_rule_is_the_first_to_prune() -> None:
     assert unlimited.shortest == {}
 
 
-def test_retention_rules_become_statement_parameters() -> None:
+def test_retention_rules_become_a_document_of_the_ages_that_are_set() -> None:
     rules = RetentionRules(
-        default=Retention(completed=DAY, dead_letters=6 * DAY),
-        queues={"mail": Retention(cancelled=2 * DAY, dead_letters=7 * DAY)},
-        types={"report": Retention(dead=3 * DAY), "invoice": Retention(completed=4 * DAY)},
+        default=Retention(completed=DAY, dead_letters=FOREVER),
+        queues={"mail": Retention(cancelled=timedelta(microseconds=1))},
+        types={"report": Retention(dead=2 * DAY), "invoice": Retention(audit=DAY)},
     )
-    places = {"types": ["report", "invoice"], "queues": ["mail"]}
-    assert rules.parameters() == places | {
-        "default_completed": DAY,
-        "default_cancelled": None,
-        "default_dead": None,
-        "queues_completed": [None],
-        "queues_cancelled": [2 * DAY],
-        "queues_dead": [None],
-        "types_completed": [None, 4 * DAY],
-        "types_cancelled": [None, None],
-        "types_dead": [3 * DAY, None],
-        "default_dead_letters": 6 * DAY,
-        "queues_dead_letters": [7 * DAY],
-        "types_dead_letters": [None, None],
+    assert rules.document() == {
+        "types": {"report": {"dead": "172800000000 microseconds"}, "invoice": {}},
+        "queues": {"mail": {"cancelled": "1 microseconds"}},
+        "default": {"completed": "86400000000 microseconds", "dead_letters": "3153600000000000 microseconds"},
     }

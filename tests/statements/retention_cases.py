@@ -9,12 +9,12 @@ from sa_jobqueue.settings import Retention, RetentionRules
 from sa_jobqueue.statements import retention
 from tests.statements.shapes import NOBODY, PK, Case
 
-_RULES = RetentionRules(
-    default=Retention(completed=timedelta(days=30)), types={"mail": Retention(dead=timedelta(days=90))}
-).parameters()
-_DEAD_LETTERS = RetentionRules(
+_CHAINS = RetentionRules(default=Retention(completed=timedelta(days=30)), types={"mail": Retention(dead=timedelta(days=90))})
+_RULES = {"rules": _CHAINS.document()}
+_LETTERS = RetentionRules(
     default=Retention(dead_letters=timedelta(days=90)), types={"mail": Retention(dead_letters=timedelta(days=30))}
-).parameters() | {"scan": 500, "shortest": timedelta(days=30)}
+)
+_DEAD_LETTERS = {"rules": _LETTERS.document(), "scan": 500, "shortest": timedelta(days=30)}
 _PAGE_OF_CHAINS = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
