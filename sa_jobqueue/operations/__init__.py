@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit
+from sa_jobqueue.operations.bulk import copy_payloads as _copy_payloads
 from sa_jobqueue.operations.chains import (
     ChainFilter,
     cancel_chains,
@@ -28,7 +29,6 @@ from sa_jobqueue.operations.chains import (
     list_chains,
 )
 from sa_jobqueue.operations.completions import complete_job, lock_chain
-from sa_jobqueue.operations.copying import copy_payloads as _copy_payloads
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -88,11 +88,11 @@ from sa_jobqueue.operations.schedules import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.schema import check_schema
-from sa_jobqueue.operations.session_events import listen as _listen
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.writer import by_session as _by_session
+from sa_jobqueue.operations.writer import listen as _listen
 from sa_jobqueue.operations.writer import write_one as _write_one
 from sa_jobqueue.registry.handlers import Handler
 

@@ -22,7 +22,6 @@ from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import (
@@ -37,7 +36,7 @@ from sa_jobqueue.operations.pages import (
     page_of,
     scanned_page,
 )
-from sa_jobqueue.operations.transactions import queue_connection, require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import chains, deletion, jobs, listings, notifications
 from sa_jobqueue.types import JobId, JobStatus

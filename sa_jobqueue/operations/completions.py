@@ -26,8 +26,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.transactions import queue_connection, require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, notifications

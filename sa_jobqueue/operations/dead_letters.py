@@ -15,11 +15,11 @@ from sa_jobqueue.db.blocking import blocking
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import BulkResult, Filter, Page, check_limit, page_of
 from sa_jobqueue.operations.steps import check_step, restart
+from sa_jobqueue.operations.transactions import translated
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 

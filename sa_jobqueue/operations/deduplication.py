@@ -20,11 +20,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.operations.columns import arrays, group_by_columns, require_carried
-from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
-from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
-from sa_jobqueue.operations.writer import check_new, write_many
+from sa_jobqueue.operations.bulk import arrays, check_new, group_by_columns, require_carried, write_many
+from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
+from sa_jobqueue.operations.writer import notify_workers, queue_key_of
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
@@ -192,7 +190,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             is_changed = session.execute(changed).first() is not None
         session.scalars(deduplication.again(model, found.id)).one()
         if is_changed:
-            notify_workers(session, queue_connection(session, model), model, queue_key_of_job(found))
+            notify_workers(session, queue_connection(session, model), model, queue_key_of(found))
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":

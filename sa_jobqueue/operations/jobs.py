@@ -16,7 +16,6 @@ from sa_jobqueue.models import AttemptMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id, due_at
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
@@ -31,7 +30,7 @@ from sa_jobqueue.operations.pages import (
     page_of,
     scanned_page,
 )
-from sa_jobqueue.operations.transactions import queue_connection
+from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings, notifications, priorities, progress
 from sa_jobqueue.statements._parts import BATCH

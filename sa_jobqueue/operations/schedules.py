@@ -23,6 +23,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundErro
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.bulk import write_many
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
     BulkResult,
@@ -33,7 +34,6 @@ from sa_jobqueue.operations.pages import (
     check_position,
     page_of,
 )
-from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
     MAX_CATCH_UP,

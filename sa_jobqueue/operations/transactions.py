@@ -1,4 +1,4 @@
-"""Where the statements of an operation go: to the bind of the queue's class, in a transaction if locks need one."""
+"""The transactions of operations: where their statements go, and which of the driver's errors mean something."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Update, inspect, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidOptionError, require_postgresql
+from sa_jobqueue.errors.drivers import diagnose
 
 
 def require_transaction(connection: Connection, operation: str) -> None:
@@ -31,11 +33,22 @@ def queue_connection(session: Session, model: type[Any]) -> Connection:
     """Return the session's connection for writes to the queue of `model`.
 
     It is that of the class among `binds`; the clause makes a `get_bind` that separates writes choose the primary.
-    Raises: InvalidOptionError where a `schema_translate_map` would move the job tables.
+    Raises: as `check_connection`.
     """
     connection = session.connection(bind_arguments=_bind_arguments(model))
-    model.__jobqueue__.check_translation(connection.get_execution_options())
+    check_connection(connection, model)
     return connection
+
+
+def check_connection(connection: Connection, model: type[Any]) -> None:
+    """Check that a connection can write to the queue of `model`.
+
+    Raises: UnsupportedServerError without PostgreSQL; InvalidOptionError for a `schema_translate_map` of its tables.
+    """
+    options = connection.get_execution_options()
+    if connection.dialect.name != "postgresql" or "schema_translate_map" in options:
+        require_postgresql(connection.dialect.name)
+        model.__jobqueue__.check_translation(options)
 
 
 @contextmanager
@@ -73,3 +86,57 @@ def _bind_arguments(model: type[Any]) -> Any:
 def _mapped(model: type[Any]) -> tuple[Mapper[Any], Update]:
     mapper = inspect(model)
     return mapper, update(mapper.local_table)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise ours for the driver errors we know, the cause chained; let every other through as it is.
+
+    Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
+    violations, texts that the database's encoding does not have), ConflictError (unique and foreign key violations),
+    InvalidOptionError (values that cannot be written or read with the session's settings).
+    """
+    try:
+        yield
+    except NotImplementedError as error:  # psycopg's readers of instants and intervals
+        setting = "intervalstyle" if "IntervalStyle" in str(error) else "datestyle"
+        value = "postgres" if setting == "intervalstyle" else "ISO"
+        raise _of_setting(setting, value, str(error)) from error
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        if "\ud800" <= character <= "\udfff":
+            reason = f"contains the lone surrogate {character!a}, which PostgreSQL cannot store; remove or replace it"
+        else:
+            reason = f"contains {character!a}, which the session's client_encoding does not have; set it to UTF8"
+        raise InvalidJobError("job", reason) from error
+    except UnicodeDecodeError as error:
+        raise _of_setting("client_encoding", "UTF8", str(error)) from error
+    except DBAPIError as error:
+        diagnosis = diagnose(error)
+        message, constraint = diagnosis.message, diagnosis.constraint or ""
+        match diagnosis.sqlstate:
+            case "SJ001":
+                raise IllegalTransitionError(message) from error
+            case "SJ002" | "SJ003":
+                raise InvalidJobError(diagnosis.column or "job", message) from error
+            case "22P05":
+                raise InvalidJobError("job", f"{message}; use a UTF8 database") from error
+            case "22P02" | "22007" if '"NULL"' in message:
+                raise _of_setting("array_nulls", "on", message) from error
+            case "22P02":
+                raise InvalidJobError("id", message) from error
+            case "23514":
+                raise InvalidJobError(constraint, message) from error
+            case "23503":
+                raise ConflictError(message, constraint) from error
+            case "23505":
+                raise ConflictError(f"{message}; another row holds that key", constraint) from error
+        raise
+
+
+def _of_setting(setting: str, value: str, reason: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        "session",
+        f"its {setting} is not {value}: {reason}. Set it with the engine: "
+        f'create_engine(url, connect_args={{"options": "-c {setting}={value}"}})',
+    )

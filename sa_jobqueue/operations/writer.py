@@ -3,53 +3,39 @@
 1. The checks of the jobs and of the database that they go to, by which nothing is written yet.
 2. The trace: producers, such as OpenTelemetry's, may set it.
 3. The edges to the chains that they wait for, whose roots are locked.
-4. The INSERT: of the unit of work, of one row, of arrays (`write_many`, `deduplication`) or by COPY (`copying`).
+4. The INSERT: of the unit of work, of one row, of arrays (`write_many`, `deduplication`) or by COPY (`copy_payloads`).
 5. The rows of the edges.
 6. The notification of idle workers, at the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import ClauseElement, Connection, Insert
+from sqlalchemy import ClauseElement, ColumnElement, Connection, Insert, TwoPhaseTransaction, event, inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Mapper, Session, object_session, scoped_session
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
+from sa_jobqueue.db.splitting import summary
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.models.job import NEW
+from sa_jobqueue.operations import hooks
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
-from sa_jobqueue.operations.columns import (
-    arrays,
-    group_by_columns,
-    input_text,
-    set_defaults,
-    uncarried,
-    without_defaults,
-    written_values,
-)
-from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.notifications import (
-    is_to_notify,
-    is_to_notify_on,
-    notify_workers,
-    queue_key_of_job,
-    queue_keys_of,
-)
-from sa_jobqueue.operations.transactions import queue_connection
-from sa_jobqueue.statements import jobs
+from sa_jobqueue.operations.transactions import check_connection, queue_connection, translated
+from sa_jobqueue.policies.fairness import ANY_QUEUE, SEPARATOR, QueueKey
+from sa_jobqueue.statements import jobs, notifications
+from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.tracing import announce, is_announced
 from sa_jobqueue.types import JobStatus
-
-JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 _flushed: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
 """The edges of a flush that is under way."""
@@ -66,7 +52,7 @@ def before_flush(session: Session, context: object, instances: object) -> None:
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
     if waiting:
-        _flushed[session] = declare(_connection(session, waiting[0]), new)
+        _flushed[session] = declare(queue_connection(session, type(waiting[0])), new)
 
 
 def before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
@@ -78,45 +64,19 @@ def before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any
             "were not written: only session.add and the cascade of save-update take them along; merge, and events "
             "that add jobs during the flush, do not. Add the job itself to the session before the flush",
         )
-    job.__jobqueue__.check_translation(connection.get_execution_options())
+    check_connection(connection, type(job))
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     state.pop("changed_xid", None)
-    session, model = object_session(job), type(job)
-    queue_key = queue_key_of_job(job)
-    if session is not None and is_to_notify(session, connection, model, queue_key):
+    queue_key = queue_key_of(job)
+    if is_to_notify(object_session(job), connection, type(job), queue_key):
         # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it.
-        state["changed_xid"] = jobs.notifying_xid(model, queue_key)
+        state["changed_xid"] = jobs.notifying_xid(type(job), queue_key)
 
 
 def after_flush(session: Session, context: object) -> None:
     """Write the edges of jobs that were flushed."""
     if edges := _flushed.pop(session, None):
-        write_edges(_connection(session, edges[0].job), edges)
-
-
-def _connection(session: Session, job: JobMixin[Any]) -> Connection:
-    # An application with several databases binds the queue's class to one of them.
-    connection = queue_connection(session, type(job))
-    require_postgresql(connection.dialect.name)
-    return connection
-
-
-@contextmanager
-def writing(session: Session, model: JobClass, new: Sequence[JobMixin[Any]]) -> Iterator[Connection]:
-    """Do the duties around the INSERT of new jobs of one class; gives the connection for it.
-
-    Raises: as `declare`, with nothing written; for errors of the block, see `translated`.
-    """
-    with translated():
-        announce(session, new)
-        connection = queue_connection(session, model)
-        edges = declare(connection, new)
-        yield connection
-        write_edges(connection, edges)
-        for queue_key in queue_keys_of(new):
-            notify_workers(session, connection, model, queue_key)
-    for job in new:
-        job._is_enqueued = True
+        write_edges(queue_connection(session, type(edges[0].job)), edges)
 
 
 def write_one(session: Session, job: JobMixin[Any]) -> Any:
@@ -128,7 +88,6 @@ def write_one(session: Session, job: JobMixin[Any]) -> Any:
     Changes: one row. Locks: none but the new row's.
     Raises: ConflictError for an id or key that is taken, or a foreign key of the application's that has no row.
     """
-    model = type(job)
     with translated():
         if job._blockers:  # several statements, and it may bring others with it
             session.add(job)
@@ -138,24 +97,16 @@ def write_one(session: Session, job: JobMixin[Any]) -> Any:
             session.flush()  # a column of the application may refer to a pending object
         if is_announced():
             announce(session, [job])
-        connection = queue_connection(session, model)
-        queue_key = queue_key_of_job(job)
-        is_first = is_to_notify(session, connection, model, queue_key)
-        _insert_one(connection, job, queue_key if is_first else None)
-    return job.id
+        return _insert_one(queue_connection(session, type(job)), job, session)
 
 
 def _write_one_on(connection: Connection, job: JobMixin[Any]) -> Any:
     """Insert one job as `write_one`, in the transaction of a connection, of which no session knows."""
-    require_postgresql(connection.dialect.name)
-    job.__jobqueue__.check_translation(connection.get_execution_options())
     if job._blockers or is_announced():  # what these do belongs to a session
         return _within(connection, write_one, job)
+    check_connection(connection, type(job))
     with translated():
-        queue_key = queue_key_of_job(job)
-        is_notifying = is_to_notify_on(connection, type(job), queue_key)
-        _insert_one(connection, job, queue_key if is_notifying else None)
-    return job.id
+        return _insert_one(connection, job, None)
 
 
 def _within(connection: Connection, write: Callable[..., Any], /, *args: Any) -> Any:
@@ -168,14 +119,17 @@ def _within(connection: Connection, write: Callable[..., Any], /, *args: Any) ->
         return written
 
 
-def _insert_one(connection: Connection, job: JobMixin[Any], queue_key: str | None) -> None:
+def _insert_one(connection: Connection, job: JobMixin[Any], session: Session | None) -> Any:
     set_defaults(type(job), [job])
-    statement, given = _insert_of(job, queue_key)
+    queue_key = queue_key_of(job)
+    notifies = is_to_notify(session, connection, type(job), queue_key)
+    statement, given = insert_of(job, queue_key if notifies else None)
     connection.execute(statement, given)
     job._is_enqueued = True
+    return job.__dict__["id"]
 
 
-def _insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert, dict[str, Any]]:
+def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert, dict[str, Any]]:
     """Return the statement that inserts one job, and its parameters. `queue_key`: to notify; None for no notification."""
     given = written_values(job)
     expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
@@ -194,48 +148,6 @@ def _insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert
     return statement, given
 
 
-def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
-    """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
-
-    As `enqueue_many` without deduplication.
-    """
-    listed = list(new)
-    if not listed:
-        return []
-    kind = type(listed[0])
-    for index, job in enumerate(listed):
-        check_new(f"new[{index}]", job, kind)
-    if any(job._blockers for job in listed):
-        session.flush()  # they may wait for pending objects
-    with writing(session, kind, listed) as connection:
-        for names, group in group_by_columns(kind, listed):
-            alone = uncarried(kind, names, group)
-            if alone:
-                _insert_each(connection, [job for job in group if job.id in alone])
-            if rest := [job for job in group if job.id not in alone] if alone else group:
-                varying, equal = without_defaults(arrays(kind, names, rest, connection.dialect))
-                columns = tuple(name for name in varying if name in names)
-                connection.execute(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
-    return [job.__dict__["id"] for job in listed]
-
-
-def check_new(field: str, job: object, kind: type[Any]) -> None:
-    """Check that this is a fresh job, and of one class with the others. Raises: InvalidJobError."""
-    if not isinstance(job, JobMixin):
-        raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
-    if type(job) is not kind:
-        raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {kind.__name__}")
-    if not instance_state(job).transient:
-        raise InvalidJobError(field, "is or was in a session; add it there, or pass a fresh job")
-
-
-def _insert_each(connection: Connection, listed: Sequence[JobMixin[Any]]) -> None:
-    """Insert jobs row by row, as the unit of work does: with values that no array can carry."""
-    # A statement is the same object for all jobs that set the same columns, unless it has expressions.
-    for statement, pairs in groupby(map(_insert_of, listed), key=itemgetter(0)):
-        connection.execute(statement, [given for _, given in pairs])
-
-
 def by_session(write: Callable[..., Any], session: Any, /, *args: Any) -> Any:
     """Write by a function of a `Session`, on whichever kind of session or connection is given."""
     match session:
@@ -248,3 +160,212 @@ def by_session(write: Callable[..., Any], session: Any, /, *args: Any) -> Any:
         case scoped_session() | async_scoped_session():
             return by_session(write, session(), *args)
     raise InvalidOptionError("session", f"must be a Session or a Connection, or one of asyncio, got {session!r}")
+
+
+# The row of a job
+
+
+@once_a_model
+def written_columns(kind: JobClass) -> dict[str, Any]:
+    """Return the columns that enqueueing may write, by attribute: all but those that are computed."""
+    return {
+        attribute.key: attribute.columns[0]
+        for attribute in inspect(kind).column_attrs
+        if attribute.columns[0] in table(kind).c.values()
+        and attribute.columns[0].computed is None
+        # A job whose transaction was rolled back has that of the row it never became.
+        and attribute.key not in {"scheduled_at", "changed_xid"}
+    }
+
+
+DEFAULTS: Final[Mapping[str, Any]] = {**NEW, "fairness_key": "", "trace_context": None, "chain_trace_context": None}
+"""Values that the database fills in where a row leaves them out; None: it decides by the type."""
+
+
+def written_values(job: JobMixin[Any]) -> dict[str, Any]:
+    """Return the values of a job that its INSERT writes, by column: those that are not the database's defaults."""
+    columns = _columns(type(job))
+    # By identity: the constructor sets the very objects of `DEFAULTS`, and an equal one may as well be written.
+    return {
+        column[0]: value
+        for key, value in job.__dict__.items()
+        if (column := columns.get(key)) is not None and value is not column[1]
+    }
+
+
+@once_a_model
+def _columns(model: JobClass) -> dict[str, tuple[str, Any]]:
+    """Return the name and the default of each column that an INSERT may write, by attribute; `_ABSENT` for no default."""
+    return {
+        key: (column.name, DEFAULTS.get(column.name, _ABSENT) if key in vars(JobMixin) else _ABSENT)
+        for key, column in written_columns(model).items()
+    }
+
+
+_ABSENT: Final = object()
+
+
+def input_text(job: JobMixin[Any]) -> str:
+    """Return a job's input as JSON text: that of its check, unless the attribute was set since."""
+    value, document = job.__dict__["input"], job._document
+    return document.text if document is not None and value is document.value else json.dumps(value)
+
+
+def set_defaults(kind: JobClass, listed: Sequence[Any]) -> None:
+    """Set the defaults in Python of columns that jobs do not set."""
+    defaults = defaults_of(kind)
+    for job in listed if defaults else ():
+        for key, made in defaults.items():
+            if key not in job.__dict__:
+                setattr(job, key, _made(key, made, job))
+
+
+Default: TypeAlias = Callable[[JobMixin[Any]], Any]
+"""Returns the value of a column for a job that does not set it."""
+
+
+@once_a_model
+def defaults_of(kind: JobClass) -> dict[str, Default]:
+    """Return the functions that return the defaults of columns with a default in Python, by attribute."""
+    defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
+    mapper = inspect(kind)
+    if mapper.version_id_col is not None and callable(first := mapper.version_id_generator):
+        defaults[mapper.get_property_by_column(mapper.version_id_col).key] = lambda job: first(None)
+    return defaults
+
+
+def _default_of(column: ColumnElement[Any]) -> Default | None:
+    default: Any = getattr(column, "default", None)
+    if default is not None and default.is_callable:
+        return lambda job: default.arg(_Context(job))
+    if default is not None and default.is_scalar:
+        return lambda job: default.arg
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Answers a context-sensitive default that asks for the other values of its row, as SQLAlchemy's own context does."""
+
+    job: JobMixin[Any]
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:
+        state = self.job.__dict__
+        return {column.key: state[key] for key, column in written_columns(type(self.job)).items() if key in state}
+
+    @property
+    def current_parameters(self) -> dict[str, Any]:
+        return self.get_current_parameters()
+
+
+def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
+    try:
+        return default(job)
+    except Exception as error:
+        reason = f"its default raised {summary(error)}; pass a value, or correct the default"
+        raise InvalidJobError(key, reason) from error
+
+
+# The notification: idle workers hear of new jobs when the transaction that wrote them commits
+
+LOOK_AGAIN_AFTER: Final = timedelta(milliseconds=100)
+"""A transaction that commits so long after it looked for idle workers looks again: one may have fallen asleep meanwhile. A
+worker that falls asleep keeps polling for longer than this."""
+
+
+class _Look(NamedTuple):
+    """Jobs that a transaction has made due: its INSERT notified if a worker was idle at the time."""
+
+    connection: ref[Connection]
+    model: JobClass
+    queue_key: str
+    at: float
+
+    def again(self) -> None:
+        connection = self.connection()
+        if connection is not None and self.at < time.monotonic() - LOOK_AGAIN_AFTER.total_seconds():
+            connection.execute(notifications.notify_due(self.model), {"queue": self.queue_key})
+
+
+_looks: WeakKeyDictionary[SessionTransaction | Connection, dict[tuple[JobClass, str], _Look]] = WeakKeyDictionary()
+"""By transaction, not by session: a session that was closed without a commit is often reused. By connection if it has no
+session; an entry that a rollback leaves there makes the next commit look once too often."""
+
+
+def queue_key_of(job: JobMixin[Any]) -> str:
+    """Return the text of the queue key to notify of a new job: that of all queues if the database decides."""
+    state = job.__dict__  # instrumented attributes take five times as long to read
+    queue, fairness_key = state.get("queue"), state["fairness_key"]
+    return QueueKey(queue, fairness_key).text if queue and fairness_key else queue or ANY_QUEUE
+
+
+def notify_workers(session: Session, connection: Connection, model: JobClass, queue_key: str) -> None:
+    """Notify the idle workers of a queue when this transaction commits."""
+    if is_to_notify(session, connection, model, queue_key):
+        connection.execute(notifications.notify_due(model), {"queue": queue_key})
+
+
+def is_to_notify(session: Session | None, connection: Connection, model: JobClass, queue_key: str) -> bool:
+    """Return whether a write notifies: the transaction's first for the queue. `session`: None for a connection alone."""
+    owner: Any = connection if session is None else session.get_transaction()  # there is one, since it writes a row
+    if session is None:
+        if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+            return False
+        if connection not in _looks:
+            event.listen(connection, "commit", _look_again_on)
+    looks = _looks.setdefault(owner, {})
+    topic = model, queue_key.partition(SEPARATOR)[0]  # one topic for all fairness keys of the queue
+    if session is not None and topic in looks:
+        return False
+    # On a connection alone each INSERT notifies, because no event reports a rollback to a savepoint; PostgreSQL delivers
+    # equal notifications once.
+    looks[topic] = _Look(ref(connection), model, queue_key, time.monotonic())
+    return True
+
+
+def look_again(session: Session) -> None:
+    """Notify workers that have become idle since the jobs were written."""
+    transaction = session.get_transaction()
+    if transaction is not None and session.get_nested_transaction() is None:
+        for look in _looks.get(transaction, {}).values():
+            look.again()
+
+
+def _look_again_on(connection: Connection) -> None:
+    for look in _looks[connection].values():
+        look.again()
+    _looks[connection].clear()
+
+
+def discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
+    """Forget notifications within a savepoint that was rolled back."""
+    # A rollback to a savepoint discards the notifications sent within it.
+    transaction = session.get_transaction()
+    if transaction is not None:
+        _looks.get(transaction, {}).clear()
+
+
+def silence_twophase(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Have a transaction that is prepared send no notification."""
+    if session.twophase and not transaction.nested and connection.dialect.name == "postgresql":
+        # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find its jobs at their next poll.
+        connection.execute(notifications.SILENCE)
+
+
+LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
+    ("after_begin", silence_twophase),
+    ("before_flush", before_flush),
+    # Then `before_insert` for each job.
+    ("after_flush", after_flush),
+    ("before_commit", look_again),
+    ("after_commit", hooks.hand_on),
+    ("after_soft_rollback", discard_rolled_back),
+    ("after_transaction_end", hooks.run_or_forget),
+)
+
+
+def listen() -> None:
+    """Register the listeners, once for the process."""
+    for name, listener in LISTENERS:
+        event.listen(Session, name, listener)
+    event.listen(JobMixin, "before_insert", before_insert, propagate=True)

@@ -37,7 +37,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
 from sa_jobqueue.operations import JobFilter, delete_chains
-from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.transactions import translated
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.operations import calls, take
 from tests.fixtures.workers import quick

@@ -19,7 +19,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import Job, JobMixin, JobQueue
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import copying
+from sa_jobqueue.operations import bulk
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -202,7 +202,7 @@ def test_payloads_are_streamed_without_being_kept_in_memory(session: Session, jo
             yield payload
 
     assert take.enqueue_many(session, made()) == 2_000
-    assert most * 1000 < 2 * copying.CHUNK
+    assert most * 1000 < 2 * bulk.CHUNK
 
 
 def test_payloads_generated_through_the_same_session_raise_an_error(session: Session, jobs: Jobs) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.columns import Group, arrays, group_by_columns, require_carried
+from sa_jobqueue.operations.bulk import Group, arrays, group_by_columns, require_carried
 from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
