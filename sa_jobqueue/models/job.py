@@ -321,8 +321,7 @@ class JobMixin(Generic[IdT]):
         if handler is None:
             check_name("type_name", type_name)
             fields = dict(NEW)
-            kept = payloads.escaped(input)
-            document = payloads.Document(kept, payloads.check_json("input", kept))
+            document = payloads.stored_untyped("input", input)
         else:  # what is the handler's was checked when that was declared
             fields = dict(handler.job_type.new)
             document, fairness_key = handler.encode(input, input_version, fairness_key)
@@ -342,7 +341,8 @@ class JobMixin(Generic[IdT]):
             check_flag("skip_while_retrying", skip_while_retrying)
             columns["skip_while_retrying"] = skip_while_retrying
         job_id = self.__id_factory__() if id is None else id
-        check_id(self, "id", job_id)
+        if type(job_id) is not UUID or self.__jobqueue__.id_type == "text":
+            check_id(self, "id", job_id)
         if deduplication_key is not None:
             check_text("deduplication_key", deduplication_key)
             fields["deduplication_key"] = deduplication_key

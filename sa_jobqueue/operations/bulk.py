@@ -34,7 +34,7 @@ from sa_jobqueue.operations.writer import (
     written_columns,
     written_values,
 )
-from sa_jobqueue.registry.codecs import sealed
+from sa_jobqueue.payloads import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, Protocol, TypeVar
 
 from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.payloads.roundtrip import difference, unordered
@@ -54,7 +54,7 @@ T = TypeVar("T")
 def escaped(document: Any) -> Any:
     """Return a payload as it is stored without a codec: one that looks as if a codec had encoded it names none.
 
-    So data from outside never chooses a codec. `registry.codecs.opened` undoes it.
+    So data from outside never chooses a codec. `opened` undoes it.
     """
     if isinstance(document, dict) and document.keys() == {CODEC_MARK, "data"}:
         return {CODEC_MARK: None, "data": document}
@@ -183,6 +183,76 @@ def _first_fault(path: str, value: object, depth: int = 0) -> tuple[str, str] | 
                     return fault
             return None
     return path, f"is of type {type(value).__name__}, which is not JSON; declare a typed payload or convert it"
+
+
+class PayloadCodec(Protocol):
+    """Encodes the inputs and outputs of a job type: an object with a name and two functions, each other's inverse.
+
+    It must be quick and thread-safe.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name stored with each payload. Keep it as long as there are jobs that this codec encoded."""
+
+    def encode(self, data: bytes, /) -> Json:
+        """Return the JSON value to store for a payload. `data`: its JSON text in UTF-8."""
+
+    def decode(self, stored: Json, /) -> bytes:
+        """Return the JSON text of a `stored` value that `encode` returned, in this or an earlier release.
+
+        If it raises, the job dies.
+        """
+
+
+def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Document:
+    """Return a payload as it is stored, encoded by its codec. Null is not encoded.
+
+    Raises: InvalidPayloadError if the codec fails or returns something else than JSON; PayloadTooLargeError.
+    """
+    if codec is None or document.value is None:
+        if CODEC_MARK not in document.text:
+            return document
+        kept = escaped(document.value)
+        return Document(kept, json.dumps(kept))
+    try:
+        data = codec.encode(in_utf8(document.value, document.text))
+    except Exception as error:  # of the application's own code
+        reason = f"cannot be encoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
+        raise InvalidPayloadError(field, reason) from error
+    stored: dict[str, Any] = {CODEC_MARK: codec.name, "data": data}
+    return Document(stored, check_json(field, stored))
+
+
+def stored_untyped(field: str, value: Json, codec: PayloadCodec | None = None) -> Document:
+    """Return any JSON as it is stored. Raises: as `check_json` and `sealed`."""
+    return sealed(field, Document(value, check_json(field, value)), codec)
+
+
+def opened(field: str, stored: Json, find: Callable[[object], PayloadCodec | None]) -> Json:
+    """Return a stored payload, decoded by the codec that encoded it, if any. `find`: returns a codec by its name.
+
+    Raises: InvalidPayloadError if its codec fails or is not registered.
+    """
+    if not isinstance(stored, dict) or stored.keys() != {CODEC_MARK, "data"}:
+        return stored
+    if stored[CODEC_MARK] is None:
+        return stored["data"]
+    codec = find(stored[CODEC_MARK])
+    if codec is None:
+        raise InvalidPayloadError(
+            field,
+            f"is encoded by the codec {stored[CODEC_MARK]!r}, which is not known here: read it with a handler of a JobQueue "
+            "in which a handler has it",
+        )
+    try:
+        text = codec.decode(stored["data"])
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"{len(text):,} bytes, more than the {MAX_BYTES:,} of a payload")
+        return json.loads(text)
+    except Exception as error:  # of the application's own code, or invalid JSON
+        reason = f"cannot be decoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
+        raise InvalidPayloadError(field, reason) from error
 
 
 class Codec(Generic[T]):

@@ -3,8 +3,8 @@
 `JobQueue` and `Schedule` are in `sa_jobqueue` too; settings are in `sa_jobqueue.settings`.
 """
 
+from sa_jobqueue.payloads import PayloadCodec
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem
-from sa_jobqueue.registry.codecs import PayloadCodec
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.middleware import Proceed

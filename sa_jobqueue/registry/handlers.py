@@ -29,10 +29,9 @@ from typing_extensions import TypeVar
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
-from sa_jobqueue.payloads import Document, check_json
+from sa_jobqueue.payloads import Document, sealed, stored_untyped
 from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
-from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
@@ -208,7 +207,7 @@ class Handler(Generic[InT, OutT, JobT]):
         """
         kind = self.job_type
         if input_version is not None and input_version != kind.version:
-            return sealed("input", Document(payload, check_json("input", payload)), kind.codec), fairness_key
+            return stored_untyped("input", payload, kind.codec), fairness_key
         if kind.fields and payload is None:
             payload = {}
         document = kind.input.document("input", payload)

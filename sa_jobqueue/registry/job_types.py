@@ -29,10 +29,9 @@ from sa_jobqueue.errors import (
     UnreadableInputError,
 )
 from sa_jobqueue.models.job import NEW
-from sa_jobqueue.payloads import Codec, Unreadable
+from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
 from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
-from sa_jobqueue.registry.codecs import PayloadCodec, opened, sealed
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.middleware import Middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options

@@ -12,10 +12,10 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.checks import check_name
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_option
+from sa_jobqueue.payloads import PayloadCodec
 from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import RetryPolicy
-from sa_jobqueue.registry.codecs import PayloadCodec
 from sa_jobqueue.types import LONGEST
 
 LEAST_MEMORY: Final = 128 * 2**20

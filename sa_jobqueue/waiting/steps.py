@@ -24,8 +24,7 @@ from sa_jobqueue.errors import (
     not_chains,
 )
 from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
-from sa_jobqueue.payloads import Codec
-from sa_jobqueue.registry.codecs import opened
+from sa_jobqueue.payloads import Codec, opened
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import jobs, progress, waiting

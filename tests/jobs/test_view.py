@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.registry.codecs import opened
+from sa_jobqueue.payloads import opened
 from sa_jobqueue.registry.job_types import Registry
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs

@@ -23,8 +23,8 @@ from sa_jobqueue.context import Continuation
 from sa_jobqueue.dashboard import Access, dashboard
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.models import WaitFor
+from sa_jobqueue.payloads import opened
 from sa_jobqueue.registry import PayloadCodec
-from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.testing import assert_enqueued, drain, perform
 from sa_jobqueue.types import Json
 from tests.dashboard.conftest import Client

@@ -19,12 +19,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import enqueue as enqueue_job
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.payloads import opened
 from sa_jobqueue.pipeline.operations.writes import list_rejected_rows
 from sa_jobqueue.pipeline.spark import enqueue
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.validation import Checker, Rules
 from sa_jobqueue.pipeline.spark.writing import WriteError
-from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app

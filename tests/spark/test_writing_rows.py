@@ -27,11 +27,11 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.payloads import opened
 from sa_jobqueue.pipeline.spark import connections, written
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.pipeline.spark.staging import BadRowError
-from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
 from tests.fixtures.workers import wait_until

@@ -24,10 +24,10 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
 from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
+from sa_jobqueue.payloads import sealed
 from sa_jobqueue.pipeline.spark.ids import Ids
 from sa_jobqueue.pipeline.spark.options import NO_TRACEPARENT, TRACEPARENT
 from sa_jobqueue.policies.fairness import check_fairness_key, key_of
-from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 

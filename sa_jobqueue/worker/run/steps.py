@@ -36,9 +36,8 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
-from sa_jobqueue.payloads import Codec, Document
+from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
-from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.options import check_duration
 from sa_jobqueue.statements import completions, steps
