@@ -10,10 +10,10 @@ The child decodes the payload, calls the handler, encodes its output, and asks t
 the error still an exception. The worker builds the continuation from the columns that were set. It trusts the child,
 which runs the application's own code, with the application's own rights. Bytes that are no message end the child.
 
-After `max_jobs_per_child` attempts a child is closed, and its successor is started. When an attempt must stop (timed out,
-cancelled, lost, released), its child has half of `cancel_timeout` to end it, then gets SIGTERM, and at the end of
-`cancel_timeout` SIGKILL, with everything it has started. A child that exceeds its type's memory limit is killed. If
-a child crashes, its exit status is that attempt's failure, known immediately and not when a lease expires. When the worker
+After `max_jobs_per_child` attempts a child is closed, and the next attempt starts another one. When an attempt must stop
+(timed out, cancelled, lost, released), its child has half of `cancel_timeout` to end it, then gets SIGTERM, and at the end
+of `cancel_timeout` SIGKILL, with everything it has started. A child that exceeds its type's memory limit is killed. If a
+child crashes, its exit status is that attempt's failure, known immediately and not when a lease expires. When the worker
 dies, the kernel kills its children (Linux), and on every system they see the socket close.
 """
 

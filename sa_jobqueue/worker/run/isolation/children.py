@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -53,8 +52,8 @@ def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
 class Children(Part):
     """Starts children as attempts need them, at most one per slot, and keeps them for later attempts.
 
-    One is started with the worker, so that an import error of the application is reported before anything is claimed; when
-    one ends and no other is idle, its successor is started before it is needed. A crash of this process ends all.
+    One is started with the worker, so that an import error of the application is reported before anything is claimed. A
+    crash of this process ends all.
     """
 
     def __init__(self, shared: Shared, *, app: str | None) -> None:
@@ -65,14 +64,10 @@ class Children(Part):
         self._app = app
         # In the order of declaration, by whose first import the application itself came up.
         self._modules = list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry)) if app is None else []
-        self._idle: asyncio.LifoQueue[Process | Exception] = asyncio.LifoQueue()
-        """Children without an attempt; for each attempt that waits for one that could not be started, the error."""
+        self._idle: list[Process] = []
         self._all: set[Process] = set()
-        self._waiting = 0
-        """How many attempts wait for a child."""
-        self._starting: set[asyncio.Task[Process | Exception]] = set()
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._closing = False
+        self._starting = asyncio.Semaphore(_MOST_STARTING)
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Start the first one, if any handler needs it.
@@ -80,9 +75,7 @@ class Children(Part):
         Raises: IsolationError when it cannot be started, or cannot import the application.
         """
         if self._needed:
-            if isinstance(child := await self._started(), Exception):
-                raise child
-            self._idle.put_nowait(child)
+            self._idle.append(await self._started(None))
 
     async def call(
         self,
@@ -107,7 +100,7 @@ class Children(Part):
         if child is not None and job.timeout is not None:
             begin(job.timeout)
         elif child is None:
-            child = await self._waited(job.timeout, extend)
+            child = await self._new(job_type.memory_limit, job.timeout, extend)
         try:
             answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
         except asyncio.CancelledError:
@@ -119,17 +112,11 @@ class Children(Part):
 
     async def close(self) -> None:
         """Close all of them, the idle ones gracefully."""
-        self._closing = True
-        for starting in self._starting:
-            starting.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        await asyncio.gather(*(child.close() for child in self._all), *self._retiring, return_exceptions=True)
+        await asyncio.gather(*(child.close() for child in self._all), *self._tasks, return_exceptions=True)
 
     def _warm(self, memory_limit: int | None) -> Process | None:
-        while not self._idle.empty():
-            child = self._idle.get_nowait()  # the last one used: what the others hold may be swapped out
-            if isinstance(child, Exception):  # the attempt that waited for it is gone
-                continue
+        while self._idle:
+            child = self._idle.pop()  # the last one used: what the others hold may be swapped out
             # What earlier attempts have left behind is not to count against this one.
             is_full = memory_limit is not None and child.ran > 0 and child.resident() > memory_limit / 2
             if child.is_free and not is_full:
@@ -137,65 +124,49 @@ class Children(Part):
             self._retire(child)
         return None
 
-    async def _waited(self, timeout: timedelta | None, extend: Callable[[timedelta], Awaitable[None]]) -> Process:
-        """Wait for a child: one that an attempt gives back, or a new one, whichever comes first."""
-        child: Process | Exception | None = None
-        self._waiting += 1
-        self._start_more()
+    async def _new(
+        self, memory_limit: int | None, timeout: timedelta | None, extend: Callable[[timedelta], Awaitable[None]]
+    ) -> Process:
+        """Start a child for an attempt."""
+        starting = asyncio.create_task(self._started(memory_limit), name="sa_jobqueue child's start")
+        self._keep(starting)
         try:
-            while child is None:
+            while not starting.done():
                 if timeout is not None:
                     await extend(timeout + _LEASE_OF_WAITING)
-                with suppress(TimeoutError):
-                    child = await asyncio.wait_for(self._idle.get(), _LEASE_OF_WAITING.total_seconds())
-        finally:
-            self._waiting -= 1
-        if isinstance(child, Exception):
-            raise child
-        try:
+                await asyncio.wait({starting}, timeout=_LEASE_OF_WAITING.total_seconds())
             if timeout is not None:
                 await extend(timeout)
                 await asyncio.sleep(0)  # it cancels this task, which is not felt before it waits
+            return starting.result()
         except BaseException:
-            self._give_back(child)
+            starting.cancel()
+            starting.add_done_callback(self._leave)
             raise
+
+    def _leave(self, starting: asyncio.Task[Process]) -> None:
+        """Keep a child whose attempt has been stopped for a later one."""
+        if not starting.cancelled() and starting.exception() is None:
+            self._give_back(starting.result())
+
+    async def _started(self, memory_limit: int | None) -> Process:
+        """Start one when its turn comes: each keeps a processor busy for a second. One that is given back first will do."""
+        async with self._starting:
+            if (child := self._warm(memory_limit)) is None:
+                child = await Process.start(app=self._app, modules=self._modules)
+                self._all.add(child)
+                child.ended.add_done_callback(lambda _: self._all.discard(child))
         return child
-
-    def _start_more(self) -> None:
-        """Start as many as are waited for, a few at a time: each keeps a processor busy for a second."""
-        wanted = self._waiting - self._idle.qsize() if self._waiting else int(self._needed and self._idle.empty())
-        while len(self._starting) < min(wanted, _MOST_STARTING) and not self._closing:
-            starting = asyncio.create_task(self._started(), name="sa_jobqueue child's start")
-            self._starting.add(starting)
-            starting.add_done_callback(self._has_started)
-
-    def _has_started(self, starting: asyncio.Task[Process | Exception]) -> None:
-        self._starting.discard(starting)
-        if starting.cancelled():
-            return
-        if isinstance(child := starting.result(), Process) or self._waiting:
-            self._idle.put_nowait(child)
-        if self._waiting:
-            self._start_more()
 
     def _give_back(self, child: Process) -> None:
         if child.is_free and child.ran < self._options.max_jobs_per_child:
-            self._idle.put_nowait(child)
-            return
-        self._retire(child)
-        self._start_more()
+            self._idle.append(child)
+        else:
+            self._retire(child)
 
     def _retire(self, child: Process) -> None:
-        closing = asyncio.create_task(child.close(), name="sa_jobqueue child's end")
-        self._retiring.add(closing)
-        closing.add_done_callback(self._retiring.discard)
+        self._keep(asyncio.create_task(child.close(), name="sa_jobqueue child's end"))
 
-    async def _started(self) -> Process | Exception:
-        """Start one; return it, or the error with which it failed."""
-        try:
-            child = await Process.start(app=self._app, modules=self._modules)
-        except Exception as error:
-            return error
-        self._all.add(child)
-        child.ended.add_done_callback(lambda _: self._all.discard(child))
-        return child
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
