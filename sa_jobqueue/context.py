@@ -331,16 +331,6 @@ class AttemptContext:
     def step(
         self,
         name: str,
-        fn: Callable[..., Coroutine[Any, Any, ItemT]],
-        *args: Any,
-        key: str | int | None = None,
-        output: None = None,
-        retry: RetryPolicy | None = None,
-    ) -> Coroutine[Any, Any, ItemT]: ...
-    @overload
-    def step(
-        self,
-        name: str,
         fn: Callable[..., Any],
         *args: Any,
         key: str | int | None = None,

@@ -8,12 +8,11 @@ A registry that is included in another one needs its own call.
 
 from __future__ import annotations
 
-import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import sentry_sdk
-from sentry_sdk.crons import capture_checkin
-from sentry_sdk.crons.consts import MonitorStatus
+from sentry_sdk.crons import monitor
 from sentry_sdk.integrations.logging import ignore_logger
 
 from sa_jobqueue.context import AttemptContext
@@ -44,11 +43,11 @@ def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
     @jobs.middleware
     async def report_attempt(attempt: AttemptContext, proceed: Proceed) -> None:
         job, ended = attempt.job, None
-        with sentry_sdk.isolation_scope() as scope:
+        schedule = _schedule_of(attempt, jobs) if check_ins else None
+        with sentry_sdk.isolation_scope() as scope, _check_in(schedule):
             scope.set_tag("job.type", job.type_name)
             scope.set_tag("job.queue", job.queue)
             scope.set_context("job", _described(attempt))
-            check_in = _CheckIn(_schedule_of(attempt, jobs) if check_ins else None)
             with sentry_sdk.start_transaction(op="queue.process", name=job.type_name, source="task") as transaction:
                 try:
                     await proceed()
@@ -58,8 +57,10 @@ def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
                 if failed:
                     sentry_sdk.capture_exception(ended)
                 transaction.set_status("internal_error" if failed else "ok")
-            check_in.end(ok=ended is None or isinstance(ended, (Snooze, Cancel)))
-        if ended is not None:  # raised here: a transaction counts whatever leaves it as an error
+            # Raised here: a transaction counts whatever leaves it as an error, and so does a monitor.
+            if ended is not None and not isinstance(ended, (Snooze, Cancel)):
+                raise ended
+        if ended is not None:
             raise ended
 
 
@@ -94,21 +95,9 @@ def _schedule_of(attempt: AttemptContext, jobs: JobQueue[Any]) -> Schedule | Non
     return None
 
 
-class _CheckIn:
-    """One run of the monitor of a schedule; does nothing without a schedule."""
-
-    def __init__(self, schedule: Schedule | None) -> None:
-        self._schedule = schedule
-        self._started = time.monotonic()
-        self._id = self._send(MonitorStatus.IN_PROGRESS)
-
-    def end(self, *, ok: bool) -> None:
-        duration = time.monotonic() - self._started
-        self._send(MonitorStatus.OK if ok else MonitorStatus.ERROR, check_in_id=self._id, duration=duration)
-
-    def _send(self, status: str, **run: Any) -> str | None:
-        one = self._schedule
-        if one is None:
-            return None
-        config: Any = {"schedule": {"type": "crontab", "value": one.cron}, "timezone": one.time_zone}
-        return capture_checkin(one.name, status=status, monitor_config=config, **run)
+def _check_in(schedule: Schedule | None) -> AbstractContextManager[object]:
+    """Return what reports a run to the monitor of a schedule: failed if it is left by an exception."""
+    if schedule is None:
+        return nullcontext()
+    config: Any = {"schedule": {"type": "crontab", "value": schedule.cron}, "timezone": schedule.time_zone}
+    return monitor(schedule.name, monitor_config=config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
@@ -149,25 +148,7 @@ class _Wanted:
             return message + _listed(found)
         if not others:
             return f"{message}; none of any payload waits"
-        closest = max(others, key=self._likeness)
-        return f"{message}{_listed(others)}\nthe closest, expected (-) and enqueued (+):\n{self._difference(closest)}"
-
-    def _pair(self, job: Any) -> tuple[list[str], list[str]]:
-        names = [name for name in self._columns if name != "input"]
-        wanted: dict[str, Any] = {name: self._columns[name] for name in names}
-        given: dict[str, Any] = {name: _value(job, name) for name in names}
-        if self._part is not None:
-            wanted["input"], given["input"] = self._part, _part_of(self._input(job), self._part)
-        else:
-            wanted["input"], given["input"] = self._columns.get("input", self._input(job)), self._input(job)
-        return _lines(wanted), _lines(given)
-
-    def _likeness(self, job: Any) -> float:
-        wanted, given = self._pair(job)
-        return difflib.SequenceMatcher(None, "\n".join(wanted), "\n".join(given)).ratio()
-
-    def _difference(self, job: Any) -> str:
-        return "\n".join(line for line in difflib.ndiff(*self._pair(job)) if not line.startswith("?"))
+        return message + _listed(others)
 
 
 def _value(job: Any, name: str) -> Any:
@@ -181,17 +162,6 @@ def _contains(document: Json, part: Any) -> bool:
             key in document and _contains(document[key], value) for key, value in part.items()
         )
     return bool(document == part)
-
-
-def _part_of(document: Json, part: Any) -> Any:
-    """Return the part of a document that has the keys of `part`."""
-    if not isinstance(part, Mapping) or not isinstance(document, Mapping):
-        return document
-    return {key: _part_of(document[key], value) for key, value in part.items() if key in document}
-
-
-def _lines(value: Any) -> list[str]:
-    return json.dumps(value, indent=2, sort_keys=True, default=str, ensure_ascii=False).splitlines()
 
 
 def _one_line(value: Any) -> str:

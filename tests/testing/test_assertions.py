@@ -62,7 +62,7 @@ def test_enqueued_jobs_match_by_partial_input_payload_or_predicate(session: Sess
     assert [job.input["order_id"] for job in enqueued(session, ship)] == [7]
 
 
-def test_a_failed_assertion_shows_enqueued_jobs_and_a_diff_to_the_closest(session: Session) -> None:
+def test_a_failed_assertion_shows_the_jobs_that_are_enqueued(session: Session) -> None:
     with pytest.raises(
         AssertionError, match=r"jobs of type .ship. with input=.*: 0 enqueued, expected at least 1; none of any"
     ):
@@ -75,9 +75,6 @@ def test_a_failed_assertion_shows_enqueued_jobs_and_a_diff_to_the_closest(sessio
         'delay=0:01:00: 0 enqueued, expected at least 1; enqueued are:\n  ship {"order_id": 7, "to": {"city": "Bern"'
         in message
     )
-    assert '-   "delay": "0:01:00",\n+   "delay": "0:00:00",' in message
-    assert '-       "city": "Thun"\n+       "city": "Bern"' in message
-    assert "street" not in message.partition("the closest")[2]
     with pytest.raises(AssertionError, match="2 enqueued, expected 1; enqueued are:"):
         assert_enqueued(session, ship, count=1)
     with pytest.raises(AssertionError, match="2 enqueued, expected none; enqueued are:"):
