@@ -111,19 +111,14 @@ def open_server(
     Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
 
-    def docker() -> PostgresServer:
-        if data_dir is not None:
-            raise ServerStartError("a container does not use a data directory")
-        return ContainerServer(settings or {})
-
     def programs(found: list[BinaryDir], otherwise: str) -> PostgresServer:
-        if not found:
-            raise ServerStartError(otherwise)
-        usable = found if data_dir is None else _usable(data_dir, found)
-        return EmbeddedServer(usable[-1].path, settings, data_dir, tcp=tcp).start()
+        return _start(found, otherwise, settings, data_dir, tcp=tcp)
 
     providers: dict[str, tuple[Callable[[], PostgresServer], str]] = {
-        "docker": (docker, "start Docker, and pip install testcontainers (the extra testing brings it)"),
+        "docker": (
+            lambda: _start_container(settings, data_dir),
+            "start Docker, and pip install testcontainers (the extra testing brings it)",
+        ),
         "embedded": (lambda: programs(wheel_dirs(), _NO_WHEEL), _INSTALL_WHEEL),
         "local": (lambda: programs(local_dirs(), _NOT_LOCAL), _INSTALL_LOCAL),
         "oldest": (lambda: programs(binary_dirs()[:1], _NONE), _EITHER),
@@ -143,6 +138,21 @@ def open_server(
         except (ServerStartError, SQLAlchemyError) as error:
             attempts.append((name, str(error), getattr(error, "remedy", None) or remedy))
     raise ServerUnavailableError(attempts)
+
+
+def _start_container(settings: Mapping[str, str] | None, data_dir: Path | None) -> PostgresServer:
+    if data_dir is not None:
+        raise ServerStartError("a container does not use a data directory")
+    return ContainerServer(settings or {})
+
+
+def _start(
+    found: list[BinaryDir], otherwise: str, settings: Mapping[str, str] | None, data_dir: Path | None, *, tcp: bool
+) -> PostgresServer:
+    if not found:
+        raise ServerStartError(otherwise)
+    usable = found if data_dir is None else _usable(data_dir, found)
+    return EmbeddedServer(usable[-1].path, settings, data_dir, tcp=tcp).start()
 
 
 def _usable(data_dir: Path, found: list[BinaryDir]) -> list[BinaryDir]:
