@@ -123,19 +123,18 @@ def test_a_job_has_what_is_recorded_for_its_type(session: Session, write: Any) -
 
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_what_the_writer_gives_wins(session: Session, write: Any) -> None:
+    given: list[tuple[dict[str, Any], Facts]] = [
         ({"queue": "default"}, ("default", *DECLARED[1:])),
         ({"priority": 0}, ("mails", 0, *DECLARED[2:])),
         ({"max_attempts": 20, "timeout": timedelta(seconds=9)}, ("mails", 5, 20, timedelta(seconds=9), *DECLARED[4:])),
         ({"rate_cost": 7, "input_version": 1}, (*DECLARED[:4], 7, 1)),
         ({"queue": "own", "priority": -1, "max_attempts": 1, "input_version": 2}, ("own", -1, 1, None, None, 2)),
-    ],
-)
-def test_what_the_writer_gives_wins(session: Session, write: Any, options: dict[str, Any], expected: Facts) -> None:
-    write(session, **options)
-    assert facts(session) == [expected]
+    ]
+    for options, expected in given:
+        write(session, **options)
+        assert facts(session) == [expected]
+        session.rollback()
 
 
 @pytest.mark.parametrize("write", WRITERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Finding, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.figures import BulkWrites, Waiting
-from sa_jobqueue.observe.health.findings import FOUND_ELSEWHERE, judge
+from sa_jobqueue.observe.health.findings import _FINDINGS, FOUND_ELSEWHERE, MEASURED, judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import Cause, dismiss_dead_letters, upsert_queue
 from sa_jobqueue.settings import QueueSettings
@@ -29,6 +29,24 @@ from tests.fixtures.workers import wait_until
 from tests.health.problems import CRITICAL, PROBLEMS, WARNING, UnhealthyQueue, committed, failed_and_retried_later, staged
 
 QUICK = Thresholds(bloat_bytes=100_000)
+
+
+def reads_only_declared_measurements(report: Health) -> None:
+    """Check that each finding reads no other measurements than those without which it is left out."""
+
+    class Recorded:
+        def __init__(self) -> None:
+            self.read: set[str] = set()
+
+        def __getattr__(self, name: str) -> Any:
+            self.read.add({"due": "queues", "claim_age": "queues"}.get(name, name))
+            return getattr(report, name)
+
+    for find, needs in _FINDINGS:
+        of: Any = Recorded()
+        list(find(of, QUICK))
+        assert of.read - {"server"} <= needs, find
+    assert set(MEASURED) <= {field.name for field in fields(Health)}
 
 
 @own_database
@@ -49,6 +67,7 @@ def test_the_report_finds_exactly_the_injected_problem(
     for finding in report.findings:
         assert finding.summary.endswith(".")
         assert finding.advice.endswith(".")
+    reads_only_declared_measurements(report)
     tally(request.config, "unhealthy queues each had their problem found by sa-jobqueue health", len(named))
 
 
@@ -359,19 +378,20 @@ ELSEWHERE = {
 """The causes of `explain` that are no finding of jobs that wait: by which other finding they are seen, or why by none."""
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_each_cause_of_explain_has_a_finding_or_a_reason_to_have_none(cause: Cause, engine: Engine) -> None:
-    waiting = Waiting(
-        queue="mail",
-        cause=cause,
-        due=7,
-        oldest_job_id=1,
-        waiting_for=timedelta(hours=1),
-        sentence="It has been due for 1 h.",
-        type_name="send",
-    )
-    found = [one.code for one in judge(replace(health(engine), waiting=[waiting]), Thresholds()).findings]
-    # A due job can have the causes of the other findings as well; those of other jobs never are a cause of waiting.
-    assert found == ([] if cause in FOUND_ELSEWHERE else [Code.CLAIM_AGE])
-    assert cause in ELSEWHERE or found
+def test_each_cause_of_explain_has_a_finding_or_a_reason_to_have_none(engine: Engine) -> None:
+    report = health(engine)
+    for cause in Cause:
+        waiting = Waiting(
+            queue="mail",
+            cause=cause,
+            due=7,
+            oldest_job_id=1,
+            waiting_for=timedelta(hours=1),
+            sentence="It has been due for 1 h.",
+            type_name="send",
+        )
+        found = [one.code for one in judge(replace(report, waiting=[waiting]), Thresholds()).findings]
+        # A due job can have the causes of the other findings as well; those of other jobs never are a cause of waiting.
+        assert found == ([] if cause in FOUND_ELSEWHERE else [Code.CLAIM_AGE]), cause
+        assert cause in ELSEWHERE or found, cause
     assert set(Cause) >= ELSEWHERE.keys() >= set(map(Cause, FOUND_ELSEWHERE))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -18,13 +17,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
-from sa_jobqueue.observe.health.findings import _FINDINGS, MEASURED
+from sa_jobqueue.observe.health import Code, Severity, health
 from sa_jobqueue.observe.health.measuring import Parts
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
-from tests.health.problems import PROBLEMS, UnhealthyQueue
 
 SHORT = timedelta(seconds=2)
 
@@ -122,26 +119,3 @@ def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engin
     assert "<dt>Completed per second</dt><dd>not measured" in page
     assert '<td colspan="6">Not measured.</td>' in page
     assert "No attempt failed lately" not in page
-
-
-@pytest.mark.parametrize("problem", [problem for problem, _ in PROBLEMS], ids=lambda given: given.__name__)
-def test_each_finding_reads_only_the_measurements_it_declares(
-    problem: Callable[[UnhealthyQueue], None], engine: Engine, jobs: Jobs
-) -> None:
-    jobs.add_worker(WORKER)
-    problem(UnhealthyQueue(engine, jobs))
-    report = health(engine)
-
-    class Recorded:
-        def __init__(self) -> None:
-            self.read: set[str] = set()
-
-        def __getattr__(self, name: str) -> Any:
-            self.read.add({"due": "queues", "claim_age": "queues"}.get(name, name))
-            return getattr(report, name)
-
-    for find, needs in _FINDINGS:
-        of: Any = Recorded()
-        list(find(of, Thresholds(bloat_bytes=100_000)))
-        assert of.read - {"server"} <= needs, find
-    assert set(MEASURED) <= {field.name for field in fields(Health)}
