@@ -17,7 +17,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.worker.claim.arrivals import CATCH_UP_EVERY
-from sa_jobqueue.worker.claim.cursors import START, Allocation, Arrival, Cursors, Lane, Plan, Segment, Snapshot
+from sa_jobqueue.worker.claim.cursors import START, Arrival, Cursors, Lane, Plan, Segment, Snapshot
 
 CLAIMS: Final = 200
 _WARM: Final = 10
@@ -64,7 +64,7 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
         lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(seen)]  # by falling priority
         for lane in lanes:
             cursors.lower(lane, START)
-        plan = Plan([Allocation(list(types), 1, [Segment(lanes, 1)])], {}, 1)
+        plan = Plan([Segment(lanes, 1, types)], {}, 1)
         cursors.watermark = Snapshot(seen[0].xmax, seen[0].xip)
         for _ in range(_WARM):  # the first one scans its lane from the start, as a worker's first one does
             claim()

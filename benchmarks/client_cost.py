@@ -18,7 +18,7 @@ from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.db.compiled import Compiled
 from sa_jobqueue.statements import claims
 from sa_jobqueue.testing.servers import PostgresServer
-from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment
 
 _WARM: Final = 20
 _STARTS: Final = 3
@@ -58,7 +58,7 @@ def _ways(connection: AsyncConnection) -> dict[str, _Claim]:
     lanes = [Lane("default", "", priority) for priority in range(9, -10, -1)]
     for lane in lanes:
         cursors.lower(lane, START)
-    plan = Plan([Allocation([rows.JOB_TYPE], 100, [Segment(lanes, 100)])], {}, 100)
+    plan = Plan([Segment(lanes, 100, [rows.JOB_TYPE])], {}, 100)
     given: dict[str, Any] = {"worker_id": "bench:1", "grace": timedelta(seconds=10), **cursors.parameters(plan)}
 
     async def through_sqlalchemy() -> Any:

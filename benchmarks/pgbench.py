@@ -75,9 +75,8 @@ def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch
         "priorities": "{0}",
         "cursor_at": '{"0001-01-01 00:00:00+00"}',
         "cursor_id": f"{{{_LOWEST}}}",
-        **dict.fromkeys(("segment_first", "segment_last", "partition_first", "partition_last"), "{1}"),
-        **dict.fromkeys(("partition_first_type", "partition_last_type"), "{1}"),
-        **dict.fromkeys(("segment_quota", "partition_quota"), f"{{{batch}}}"),
+        **dict.fromkeys(("segment_first", "segment_last", "segment_first_type", "segment_last_type"), "{1}"),
+        "segment_quota": f"{{{batch}}}",
         **dict.fromkeys(("late_ids", "late_xids", "apart"), "{}"),
         "n": "0",  # for scripts that count
     }

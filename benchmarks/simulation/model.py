@@ -68,14 +68,12 @@ class _Lanes:
     def take(self, plan: Plan) -> list[_Taken]:
         """Take the jobs that a claim of this plan finds."""
         taken: list[_Taken] = []
-        for allocation in plan.allocations:
-            of_allocation = len(taken) + allocation.quota
-            for segment in allocation.segments:
-                of_segment = min(len(taken) + segment.quota, of_allocation, plan.limit)
-                for lane in segment.lanes:
-                    waiting = self.jobs.get(QueueKey(lane.queue, lane.fairness_key).text, {}).get(lane.priority, deque())
-                    while waiting and len(taken) < of_segment:
-                        taken.append(_Taken(lane, waiting.popleft(), next(_IDS)))
+        for segment in plan.segments:
+            of_segment = min(len(taken) + segment.quota, plan.limit)
+            for lane in segment.lanes:
+                waiting = self.jobs.get(QueueKey(lane.queue, lane.fairness_key).text, {}).get(lane.priority, deque())
+                while waiting and len(taken) < of_segment:
+                    taken.append(_Taken(lane, waiting.popleft(), next(_IDS)))
         return taken
 
 

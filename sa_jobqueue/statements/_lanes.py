@@ -120,47 +120,30 @@ def ahead(job: sa.Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> s
 
 
 def scan(model: JobClass, *, locks: bool) -> sa.Select[Any]:
-    """Select the ids of eligible jobs of a plan: partition after partition, each segment by segment, each lane by lane.
+    """Select the ids of eligible jobs of a plan: segment by segment, each lane by lane.
 
     Parameters: of the lanes `queues`, `fairness_keys`, `priorities`, `cursor_at`, `cursor_id`; of the segments where their
-    lanes begin and end, from 1, `segment_first`, `segment_last`, and `segment_quota`; of the partitions where their
-    segments begin and end, `partition_first`, `partition_last`, `partition_quota`, and where their types do in `types`,
-    `partition_first_type`, `partition_last_type`; `apart`, ids to leave out; `limit`.
+    lanes begin and end, from 1, `segment_first`, `segment_last`, where their job types do in `types`, `segment_first_type`,
+    `segment_last_type`, and `segment_quota`; `apart`, ids to leave out.
     With `locks` each row is locked as it is found, and rows that others hold are skipped; no more are locked than returned.
     """
     job = table(model)
-    numbers = ("quota", "first", "last", "first_type", "last_type")
+    numbers = ("first", "last", "quota", "first_type", "last_type")
     row = (
-        sa.func.unnest(*(array(f"partition_{name}", sa.Integer()) for name in numbers))
+        sa.func.unnest(*(array(f"segment_{name}", sa.Integer()) for name in numbers))
         .table_valued(*(sa.column(name, sa.Integer) for name in numbers))
         .render_derived("row")
     )
     types = sa.type_coerce(_slice(array("types", sa.Text()), (row.c.first_type, row.c.last_type)), ARRAY(sa.Text))
-    # The OFFSET has a partition's types sliced once, not for every row that is compared with them.
-    partition = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("partition")
+    # The OFFSET has a segment's types sliced once, not for every row that is compared with them.
+    segment = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("segment")
     # By name: SQLAlchemy does not correlate what lies within a lateral of a lateral.
-    of = {one.name: sa.literal_column(f"partition.{one.name}", one.type) for one in partition.c}
-    segment = (
-        sa.func.unnest(
-            *(
-                _slice(array(f"segment_{name}", sa.Integer()), (of["first"], of["last"]))
-                for name in ("first", "last", "quota")
-            )
-        )
-        .table_valued(sa.column("first", sa.Integer), sa.column("last", sa.Integer), sa.column("quota", sa.Integer))
-        .render_derived("segment")
-    )
-    lane = lanes(model, (segment.c.first, segment.c.last))
+    of = {one.name: sa.literal_column(f"segment.{one.name}", one.type) for one in segment.c}
+    lane = lanes(model, (of["first"], of["last"]))
     found = ahead(job, lane, of["types"]).where(job.c.id != sa.all_(id_array(model, "apart")))
     probe = locked(found.limit(of["quota"]), locks).lateral("probe")
-    in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(segment.c.quota).lateral("in_segment")
-    in_partition = (
-        sa.select(in_segment.c.id)
-        .select_from(segment.join(in_segment, sa.true()))
-        .limit(of["quota"])
-        .lateral("in_partition")
-    )
-    return sa.select(in_partition.c.id).select_from(partition.join(in_partition, sa.true()))
+    in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(of["quota"]).lateral("in_segment")
+    return sa.select(in_segment.c.id).select_from(segment.join(in_segment, sa.true()))
 
 
 def late(model: JobClass, *, locks: bool) -> sa.Select[Any]:

@@ -9,7 +9,6 @@ from sa_jobqueue.worker.claim.cursors import (
     FLOOD,
     RECENT,
     START,
-    Allocation,
     Arrival,
     Cursors,
     Lane,
@@ -36,6 +35,9 @@ class Ran(NamedTuple):
     scheduled_at: datetime
 
 
+TYPES = ["test"]
+
+
 def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
@@ -49,7 +51,7 @@ def arrival(lane: Lane, seconds_ago: float, job_id: int, xid: str = "7") -> Arri
 
 
 def plan_of(*lanes: Lane, limit: int = 2, late: dict[Any, str] | None = None) -> Plan:
-    return Plan([Allocation(["test"], limit, [Segment(lanes, limit)])], late or {}, limit)
+    return Plan([Segment(lanes, limit, TYPES)], late or {}, limit)
 
 
 def known(*lanes: Lane) -> Cursors:
@@ -108,24 +110,18 @@ def test_cursors_do_not_depend_on_the_order_of_claimed_rows() -> None:
     assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(1), 9)}
 
 
-def test_each_segment_and_each_partition_is_cut_off_at_its_own_quota() -> None:
+def test_each_segment_is_cut_off_at_its_own_quota() -> None:
     cursors = known(HIGH, LOW, OTHER)
-    allocations = [
-        Allocation(["test"], 3, [Segment([HIGH], 1), Segment([LOW], 5)]),
-        Allocation(["test"], 5, [Segment([OTHER], 5)]),
-    ]
+    segments = [Segment([HIGH], 1, TYPES), Segment([LOW], 2, TYPES), Segment([OTHER], 5, TYPES)]
     jobs = [job(HIGH, 9, 1), job(LOW, 8, 2), job(LOW, 7, 3), job(OTHER, 6, 4)]
-    assert cursors.claimed(Plan(allocations, {}, 9), jobs, NOW)[0] == [OTHER]
+    assert cursors.claimed(Plan(segments, {}, 9), jobs, NOW)[0] == [OTHER]
     assert cursors.of_lane == {HIGH: (ago(9), 1), LOW: (ago(7), 3), OTHER: (END, 0)}
 
 
 def test_lanes_after_the_limit_was_reached_keep_their_cursors() -> None:
     cursors = known(HIGH, LOW, OTHER)
-    allocations = [
-        Allocation(["test"], 2, [Segment([HIGH], 2), Segment([LOW], 2)]),
-        Allocation(["test"], 2, [Segment([OTHER], 2)]),
-    ]
-    assert cursors.claimed(Plan(allocations, {}, 2), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
+    segments = [Segment([lane], 2, TYPES) for lane in (HIGH, LOW, OTHER)]
+    assert cursors.claimed(Plan(segments, {}, 2), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
     assert cursors.of_lane == {HIGH: (ago(8), 2), LOW: (START, 0), OTHER: (START, 0)}
 
 
@@ -203,11 +199,8 @@ def test_a_job_type_with_its_own_capacity_has_its_own_lane() -> None:
 def test_a_plan_as_parameters() -> None:
     cursors = read()
     cursors.lower(OTHER, ago(3))
-    allocations = [
-        Allocation(["test", "more"], 4, [Segment([HIGH], 1), Segment([LOW], 3)]),
-        Allocation(["test"], 2, [Segment([OTHER], 2)]),
-    ]
-    assert cursors.parameters(Plan(allocations, {1: "7", 2: "8"}, 9), excluded=[2, 5]) == {
+    segments = [Segment([HIGH], 1, ["test", "more"]), Segment([LOW], 3, ["test", "more"]), Segment([OTHER], 2, TYPES)]
+    assert cursors.parameters(Plan(segments, {1: "7", 2: "8"}, 9), excluded=[2, 5]) == {
         "queues": ["q", "q", "r"],
         "fairness_keys": ["", "", ""],
         "priorities": [5, 0, 0],
@@ -217,11 +210,8 @@ def test_a_plan_as_parameters() -> None:
         "segment_first": [1, 2, 3],
         "segment_last": [1, 2, 3],
         "segment_quota": [1, 3, 2],
-        "partition_quota": [4, 2],
-        "partition_first": [1, 3],
-        "partition_last": [2, 3],
-        "partition_first_type": [1, 3],
-        "partition_last_type": [2, 3],
+        "segment_first_type": [1, 1, 3],
+        "segment_last_type": [2, 2, 3],
         "late_ids": [1],
         "late_xids": ["7"],
         "apart": [1, 2, 5],

@@ -105,17 +105,15 @@ class World:
 
     def _scan(self, plan: Plan) -> list[Waiting]:
         claimed: list[Waiting] = []
-        for allocation in plan.allocations:
-            left = min(allocation.quota, plan.limit - len(claimed))
-            for segment in allocation.segments:
-                quota = min(segment.quota, left)
-                for lane in segment.lanes:
-                    jobs, cursor = self.jobs.get(lane, []), self.cursors.of_lane[lane]
-                    ahead = [job for job in jobs if job[:2] > cursor]
-                    for job in sorted(ahead)[: max(quota, 0)]:
-                        self.jobs[lane].remove(job)
-                        claimed.append(job)
-                        quota, left = quota - 1, left - 1
+        for segment in plan.segments:
+            quota = min(segment.quota, plan.limit - len(claimed))
+            for lane in segment.lanes:
+                jobs, cursor = self.jobs.get(lane, []), self.cursors.of_lane[lane]
+                ahead = [job for job in jobs if job[:2] > cursor]
+                for job in sorted(ahead)[: max(quota, 0)]:
+                    self.jobs[lane].remove(job)
+                    claimed.append(job)
+                    quota -= 1
         return claimed
 
 
@@ -124,7 +122,7 @@ def keys(jobs: Sequence[Waiting]) -> Counter[str]:
 
 
 def lanes_of(plan: Plan) -> list[Lane]:
-    return [lane for allocation in plan.allocations for segment in allocation.segments for lane in segment.lanes]
+    return [lane for segment in plan.segments for lane in segment.lanes]
 
 
 # Keys and queues.
@@ -164,7 +162,7 @@ def test_queues_with_limits_share_the_slots_of_a_type() -> None:
     world = World({"a": 9, "b": 9}, slots={"u": 4})
     for queue in "ab":
         world.add(100, queue, type_name="u")
-    assert sum(allocation.quota for allocation in world.plan(16).allocations) == 4
+    assert sum(segment.quota for segment in world.plan(16).segments) == 4
     assert Counter(job.type_name for job in world.claim(16)) == {"u": 4}
 
 
@@ -175,9 +173,7 @@ def test_late_arrivals_take_half_of_the_quota_of_each_queue() -> None:
         world.cursors.late[lane] = {f"{queue}{number}": "7" for number in range(9)}
     plan = world.plan(16)
     assert sorted(plan.late) == [f"{queue}{number}" for queue in "ab" for number in range(4)]
-    (allocation,) = plan.allocations
-    assert [segment.quota for segment in allocation.segments] == [4, allocation.quota]
-    assert allocation.quota == 8
+    assert [segment.quota for segment in plan.segments] == [4, 8]
 
 
 NAMES = [str(number) for number in range(6)] + [""]
@@ -245,8 +241,7 @@ def test_without_fair_shares_priorities_apply_across_all_queues() -> None:
     world = World({"a": None, "b": None}, fair=False)
     for queue, priority in (("a", 0), ("b", 9), ("a", 5)):
         world.add(3, queue, priority=priority)
-    (allocation,) = world.plan(20).allocations
-    (segment,) = allocation.segments
+    (segment,) = world.plan(20).segments
     assert [lane.priority for lane in segment.lanes] == [9, 5, 0]
     assert [job.priority for job in world.claim(5)] == [9] * 3 + [5] * 2
 
@@ -301,9 +296,7 @@ def test_late_arrivals_are_claimed_first_with_at_most_half_of_a_fairness_keys_qu
     world.cursors.late = {lane: {-number: "7" for number in range(1, 4)}, high: {-number: "8" for number in range(4, 99)}}
     plan = world.plan(10)
     assert plan.late == {-number: "8" for number in range(4, 9)}
-    assert [(allocation.quota, [segment.quota for segment in allocation.segments]) for allocation in plan.allocations] == [
-        (5, [5])
-    ]
+    assert [segment.quota for segment in plan.segments] == [5]
     assert plan.limit == 10
 
 
@@ -313,7 +306,7 @@ def test_a_single_free_slot_may_go_to_a_late_arrival() -> None:
     world.cursors.late = {lane: {-1: "7"}}
     plan = world.plan(1)
     assert plan.late == {-1: "7"}
-    assert [allocation.quota for allocation in plan.allocations] == [0]
+    assert [(segment.quota, list(segment.types)) for segment in plan.segments] == [(0, ["test"])]
 
 
 def test_late_arrivals_of_lanes_without_capacity_are_not_claimed() -> None:
@@ -364,9 +357,7 @@ def test_under_limits_per_fairness_key_only_requested_keys_are_planned() -> None
     names = world.planner.names(shares)
     assert names == [QueueKey("mail", key) for key in ("1", "2", "3")]
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
-    planned = {
-        segment.lanes[0].fairness_key: segment.quota for allocation in plan.allocations for segment in allocation.segments
-    }
+    planned = {segment.lanes[0].fairness_key: segment.quota for segment in plan.segments}
     assert planned == {"1": 2, "": 18}
 
 

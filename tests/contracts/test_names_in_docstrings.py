@@ -20,7 +20,7 @@ from tests.contracts.packages import ROOT, SOURCE
 OTHERS = """
 alembic autocommit_block binds merge_contextvars pytest_plugins python3 redaction regex string to_pandas
 date_trunc ignore_startup_parameters pg_ timestamptz ComputeXidHorizons JAN LW MON PGCLIENTENCODING PGDATESTYLE
-of_task_ids of_write_id partition_quota segment_quota
+of_task_ids of_write_id segment_first_type segment_last_type segment_quota
 Host act_form exe gpj idleTimeoutSeconds jobqueue_producer jpg mail_job rand_a rule_files safe with_lock_retries
 """
 """Names of other libraries; of PostgreSQL and cron; of parameters that are put together; of templates, HTTP and examples."""

@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 from sa_jobqueue import Job
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements.claims import CANDIDATE
-from sa_jobqueue.worker.claim.cursors import Allocation, Lane, Plan
+from sa_jobqueue.worker.claim.cursors import Lane, Plan, Segment
 from sa_jobqueue.worker.claim.selectors import Selection
 from tests.fixtures.claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run
 
@@ -77,7 +77,7 @@ class Choosing(Queue):
         assert len(self.selection.held) <= WINDOW
         chosen = run(self.selection.choose(limit, self.monotonic))
         late = {one.id: self.selection.held[one.id][1] for one in chosen}
-        by_id = Plan([Allocation([SHARED, OWN], 0, [])], late, limit)
+        by_id = Plan([Segment([], 0, [SHARED, OWN])], late, limit)
         jobs = self._claimed(self.cursors.parameters(by_id, self.excluded))
         self.selection.started(cast("Any", jobs))
         return len(jobs)

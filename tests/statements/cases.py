@@ -52,11 +52,10 @@ def lanes(at: datetime = START, *, queues: Sequence[str] = ("default", "other"))
 def claim_parameters(
     at: datetime = START, *, limit: int = BATCH, types: Sequence[str] = ("test", "mail"), **more: Any
 ) -> dict[str, Any]:
-    """Give a claim's parameters: one partition of one segment."""
+    """Give a claim's parameters: one segment."""
     given = lanes(at)
-    given |= {"types": list(types), "partition_first_type": [1], "partition_last_type": [len(types)]}
+    given |= {"types": list(types), "segment_first_type": [1], "segment_last_type": [len(types)]}
     given |= {"segment_first": [1], "segment_last": [len(given["queues"])], "segment_quota": [limit]}
-    given |= {"partition_first": [1], "partition_last": [1], "partition_quota": [limit]}
     given |= {"late_ids": [], "late_xids": [], "apart": [], "limit": limit}
     return given | {"worker_id": WORKER, "grace": timedelta(seconds=15)} | more
 

@@ -8,7 +8,7 @@ from typing import Any
 from sa_jobqueue import Job
 from sa_jobqueue.statements import arrivals, claims, expiry, limits
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, Case, World
 
@@ -21,14 +21,11 @@ def many(world: World) -> dict[str, Any]:
         lanes = [Lane(queue, key, priority, type_name) for priority in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)]
         for lane in lanes:
             cursors.lower(lane, START)
-        return Segment(lanes, quota)
+        return Segment(lanes, quota, [type_name or "test"])
 
     shared = [segment(queue, key, "", BATCH // 4) for queue in ("default", "other") for key in ("", "1")]
-    allocations = [
-        Allocation(["mail"], BATCH // 4, [segment("default", "", "mail", BATCH)]),
-        Allocation(["test"], BATCH, shared),
-    ]
-    plan = Plan(allocations, dict.fromkeys(world.pending[: BATCH // 4], "3"), BATCH)
+    segments = [segment("default", "", "mail", BATCH // 4), *shared]
+    plan = Plan(segments, dict.fromkeys(world.pending[: BATCH // 4], "3"), BATCH)
     return cursors.parameters(plan, world.pending[-1:]) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
 
 

@@ -14,7 +14,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
-from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, catch_up_parameters, claim_parameters, late_parameters
@@ -132,22 +132,22 @@ def test_each_lane_has_its_own_cursor(jobs: Jobs, run: Run) -> None:
     assert claimed_ids(run(CLAIM, given)) == [high]
 
 
-def test_segments_and_partitions_never_exceed_their_quotas(jobs: Jobs, run: Run) -> None:
+def test_segments_never_exceed_their_quotas_and_start_their_own_types(jobs: Jobs, run: Run) -> None:
     cursors = Cursors(["mail"], NOBODY)
 
-    def segment(queue: str, type_name: str, quota: int) -> Segment:
+    def segment(queue: str, type_name: str, quota: int, of_type: str) -> Segment:
         lanes = [Lane(queue, "", priority, type_name) for priority in (5, 0)]
         for lane in lanes:
             cursors.lower(lane, START)
-        return Segment(lanes, quota)
+        return Segment(lanes, quota, [of_type])
 
     for queue in ("default", "other"):
         for type_name in ("test", "mail"):
             for priority in (0, 5):
                 jobs.add_many(5, queue=queue, type_name=type_name, priority=priority)
-    mail = Allocation(["mail"], 3, [segment("default", "mail", 2), segment("other", "mail", 2)])
-    test = Allocation(["test"], 9, [segment("default", "", 6), segment("other", "", 9)])
-    given = cursors.parameters(Plan([mail, test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
+    mail = [segment("default", "mail", 2, "mail"), segment("other", "mail", 1, "mail")]
+    test = [segment("default", "", 6, "test"), segment("other", "", 9, "test")]
+    given = cursors.parameters(Plan([*mail, *test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
     rows = run(CLAIM, given)
     assert Counter((row.type_name, row.queue, row.priority) for row in rows) == {
         ("mail", "default", 5): 2,

@@ -19,7 +19,7 @@ from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.selectors import Candidate
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.claim.partitions import Partition
@@ -56,7 +56,7 @@ class Claims:
     async def remaining(self, connection: AsyncConnection, lanes: Iterable[Lane], types: Sequence[str]) -> bool:
         """Return whether a claim from the start of these lanes would start a job, or a chain's end was not passed on."""
         of_lanes = dict.fromkeys(lane._replace(type_name="") for lane in lanes)
-        given = self._from_start(Plan([Allocation(types, 1, [Segment(list(of_lanes), 1)])], {}, 1))
+        given = self._from_start(Plan([Segment(list(of_lanes), 1, types)], {}, 1))
         ((is_due, has_chains_to_unblock),) = await self._remaining.execute(connection, given)
         return bool(is_due or has_chains_to_unblock)
 
@@ -68,17 +68,15 @@ class Claims:
         To find them they are started, in parts, in transactions that are rolled back. Those excluded already are left out.
         Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
         """
-        allocations = [
-            Allocation(one.types, MOST_TRIED, [Segment([lane], limit + len(self.excluded)) for lane in of])
-            for one, of in lanes.items()
-        ]
-        given = self._from_start(Plan(allocations, {}, MOST_TRIED), self.excluded)
+        most = limit + len(self.excluded)
+        segments = [Segment([lane], most, one.types) for one, of in lanes.items() for lane in of]
+        given = self._from_start(Plan(segments, {}, MOST_TRIED), self.excluded)
         rows = await compiled(claims.candidates, self._model, inputs=False).execute(connection, given)
         xids = {row[2]: row[1] for row in rows if row[2] is not None}
         types = sorted({name for one in lanes for name in one.types})
 
         async def try_to_start(ids: Sequence[Any]) -> None:
-            by_id = Plan([Allocation(types, 0, [])], {job_id: xids[job_id] for job_id in ids}, len(ids))
+            by_id = Plan([Segment([], 0, types)], {job_id: xids[job_id] for job_id in ids}, len(ids))
             with suppress(_UndoneError):
                 async with transaction(connection):
                     try:
@@ -94,10 +92,9 @@ class Claims:
 
     def _from_start(self, plan: Plan, excluded: Collection[Any] = ()) -> dict[str, Any]:
         cursors = Cursors((), lowest_id(self._model.__jobqueue__))
-        for allocation in plan.allocations:
-            for segment in allocation.segments:
-                for lane in segment.lanes:
-                    cursors.lower(lane, START)
+        for segment in plan.segments:
+            for lane in segment.lanes:
+                cursors.lower(lane, START)
         return cursors.parameters(plan, excluded)
 
 
@@ -176,7 +173,7 @@ class Claim:
                 if one.queue_key in capacities:
                     capacities[one.queue_key] -= 1
                 late[one.id] = self._selection.held[one.id][1]
-        return Plan([Allocation(self._partition.types, 0, [])], late, limit)
+        return Plan([Segment([], 0, self._partition.types)], late, limit)
 
     async def _take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
         return await self._claims.take(connection, self._lanes.cursors.parameters(plan, self._claims.excluded))

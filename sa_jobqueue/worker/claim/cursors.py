@@ -44,24 +44,17 @@ class Lane(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Lanes that share a quota, in the order in which to scan them."""
+    """Lanes that share a quota, in the order in which to scan them, and the job types that may start."""
 
     lanes: Sequence[Lane]
     quota: int
-
-
-class Allocation(NamedTuple):
-    """What one partition may start with a claim."""
-
     types: Sequence[str]
-    quota: int
-    segments: Sequence[Segment]
 
 
 class Plan(NamedTuple):
     """What one claim scans, in this order, and the late arrivals that it takes first: by id, the transaction of each."""
 
-    allocations: Sequence[Allocation]
+    segments: Sequence[Segment]
     late: Mapping[Any, str]
     limit: int
 
@@ -173,20 +166,17 @@ class Cursors:
         started.update(late)
         recent = (now - RECENT, self._lowest_id)
         ended: list[Lane] = []
-        left_of_all = plan.limit - sum(late.values())
-        for allocation in plan.allocations:
-            left = min(left_of_all, allocation.quota)
-            for lanes, quota in allocation.segments:
-                if left <= 0:
-                    break  # not scanned
-                gave, read = self._read(lanes, of_lane, min(left, quota))
-                for lane in lanes[:read]:
-                    self._advance(lane, of_lane.get(lane, ()), recent)
-                    ended.append(lane)
-                if read < len(lanes):
-                    self._advance(lanes[read], of_lane[lanes[read]])
-                left -= gave
-                left_of_all -= gave
+        left = plan.limit - sum(late.values())
+        for lanes, quota, _ in plan.segments:
+            if min(left, quota) <= 0:
+                continue  # not scanned
+            gave, read = self._read(lanes, of_lane, min(left, quota))
+            for lane in lanes[:read]:
+                self._advance(lane, of_lane.get(lane, ()), recent)
+                ended.append(lane)
+            if read < len(lanes):
+                self._advance(lanes[read], of_lane[lanes[read]])
+            left -= gave
         return ended, started
 
     def _advance(self, lane: Lane, jobs: Iterable[Any], *others: Key) -> None:
@@ -212,18 +202,17 @@ class Cursors:
         """Return a plan as parameters of `statements.claims.claim`, without the `excluded` ids."""
         lanes: list[Lane] = []
         types: list[str] = []
-        segments: list[tuple[int, int, int]] = []
-        partitions: list[tuple[int, int, int, int, int]] = []
-        for allocation in plan.allocations:
-            first, first_type = len(segments) + 1, len(types) + 1
-            types += allocation.types
-            for of_segment, quota in allocation.segments:
-                segments.append((len(lanes) + 1, len(lanes) + len(of_segment), quota))
-                lanes += of_segment
-            partitions.append((allocation.quota, first, len(segments), first_type, len(types)))
+        places: dict[tuple[str, ...], tuple[int, int]] = {}
+        segments: list[tuple[int, int, int, int, int]] = []
+        for of_segment, quota, names in plan.segments:
+            if (key := tuple(names)) not in places:
+                places[key] = len(types) + 1, len(types) + len(key)
+                types += key
+            segments.append((len(lanes) + 1, len(lanes) + len(of_segment), quota, *places[key]))
+            lanes += of_segment
         cursors = [self.of_lane[lane] for lane in lanes]
         late = [job_id for job_id in plan.late if job_id not in excluded] if excluded else list(plan.late)
-        given: dict[str, Any] = {
+        return {
             "queues": [lane.queue for lane in lanes],
             "fairness_keys": [lane.fairness_key for lane in lanes],
             "priorities": [lane.priority for lane in lanes],
@@ -234,13 +223,9 @@ class Cursors:
             "late_xids": [plan.late[job_id] for job_id in late],
             "apart": [*late, *excluded],
             "limit": plan.limit,
+            "segment_first": [one[0] for one in segments],
+            "segment_last": [one[1] for one in segments],
+            "segment_quota": [one[2] for one in segments],
+            "segment_first_type": [one[3] for one in segments],
+            "segment_last_type": [one[4] for one in segments],
         }
-        for name, values in zip(("first", "last", "quota"), _columns(segments, 3), strict=True):
-            given[f"segment_{name}"] = values
-        for name, values in zip(("quota", "first", "last", "first_type", "last_type"), _columns(partitions, 5), strict=True):
-            given[f"partition_{name}"] = values
-        return given
-
-
-def _columns(rows: Sequence[tuple[int, ...]], width: int) -> list[list[int]]:
-    return [[row[place] for row in rows] for place in range(width)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
 
@@ -130,29 +130,35 @@ class Planner:
         `capacities`: how many jobs fairness keys with separate limits may start, of those that `names` returned.
         """
         late: dict[Any, str] = {}
-        allocations: list[Allocation] = []
+        segments: list[Segment] = []
         left_of_type: dict[str, int] = {}
+        limit = min(limit, sum(quota for of in shares.values() for quota in of.values()))
         for partition, of_partition in shares.items():
             # A selector is offered more than may start.
-            capacity, before = limit if partition.selection is not None else partition.capacity(limit), len(late)
+            capacity = limit if partition.selection is not None else partition.capacity(limit)
             if partition.own_type is not None:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
                 left = left_of_type.get(partition.own_type, capacity)
                 capacity = max(min(capacity, left), 0)
                 left_of_type[partition.own_type] = left - sum(of_partition.values())
-            segments: list[Segment] = []
+            before, of = len(late), list[Segment]()
             for queue, quota in of_partition.items():
-                segments += self._segments(queue, min(quota, limit), capacities or {}, late)
-            if not self._fair and not any(lane.fairness_key for segment in segments for lane in segment.lanes):
-                segments = _by_priority(segments, capacity)
-            allocations.append(Allocation(partition.types, max(capacity - (len(late) - before), 0), segments))
-        if allocations and allocations[-1].segments and not capacities:
-            types, capacity, of_last = allocations[-1]
-            last = Segment(of_last[-1].lanes, capacity)  # it may use what the others leave
-            allocations[-1] = Allocation(types, capacity, [*of_last[:-1], last])
-        return Plan(allocations, late, limit)
+                of += self._segments(queue, min(quota, limit), capacities or {}, late, partition.types)
+            lanes = [lane for segment in of for lane in segment.lanes]
+            if not self._fair and not any(lane.fairness_key for lane in lanes):
+                of = [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
+            left = max(capacity - (len(late) - before), 0)
+            for lanes_of, quota, types in of or [Segment([], 0, partition.types)]:
+                segments.append(Segment(lanes_of, min(quota, left), types))
+                if capacity < limit:  # otherwise the limit of the claim is enough
+                    left -= segments[-1].quota
+        if segments and not capacities and capacity == limit:
+            segments[-1] = segments[-1]._replace(quota=left)  # it may use what the others leave
+        return Plan(segments, late, limit)
 
-    def _segments(self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str]) -> list[Segment]:
+    def _segments(
+        self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str], types: Sequence[str]
+    ) -> list[Segment]:
         of = self._of[queue]
         sharers = of.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
@@ -170,9 +176,9 @@ class Planner:
                 most -= self._take_late(lanes, (most + 1) // 2, late)
             if aged is not None and aged[0] in sharer.lanes and lanes[0] != aged[0]:
                 lanes.remove(aged[0])
-                segments.insert(0, Segment([aged[0]], min(aged[1], most)))
+                segments.insert(0, Segment([aged[0]], min(aged[1], most), types))
                 most -= min(aged[1], most)
-            segments.append(Segment(lanes, most))
+            segments.append(Segment(lanes, most, types))
         return [segment for segment in segments if segment.quota > 0]
 
     def _take_late(self, lanes: Iterable[Lane], most: int, late: dict[Any, str]) -> int:
@@ -219,9 +225,3 @@ class Planner:
 
 def _by_falling_priority(lane: Lane) -> int:
     return -lane.priority
-
-
-def _by_priority(segments: Sequence[Segment], quota: int) -> list[Segment]:
-    """Return the lanes of all segments as one, by falling priority."""
-    lanes = [lane for segment in segments for lane in segment.lanes]
-    return [Segment(sorted(lanes, key=_by_falling_priority), quota)] if lanes else []

@@ -27,48 +27,45 @@ WITH picked AS (SELECT taken.id AS id
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))) AS taken ON true
   UNION ALL
-  SELECT in_partition.id AS id
-  FROM (SELECT row.quota AS quota, row.first AS first, row.last AS last, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
-    FROM unnest(%(partition_quota)s::INTEGER[], %(partition_first)s::INTEGER[], %(partition_last)s::INTEGER[], %(partition_first_type)s::INTEGER[], %(partition_last_type)s::INTEGER[]) AS row(quota, first, last, first_type, last_type)
-    LIMIT ALL OFFSET 0) AS partition
-  JOIN LATERAL (SELECT in_segment.id AS id
-    FROM unnest((%(segment_first)s::INTEGER[])[partition.first:partition.last], (%(segment_last)s::INTEGER[])[partition.first:partition.last], (%(segment_quota)s::INTEGER[])[partition.first:partition.last]) AS segment(first, last, quota)
-    JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[segment.first:segment.last], (%(fairness_keys)s::TEXT[])[segment.first:segment.last], (%(priorities)s::SMALLINT[])[segment.first:segment.last], (%(cursor_at)s::TIMESTAMP WITH TIME ZONE[])[segment.first:segment.last], (%(cursor_id)s::UUID[])[segment.first:segment.last]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
-      JOIN LATERAL (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.priority >= '-9'
-        AND job.queue = lane.queue
-        AND job.fairness_key = lane.fairness_key
-        AND job.priority = lane.priority
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (partition.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
-        AND job.id != ALL (%(apart)s::UUID[])
-        ORDER BY job.scheduled_at, job.id
-        LIMIT partition.quota) AS probe ON true
-      LIMIT segment.quota) AS in_segment ON true
-    LIMIT partition.quota) AS in_partition ON true
+  SELECT in_segment.id AS id
+  FROM (SELECT row.first AS first, row.last AS last, row.quota AS quota, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
+    FROM unnest(%(segment_first)s::INTEGER[], %(segment_last)s::INTEGER[], %(segment_quota)s::INTEGER[], %(segment_first_type)s::INTEGER[], %(segment_last_type)s::INTEGER[]) AS row(first, last, quota, first_type, last_type)
+    LIMIT ALL OFFSET 0) AS segment
+  JOIN LATERAL (SELECT probe.id AS id
+    FROM unnest((%(queues)s::TEXT[])[segment.first:segment.last], (%(fairness_keys)s::TEXT[])[segment.first:segment.last], (%(priorities)s::SMALLINT[])[segment.first:segment.last], (%(cursor_at)s::TIMESTAMP WITH TIME ZONE[])[segment.first:segment.last], (%(cursor_id)s::UUID[])[segment.first:segment.last]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
+    JOIN LATERAL (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.priority >= '-9'
+      AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
+      AND job.priority = lane.priority
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (segment.types)
+      AND job.attempt < 2147483647
+      AND (job.expires_at IS NULL OR job.expires_at > now())
+      AND (job.ordering_key IS NULL OR (SELECT other.id
+          FROM job AS other
+          WHERE other.ordering_key = job.ordering_key
+          AND other.ordering_key IS NOT NULL
+          AND other.leased_by IS NOT NULL
+          LIMIT 1) IS NULL
+        AND job.id = (SELECT first.id
+          FROM job AS first
+          WHERE first.ordering_key = job.ordering_key
+          AND first.ordering_key IS NOT NULL
+          AND first.status IN ('blocked', 'pending')
+          AND NOT (coalesce(first.skip_while_retrying, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
+          ORDER BY first.ordering_key, first.created_at, first.id
+          LIMIT 1))
+      AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
+      AND job.id != ALL (%(apart)s::UUID[])
+      ORDER BY job.scheduled_at, job.id
+      LIMIT segment.quota) AS probe ON true
+    LIMIT segment.quota) AS in_segment ON true
   LIMIT %(limit)s::INTEGER)
 SELECT now() AS now, read.changed_xid, read.id, read.type_name, read.queue, read.fairness_key, read.priority, read.chain_id, read.chain_index, read.created_at, read.scheduled_at, read.attempt, read.deduplication_key, read.ordering_key, read.input
 FROM (SELECT 1 AS one) AS here
