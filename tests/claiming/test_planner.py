@@ -138,16 +138,6 @@ def test_slots_are_shared_by_weight_among_queues_then_among_fairness_keys() -> N
     assert keys([job for job in started if job.queue == "mail"]) == {"1": 20, "2": 60}
 
 
-def test_fairness_keys_of_a_queue_with_held_candidates_are_weighted() -> None:
-    world = World({"mail": None, "report": None}, weights={QueueKey("mail", "2"): 3})
-    world.planner.retain(("mail", ""), True)
-    for key in ("1", "2"):
-        world.add(100, key=key)
-    assert keys(world.claim(16)) == {"1": 4, "2": 12}
-    world.planner.retain(("mail", ""), False)
-    assert keys(world.claim(16)) == {"1": 4, "2": 12}
-
-
 def test_excluded_partitions_get_no_slots() -> None:
     world = World({"a": 9, "b": 9})
     for queue in "ab":
@@ -359,15 +349,3 @@ def test_under_limits_per_fairness_key_only_requested_keys_are_planned() -> None
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
     planned = {segment.lanes[0].fairness_key: segment.quota for segment in plan.segments}
     assert planned == {"1": 2, "": 18}
-
-
-def test_a_queue_stays_planned_while_its_selector_holds_candidates() -> None:
-    world = World()
-    world.planner.retain(("mail", ""), is_retained=True)
-    assert world.planner.waiting() == {world.partitions.of(("mail", ""))}
-    world.planner.retain(("mail", ""), is_retained=False)
-    assert not world.planner.waiting()
-    lane = world.add()
-    world.planner.retain(("mail", ""), is_retained=True)
-    world.backlog.read_to_end([lane], 0.0)
-    assert world.planner.waiting()

@@ -15,6 +15,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements.claims import CANDIDATE
 from sa_jobqueue.worker.claim.cursors import Lane, Plan, Segment
+from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.selectors import Selection
 from tests.fixtures.claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run
 
@@ -48,13 +49,10 @@ class Choosing(Queue):
         caller = SimpleNamespace(selector=selector, choose=self._choose)
         self.selection = Selection(cast("Any", caller), Job)
         self.selection._statement = cast("Any", SimpleNamespace(execute=self._candidates))
-        self.arrivals.on_full_scan = self._forget
-
-    def _forget(self) -> None:
-        for one in self.selection.forget():
-            lane = self.cursors.lane_of(cast("Any", one))
-            self.cursors.lower(lane, one.scheduled_at)
-            self.backlog.found(lane, 0.0, 0.0)
+        self.lanes = object.__new__(Lanes)
+        self.lanes.cursors, self.lanes.backlog, self.lanes.arrivals = self.cursors, self.backlog, self.arrivals
+        self.lanes.clock = lambda: self.monotonic
+        self.lanes.planner = cast("Any", SimpleNamespace(charge=lambda shares, started: None))
 
     def _claim(
         self,
@@ -66,20 +64,19 @@ class Choosing(Queue):
         is_split: bool = False,
     ) -> int:
         """Offer, choose, claim, as the claimer does."""
-        capacity = self.selection.capacity
-        plan = self._plan(dict.fromkeys(quotas, capacity), capacity, max(most_late, 1), lanes, is_split)
-        given = self.cursors.parameters(plan, self.excluded)
-        new, at = run(self.selection.read(cast("Any", None), given, self.excluded))
-        ended, _ = self.cursors.claimed(plan, cast("Any", new), at)
-        self.backlog.read_to_end(ended, self.monotonic)
-        due = {row.id for row in self.rows if self._is_eligible(row)}
-        assert self.selection.held.keys() <= due - self.excluded
-        assert len(self.selection.held) <= WINDOW
-        chosen = run(self.selection.choose(limit, self.monotonic))
-        late = {one.id: self.selection.held[one.id][1] for one in chosen}
-        by_id = Plan([Segment([], 0, [SHARED, OWN])], late, limit)
+        by_priority = sorted(self.cursors.late, key=lambda lane: -lane.priority)
+        late = dict([one for lane in by_priority for one in self.cursors.late[lane].items()][:WINDOW])
+        capacity = WINDOW - len(late)
+        plan = self._plan(dict.fromkeys(quotas, capacity), capacity, 0, lanes, is_split)._replace(late=late, limit=WINDOW)
+        found, at = run(self.selection.read(cast("Any", None), self.cursors.parameters(plan, self.excluded)))
+        assert {one.id for one, _ in found} <= {row.id for row in self.rows if self._is_eligible(row)} - self.excluded
+        assert len(found) <= WINDOW
+        self.lanes.offered(plan, found, at)
+        chosen = run(self.selection.choose([one for one, _ in found], limit, self.monotonic))
+        xids = {one.id: xid for one, xid in found}
+        by_id = Plan([Segment([], 0, [SHARED, OWN])], {one.id: xids[one.id] for one in chosen}, limit)
         jobs = self._claimed(self.cursors.parameters(by_id, self.excluded))
-        self.selection.started(cast("Any", jobs))
+        self.lanes.chosen({}, cast("Any", jobs))
         return len(jobs)
 
     def _drain(self, limit: int) -> None:

@@ -72,8 +72,6 @@ class Arrivals:
         self._full_scan_at = 0.0
         self._claimed = True
         self._clocks: tuple[datetime, float] | None = None
-        self.on_full_scan: Callable[[], None] = lambda: None
-        """Called when a full scan begins."""
 
     def claimed(self) -> None:
         """Record that a claim ran: it may have skipped rows that others held."""
@@ -183,7 +181,6 @@ class Arrivals:
         if after == _FIRST_LANE:
             self._full_scan_began, self._full_scan_took = began, 0.0
             self._full_scan_at, self._claimed = float("inf"), False
-            self.on_full_scan()
             if self._cursors.watermark is None:
                 self._cursors.watermark = Snapshot(rows[0][1], rows[0][2])
         self._full_scan_took += now - began
@@ -191,6 +188,7 @@ class Arrivals:
             if queue is None:
                 continue
             for lane in self._partitions.lanes(queue, fairness_key, priority):
+                self._cursors.late.pop(lane, None)  # found again by the scan, in their order
                 self._cursors.lower(lane, min(at, rows[0][0]))
                 self._backlog.found(lane, now + wait, now)
         self._after = tuple(rows[-1][3:6]) if len(rows) >= _PAGE else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy.exc import IntegrityError
@@ -109,13 +110,14 @@ class Claim:
         self._lanes, self._claims, self._shares = lanes, claims, shares
         self._partition = next(iter(shares))
         self._limits, self._selection = self._partition.limits, self._partition.selection
-        self._chosen: Sequence[Candidate] = ()
+        self._chosen: Sequence[tuple[Candidate, str]] = ()
 
     async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
         """Claim up to `limit` jobs; return them, in the selector's order if there is one."""
         if self._selection is not None:
             self._chosen = await self._choose(connection, limit, self._selection)
             if not self._chosen:
+                self._lanes.chosen(self._shares, ())
                 return []
         if self._limits is None:
             plan = self._plan(limit, {})
@@ -124,15 +126,20 @@ class Claim:
             pass
         return jobs
 
-    async def _choose(self, connection: AsyncConnection, limit: int, selection: Selection) -> list[Candidate]:
+    async def _choose(
+        self, connection: AsyncConnection, limit: int, selection: Selection
+    ) -> Sequence[tuple[Candidate, str]]:
         """Offer the due jobs to the selector, before anything is locked; return its choice."""
-        capacity, excluded = selection.capacity, self._claims.excluded
-        offered = {self._partition: dict.fromkeys(self._shares[self._partition], capacity)}
-        plan = self._lanes.planner.plan(offered, capacity)
-        new, at = await selection.read(connection, self._lanes.cursors.parameters(plan, excluded), excluded)
-        self._lanes.claimed(plan, offered, new, at)
-        self._retain(selection)
-        return await selection.choose(limit, self._lanes.clock())
+        lanes, partition = self._lanes, self._partition
+        late = dict(islice(lanes.late(partition), selection.window))
+        capacity = selection.window - len(late)
+        plan = lanes.planner.plan({partition: dict.fromkeys(self._shares[partition], capacity)}, capacity)
+        plan = plan._replace(late=late, limit=selection.window)
+        found, at = await selection.read(connection, lanes.cursors.parameters(plan, self._claims.excluded))
+        lanes.offered(plan, found, at)
+        xids = {one.id: xid for one, xid in found}
+        chosen = await selection.choose([one for one, _ in found], limit, lanes.clock())
+        return [(one, xids[one.id]) for one in chosen]
 
     async def _try(self, connection: AsyncConnection, limit: int, limits: Limits) -> list[ClaimedJob] | None:
         """Claim as many jobs as the limits allow; return None if the claim must be repeated.
@@ -144,7 +151,7 @@ class Claim:
         if self._selection is None:
             keys = self._lanes.planner.names(self._shares)
         else:
-            keys = sorted({one.queue_key for one in self._chosen if one.fairness_key})
+            keys = sorted({one.queue_key for one, _ in self._chosen if one.fairness_key})
         try:
             async with transaction(connection):
                 limit, capacities = await limits.capacity(connection, limit, keys)
@@ -168,11 +175,11 @@ class Claim:
         if self._selection is None:
             return self._lanes.planner.plan(self._shares, limit, capacities)
         late: dict[Any, str] = {}
-        for one in self._chosen:
-            if capacities.get(one.queue_key, 1) > 0 and one.id in self._selection.held:
+        for one, xid in self._chosen:
+            if capacities.get(one.queue_key, 1) > 0:
                 if one.queue_key in capacities:
                     capacities[one.queue_key] -= 1
-                late[one.id] = self._selection.held[one.id][1]
+                late[one.id] = xid
         return Plan([Segment([], 0, self._partition.types)], late, limit)
 
     async def _take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
@@ -184,13 +191,8 @@ class Claim:
             self._lanes.claimed(plan, self._shares, jobs, at)
             return jobs
         place = {job_id: place for place, job_id in enumerate(plan.late)}
-        self._selection.started(jobs)
-        self._retain(self._selection)
+        self._lanes.chosen(self._shares, jobs)
         return sorted(jobs, key=lambda job: place[job.id])
-
-    def _retain(self, selection: Selection) -> None:
-        for queue in self._shares[self._partition]:
-            self._lanes.planner.retain(queue, bool(selection.held))
 
 
 def is_of_ordering(error: Exception) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.policies.fairness import QueueKey
+from sa_jobqueue.registry.selectors import Candidate
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
@@ -42,7 +45,6 @@ class Lanes:
         self.planner = Planner(partitions, self.cursors, fair=fair, weight=weight)
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
         self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
-        self.arrivals.on_full_scan = self._forget_candidates
         self._backing_off: dict[QueueKey, list[Lane]] = {}
         """Fairness keys without capacity, with their lanes."""
 
@@ -52,6 +54,30 @@ class Lanes:
         self.planner.charge(shares, started)
         self.backlog.read_to_end(ended, self.clock())
         self.arrivals.claimed()
+
+    def offered(self, plan: Plan, found: Sequence[tuple[Candidate, str]], at: Any) -> None:
+        """Record the jobs that a selector is offered, each with the transaction that changed it last."""
+        ended, _ = self.cursors.claimed(plan, [one for one, _ in found], at)
+        for one, xid in found:
+            self.cursors.late.setdefault(self.cursors.lane_of(one), {})[one.id] = xid
+        self.backlog.read_to_end(ended, self.clock())
+        self.arrivals.claimed()
+
+    def chosen(self, shares: Shares, jobs: Sequence[ClaimedJob]) -> None:
+        """Record which of the jobs that a selector was offered were started."""
+        started = Counter(map(self.cursors.lane_of, jobs))
+        self.planner.charge(shares, started)
+        for job in jobs:
+            self.cursors.late[self.cursors.lane_of(job)].pop(job.id)
+        for lane in started:
+            if not self.cursors.late[lane]:
+                del self.cursors.late[lane]
+
+    def late(self, partition: Partition) -> Iterator[tuple[Any, str]]:
+        """Return the late arrivals of a partition, those of higher priorities first."""
+        for lane in sorted(self.cursors.late, key=lambda lane: -lane.priority):
+            if self.partitions.of_lane(lane) is partition:
+                yield from self.cursors.late[lane].items()
 
     @property
     def left(self) -> int:
@@ -72,7 +98,7 @@ class Lanes:
         seconds = [self.arrivals.full_scan_in()]
         if (opens_at := self.backlog.next_at) is not None:
             seconds.append(max(opens_at - self.clock(), _SOON))
-        if any(one.selection is not None and one.selection.held for one in self.partitions.every):
+        if any(one.selection is not None and any(self.late(one)) for one in self.partitions.every):
             seconds.append(_SELECT_AGAIN)
         return seconds
 
@@ -103,11 +129,3 @@ class Lanes:
         for queue_key in queue_keys:
             for lane in self._backing_off.pop(queue_key, []):
                 self.backlog.found(lane, now, now)
-
-    def _forget_candidates(self) -> None:
-        for partition in self.partitions.every:
-            if partition.selection is not None:
-                for one in partition.selection.forget():
-                    lane = self.cursors.lane_of(one)
-                    self.cursors.lower(lane, one.scheduled_at)
-                    self.backlog.found(lane, 0.0, 0.0)

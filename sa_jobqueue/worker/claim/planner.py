@@ -46,7 +46,6 @@ class Planner:
         self._weight = weight
         self._queues: Stride[Queue] = Stride(lambda queue: weight(QueueKey(queue[0])))
         self._of: dict[Queue, _OfQueue] = {}
-        self._retained: set[Queue] = set()
 
     def open(self, lane: Lane) -> None:
         """Add a lane to the plans that follow."""
@@ -65,21 +64,8 @@ class Planner:
         del sharer.lanes[lane]
         if not sharer.lanes:
             keys.close(lane.fairness_key)
-            self._close(queue)
-
-    def retain(self, queue: Queue, is_retained: bool) -> None:
-        """Plan a queue although no lane of it is open: its selector left out candidates that it may choose now."""
-        if is_retained:
-            self._retained.add(queue)
-            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(QueueKey(queue[0], key))))
-            self._queues.open(queue)
-        elif queue in self._retained:
-            self._retained.discard(queue)
-            self._close(queue)
-
-    def _close(self, queue: Queue) -> None:
-        if not self._of[queue].keys.sharers and queue not in self._retained:
-            self._queues.close(queue)
+            if not keys.sharers:
+                self._queues.close(queue)
 
     def reweigh(self) -> None:
         """Read the weights again."""
@@ -134,8 +120,8 @@ class Planner:
         left_of_type: dict[str, int] = {}
         limit = min(limit, sum(quota for of in shares.values() for quota in of.values()))
         for partition, of_partition in shares.items():
-            # A selector is offered more than may start.
-            capacity = limit if partition.selection is not None else partition.capacity(limit)
+            is_offer = partition.selection is not None  # of more than may start, and of all late arrivals
+            capacity = limit if is_offer else partition.capacity(limit)
             if partition.own_type is not None:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
                 left = left_of_type.get(partition.own_type, capacity)
@@ -143,7 +129,7 @@ class Planner:
                 left_of_type[partition.own_type] = left - sum(of_partition.values())
             before, of = len(late), list[Segment]()
             for queue, quota in of_partition.items():
-                of += self._segments(queue, min(quota, limit), capacities or {}, late, partition.types)
+                of += self._segments(queue, min(quota, limit), capacities or {}, None if is_offer else late, partition.types)
             lanes = [lane for segment in of for lane in segment.lanes]
             if not self._fair and not any(lane.fairness_key for lane in lanes):
                 of = [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
@@ -157,7 +143,7 @@ class Planner:
         return Plan(segments, late, limit)
 
     def _segments(
-        self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str], types: Sequence[str]
+        self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str] | None, types: Sequence[str]
     ) -> list[Segment]:
         of = self._of[queue]
         sharers = of.keys.next(MOST_KEYS)
@@ -172,7 +158,7 @@ class Planner:
             lanes = list(sharer.lanes)
             if len(lanes) > 1:
                 lanes.sort(key=_by_falling_priority)
-            if self._cursors.late:
+            if self._cursors.late and late is not None:
                 most -= self._take_late(lanes, (most + 1) // 2, late)
             if aged is not None and aged[0] in sharer.lanes and lanes[0] != aged[0]:
                 lanes.remove(aged[0])

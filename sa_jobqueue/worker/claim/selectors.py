@@ -19,14 +19,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import EventBus, SelectorFailed
@@ -119,13 +118,11 @@ class Caller:
 
 
 class Selection:
-    """One queue's candidates that were offered and have not been started."""
+    """The candidates of one queue. Those that were not chosen stay late arrivals in the cursors, to be offered again."""
 
     def __init__(self, caller: Caller, model: JobClass) -> None:
         self._caller = caller
         self._statement = compiled(claims.candidates, model, inputs=caller.selector.inputs)
-        self.held: dict[Any, tuple[Candidate, str]] = {}
-        """By id, each with the transaction that changed it last."""
         self._since: dict[Any, float] = {}
         """When each was offered first, for `max_wait`."""
 
@@ -134,32 +131,16 @@ class Selection:
         """How many candidates are offered at most."""
         return self._caller.selector.window
 
-    @property
-    def capacity(self) -> int:
-        """How many candidates may be read beside those that are held."""
-        return max(self.window - len(self.held), 0)
-
     async def read(
-        self, connection: AsyncConnection, parameters: Mapping[str, Any], excluded: Collection[Any]
-    ) -> tuple[list[Candidate], datetime]:
-        """Read the candidates of a plan, and those held that are still due; return the new ones, and when that was."""
-        held = {job_id: xid for job_id, (_, xid) in self.held.items() if job_id not in excluded}
-        late = {**dict(zip(parameters["late_ids"], parameters["late_xids"], strict=True)), **held}
-        given = {
-            "late_ids": list(late),
-            "late_xids": list(late.values()),
-            "apart": list(dict.fromkeys([*parameters["apart"], *late])),
-            "limit": parameters["limit"] + len(held),
-        }
-        rows = await self._statement.execute(connection, {**parameters, **given})
-        found = {row[2]: (Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None}
-        new = [one for job_id, (one, _) in found.items() if job_id not in held]
-        self.held = found
-        return new, rows[0][0]
+        self, connection: AsyncConnection, parameters: Mapping[str, Any]
+    ) -> tuple[list[tuple[Candidate, str]], datetime]:
+        """Read the candidates of a plan, each with the transaction that changed it last; return when that was, too."""
+        rows = await self._statement.execute(connection, parameters)
+        return [(Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None], rows[0][0]
 
-    async def choose(self, limit: int, now: float) -> list[Candidate]:
-        """Have the selector choose from the held jobs, best first; return those to start."""
-        candidates = sorted((one for one, _ in self.held.values()), key=_in_order)
+    async def choose(self, found: Iterable[Candidate], limit: int, now: float) -> list[Candidate]:
+        """Have the selector choose from candidates, best first; return those to start."""
+        candidates = sorted(found, key=_in_order)
         self._since = {one.id: self._since.get(one.id, now) for one in candidates}
         if not candidates:
             return []
@@ -170,16 +151,6 @@ class Selection:
         overdue = [one for one in candidates if now - self._since[one.id] >= longest.total_seconds()]
         overdue.sort(key=lambda one: self._since[one.id])
         return list({one.id: one for one in [*overdue, *chosen]}.values())
-
-    def started(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Hold these jobs no more."""
-        for job in jobs:
-            self.held.pop(job.id, None)
-
-    def forget(self) -> list[Candidate]:
-        """Hold nothing; return the held jobs, for their lanes to be scanned again."""
-        held, self.held = self.held, {}
-        return [one for one, _ in held.values()]
 
 
 def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
