@@ -12,11 +12,12 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.connections import STEPS_POOL, Connections
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, ProviderFailed, SettingsChanged
-from sa_jobqueue.types import CancelReason, JobId, WorkerState
+from sa_jobqueue.types import CancelReason, WorkerState
 from sa_jobqueue.worker.background.controls import ControlReader, Controls
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
 from sa_jobqueue.worker.background.listener import Listener
@@ -152,7 +153,7 @@ class Assembly(Part):
         self._events.emit(SettingsChanged(self._worker_id, *paused, concurrency))
         self._signals.may_start()
 
-    def _leave_capacity(self, job_id: JobId) -> None:
+    def _leave_capacity(self, job: ClaimedJob | None) -> None:
         if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
             self._unblocker.notify_workers()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, ParamSpec
 
-from sa_jobqueue.types import JobId
+from sa_jobqueue.context import ClaimedJob
 
 P = ParamSpec("P")
 
@@ -60,8 +60,9 @@ class Signals:
         """A queue may have due jobs."""
         self.may_start = Signal[[]]()
         """A job may be able to start that could not before: one was rescheduled, or settings have changed."""
-        self.ended = Signal[[JobId]]()
-        """The attempt of a job has ended here, or was lost: one of its ordering key or under its limits may start."""
+        self.ended = Signal[[ClaimedJob | None]]()
+        """An attempt has ended here or was lost, or (None) a job that was not running: others of its ordering key or under
+        its limits may start."""
         self.suspected = Signal[[Hints]]()
         """Attempts of these jobs may have been lost."""
         self.rules_changed = Signal[[]]()

@@ -116,7 +116,7 @@ class Rescuer(Part, Component):
         for job_id, type_name, attempt, chain_id, has_waiters in late:
             if has_waiters:
                 self._unblocker.put(chain_id)
-            self._signals.ended(job_id)
+            self._signals.ended(None)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
         return len(late)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -120,10 +120,10 @@ class Claimer(Part, Component):
         """Poll once more before the next sleep: this worker rescheduled a job, which may be due before that ends."""
         self._woken.set()
 
-    def job_ended(self, job_id: Any) -> None:
+    def job_ended(self, job: ClaimedJob | None) -> None:
         """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
         self._busy_at = self._loop.time()
-        if self._division.job_ended(job_id):
+        if self._division.job_ended(job):
             self._woken.set()
 
     async def run(self) -> None:
@@ -189,7 +189,6 @@ class Claimer(Part, Component):
         """
         # Read before the query: a job that ends during it is not orphaned. No claim runs at the same time.
         known = self._executor.attempts | self._completer.attempts
-        self._division.keep_limited({job_id for job_id, _ in known})
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
         orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in orphans:

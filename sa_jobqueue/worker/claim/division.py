@@ -45,10 +45,8 @@ class Division(Part):
         self._claims = Claims(self._model, worker_id=self._worker_id, grace=self._options.heartbeat_timeout)
         self._applied = Controls()
         self._ordered = False
-        self._limited: dict[Any, QueueKey] = {}
-        """Queue keys of the jobs that this worker runs under limits, by their ids."""
         self._ended: list[QueueKey] = []
-        """Queue keys of those that ended since the last claim under limits began."""
+        """Queue keys of the jobs under limits that ended since the last claim under limits began."""
         self.renew()
 
     def renew(self) -> None:
@@ -88,18 +86,13 @@ class Division(Part):
         else:
             self.lanes.planner.reweigh()
 
-    def job_ended(self, job_id: Any) -> bool:
-        """Return whether the end of this job may allow another one to start: of its ordering key, or under its limit."""
-        queue_key = self._limited.pop(job_id, None)
-        if queue_key is not None:
-            self._ended.append(queue_key)
-            self.lanes.count_again([queue_key])
+    def job_ended(self, job: ClaimedJob | None) -> bool:
+        """Return whether the end of a job may allow another one to start: of its ordering key, or under its limit."""
+        partition = None if job is None else self.lanes.partitions.of_lane(self.lanes.cursors.lane_of(job))
+        if job is not None and partition is not None and partition.limits is not None:
+            self._ended.append(job.queue_key)
+            self.lanes.count_again([job.queue_key])
         return self._ordered or self.lanes.partitions.is_limited
-
-    def keep_limited(self, known: set[Any]) -> None:
-        """Count all jobs but these as ended."""
-        for job_id in self._limited.keys() - known:
-            self.job_ended(job_id)
 
     async def has_jobs_left(self, connection: AsyncConnection) -> bool:
         """Return whether a claim would start a job, or a chain's end was not passed on."""
@@ -202,7 +195,6 @@ class Division(Part):
                     is_retry = True  # the cause may have disappeared
         if limits is not None:
             self.lanes.count_again(self._ended)  # the count may have run before these ends were committed
-            self._limited |= {job.id: job.queue_key for job in jobs}
             await self._quarantine.written(RefusedWrite.CLAIM, [limits.name])
         return jobs
 

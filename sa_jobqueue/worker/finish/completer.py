@@ -160,7 +160,7 @@ class Completer(Part, Component):
                 self.put(end)
             elif job.id not in refused and not repeated:
                 # After a failed try, that try itself may have ended a missing attempt: nothing to report.
-                self._signals.ended(job.id)
+                self._signals.ended(job)
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         self._report_completed(completed)
         kept = refused | done.held
@@ -200,13 +200,13 @@ class Completer(Part, Component):
 
     def _report_completed(self, ends: Sequence[Completed]) -> None:
         for end in ends:
-            self._signals.ended(end.job.id)
+            self._signals.ended(end.job)
         if ends and self._events.has_subscribers(JobCompleted):
             self._events.emit_many([completed(end.job, timedelta(seconds=end.seconds)) for end in ends])
 
     def report(self, end: Finished) -> None:
         """Report an end without success that is written."""
-        self._signals.ended(end.job.id)
+        self._signals.ended(end.job)
         if end.status is JobStatus.PENDING:
             self._signals.may_start()  # it may be due before the claimer's next poll
         self._events.emit(event_of(end))

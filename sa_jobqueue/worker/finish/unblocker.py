@@ -201,7 +201,7 @@ class Unblocker(Part, Component):
 
     def _report(self, moved: Moved) -> None:
         if moved.status is JobStatus.DEAD:
-            self._signals.ended(moved.job_id)
+            self._signals.ended(None)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
             self._signals.due([moved.queue_key.text])

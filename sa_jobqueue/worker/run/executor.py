@@ -306,7 +306,7 @@ class Executor(Part):
         elif reason is CancelReason.TIMED_OUT:
             self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
         elif reason in LOST:
-            self._signals.ended(job.id)
+            self._signals.ended(job)
             self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         else:
             self._completer.put(released(job))
@@ -321,7 +321,7 @@ class Executor(Part):
     def _report_ended(self, running: Running) -> None:
         """Report an end that the handler's own commit has written."""
         job = running.job
-        self._signals.ended(job.id)
+        self._signals.ended(job)
         ran = self._ran(running)
         is_completed = running.ended in {None, JobStatus.COMPLETED}
         self._events.emit(completed(job, ran) if is_completed else JobCancelled(job.id, job.type_name, job.attempt, ran))
