@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, RowMapping
+from sqlalchemy import ColumnElement, Connection, RowMapping
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations.audit import check_by, record
@@ -25,10 +26,14 @@ from sa_jobqueue.operations.pages import (
     page_of,
 )
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.statements import controls, leases, workers
-from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
+from sa_jobqueue.statements import completions, controls, leases, workers
+from sa_jobqueue.types import MOST_CONCURRENT, AttemptOutcome, DeadReason, JobId, JobStatus, WorkerState
 
 MOST_LOST: Final = 100
+_LOST: Final = {
+    DeadReason.LOST: "stopped sending heartbeats",
+    DeadReason.TIMED_OUT: "did not renew the lease in time",
+}
 """Maximum number of jobs rescued in one transaction."""
 
 
@@ -183,15 +188,64 @@ def rescue_from(session: Session, worker_id: str, *, model: JobClass = Job) -> i
     Locks: the rescued jobs; jobs locked by other transactions are left to the rescuer.
     Obliges: call it again in another transaction until it returns fewer.
     """
-    backoff = Backoff()
-    given = {
-        "worker_id": worker_id,
-        "limit": MOST_LOST,
-        "base": backoff.base.total_seconds(),
-        "cap": backoff.cap.total_seconds(),
-        "dead_letter_ids": dead_letter_ids(model.__jobqueue__, MOST_LOST),
-    }
-    return len(session.execute(leases.rescue(model, ended=True), given).all())
+    return len(rescue(session.connection(), model, {"worker_id": worker_id, "limit": MOST_LOST}))
+
+
+class Rescued(NamedTuple):
+    """A job that was rescued."""
+
+    id: JobId
+    type_name: str
+    attempt: int
+    status: JobStatus
+    worker_id: str
+    chain_id: JobId
+    has_waiters: bool
+
+
+def rescue(
+    connection: Connection,
+    model: JobClass,
+    given: Mapping[str, Any],
+    backoff: Callable[[int, BaseException], timedelta] = Backoff(),
+) -> list[Rescued]:
+    """End the attempts of lost workers: their jobs are due again after a backoff, or dead when it was the last attempt.
+
+    `given`: parameters of `leases.lost`, without `ttl` and `worker_id` for jobs whose worker has no row; with `ids` only
+    these. Changes, Locks: as `leases.lost` and `completions.finish`.
+    Obliges: a READ COMMITTED transaction; one job can make all fail.
+    """
+    orphans = not given.keys() & {"ttl", "worker_id"}
+    statement = leases.lost(model, orphans=orphans, ended="worker_id" in given, only="ids" in given)
+    lost = connection.execute(statement, dict(given)).all()
+    found = []
+    for worker_id in sorted({row.leased_by for row in lost}):
+        rows = [row for row in lost if row.leased_by == worker_id]
+        statuses = [JobStatus.DEAD if row.attempt >= row.max_attempts else JobStatus.PENDING for row in rows]
+        errors = {
+            reason.value: json.dumps({"type": "Lost", "message": f"worker {worker_id} {words}", "worker": worker_id})
+            for reason, words in _LOST.items()
+        }
+        ends = {
+            "ids": [row.id for row in rows],
+            "attempts": [row.attempt for row in rows],
+            "statuses": [one.value for one in statuses],
+            "delays": [backoff(row.attempt, LostAttemptError(row.id, row.attempt)).total_seconds() for row in rows],
+            "ats": [None] * len(rows),
+            "outcomes": [AttemptOutcome.LOST.value] * len(rows),
+            "errors": [errors[row.reason] for row in rows],
+            "fingerprints": [row.reason for row in rows],
+            "uncounted": [0] * len(rows),
+            "reasons": [row.reason for row in rows],
+            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, len(rows)),
+            "locks": [*(row.id for row in rows), *(row.root_id for row in rows if row.root_id is not None)],
+            "worker_id": worker_id,
+        }
+        by_id = {row.id: row for row in rows}
+        for job_id, status, chain_id, has_waiters in connection.execute(completions.finish(model), ends):
+            row = by_id[job_id]
+            found.append(Rescued(job_id, row.type_name, row.attempt, JobStatus(status), worker_id, chain_id, has_waiters))
+    return found
 
 
 def _conditions(model: JobClass, where: WorkerFilter) -> list[ColumnElement[bool]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -139,7 +138,8 @@ def finish(model: JobClass) -> sa.Select[Any]:
     to = element(array("statuses", sa.Text()), place)
     error = sa.cast(element(array("errors", sa.Text()), place), JSONB)
     instant = element(array("ats", TIMESTAMP(timezone=True)), place)
-    later = sa.func.greatest(instant, sa.func.now() + timedelta_of(element(array("delays", sa.Double()), place)))
+    delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, element(array("delays", sa.Double()), place), type_=sa.Interval)
+    later = sa.func.greatest(instant, sa.func.now() + delay)
     uncounted = element(array("uncounted", sa.Integer()), place)
     locked = free(job, id_array(model, "locks"))
     ended = (
@@ -169,17 +169,33 @@ def finish(model: JobClass) -> sa.Select[Any]:
     at = position(ids, ended.c.id)
     over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
     roots = end_chains(job, ended, over)
-    return recorded(
+    error, fingerprint = (
+        sa.cast(element(array("errors", sa.Text()), at), JSONB),
+        element(array("fingerprints", sa.Text()), at),
+    )
+    outcome = element(array("outcomes", sa.Text()), at)
+    attempts = table(model.Attempt)
+    history = (
+        insert(attempts)
+        .from_select(
+            ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
+            sa.select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
+        )
+        # One written by hand is left as it is, so that it does not fail the others.
+        .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
+        .cte("history")
+    )
+    dead_letters = buried(
         model,
         ended,
-        worker=worker,
-        outcome=element(array("outcomes", sa.Text()), at),
-        error=sa.cast(element(array("errors", sa.Text()), at), JSONB),
-        fingerprint=element(array("fingerprints", sa.Text()), at),
         reason=element(array("reasons", sa.Text()), at),
+        error=error,
+        fingerprint=fingerprint,
         dead_letter_id=element(id_array(model, "dead_letter_ids"), at),
         died=element(array("statuses", sa.Text()), at) == JobStatus.DEAD.value,
-    ).with_only_columns(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
+    )
+    found = sa.select(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
+    return found.add_cte(history, dead_letters)
 
 
 def end_chains(job: sa.Table, ended: Any, over: ColumnElement[bool]) -> sa.CTE:
@@ -207,49 +223,11 @@ def awaited(ended: Any, roots: sa.CTE) -> ColumnElement[bool]:
     return sa.func.coalesce(of_root, ended.c.has_waiters, type_=sa.Boolean).label("has_waiters")
 
 
-def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
-    """Return an interval of this many seconds."""
-    return sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
-
-
 def remembered(job: sa.Table) -> list[ColumnElement[Any]]:
     """Return the columns that history and dead letters need of a row just ended."""
     names = ["id", "status", "attempt", "started_at", "chain_id", "queue", "fairness_key", "type_name"]
     names += ["input", "input_version"]
     return [job.c[name] for name in names]
-
-
-def recorded(
-    model: JobClass,
-    ended: Any,
-    *,
-    worker: ColumnElement[Any],
-    outcome: ColumnElement[Any],
-    error: ColumnElement[Any],
-    fingerprint: ColumnElement[Any],
-    reason: ColumnElement[Any],
-    dead_letter_id: ColumnElement[Any],
-    died: ColumnElement[bool],
-) -> sa.Select[Any]:
-    """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters.
-
-    A row of `job_attempt` that already exists, because it was written by hand, is left as it is, so that it does not fail
-    the others.
-    """
-    attempts = table(model.Attempt)
-    history = (
-        insert(attempts)
-        .from_select(
-            ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
-            sa.select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
-        )
-        .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
-        .cte("history")
-    )
-    dead_letters = buried(
-        model, ended, reason=reason, error=error, fingerprint=fingerprint, dead_letter_id=dead_letter_id, died=died
-    )
-    return sa.select(ended).add_cte(history, dead_letters)
 
 
 def buried(

@@ -6,16 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
-    XID,
     alive_until,
     array,
-    element,
     excluded,
     id_array,
     id_value,
@@ -25,8 +23,7 @@ from sa_jobqueue.statements._parts import (
     table,
 )
 from sa_jobqueue.statements.claims import claimed_columns
-from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.types import DeadReason, JobStatus
 
 
 @once_a_model
@@ -138,129 +135,44 @@ def extend(model: JobClass) -> sa.Update:
 
 
 @once_a_model
-def rescue(model: JobClass, *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
-    """Rescue the jobs of dead workers, and jobs whose own lease expired: due again after a backoff, or dead.
+def lost(model: JobClass, *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
+    """Lock jobs of dead workers, and jobs whose own lease expired, each with the reason; for `completions.finish`.
 
-    Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
-    seconds; `dead_letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: done more
-    rarely, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
-    process is known to have ended, however fresh its last heartbeat is. `excluded`: ids to leave out, empty by default; with
-    `only` it takes none but those in `ids`.
-    Shape: `(id, type_name, attempt, status, worker_id, chain_id, has_waiters)` a job, the last as in
-    `completions.finish`; fewer than `limit` rows: none are left. Unordered.
-    Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
-    (`lost`, or `timed_out` where the lease expired). The chain of a job that dies ends.
+    Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `excluded`, ids to leave out, empty by
+    default. With `orphans` instead the jobs whose worker has no row at all: done more rarely, for it reads every running
+    job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose process is known to have ended, however
+    fresh its last heartbeat is. With `only` it takes none but those in `ids`.
+    Shape: `(id, leased_by, root_id, attempt, max_attempts, type_name, reason)` a job, unordered; the root of a
+    continuation.
     Clock: the database's alone, against heartbeats and leases it stamped itself.
-    Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by others are skipped:
-    their worker is just writing.
+    Locks: the rows, until the transaction ends; rows held by others are skipped: their worker is just writing.
     Index: `ix_job_running`, one probe a worker.
     """
-    job = table(model)
-    taken = _lost(model, orphans=orphans, ended=ended, only=only).cte("lost")
-
-    def of_lost(name: str, row: Any) -> ColumnElement[Any]:
-        return sa.select(taken.c[name]).where(taken.c.id == row.c.id).scalar_subquery()
-
-    roots_of_lost = sa.func.array(sa.select(taken.c.root_id).where(taken.c.root_id.is_not(None)).scalar_subquery())
-    roots_held = free(job, roots_of_lost)
-    last = job.c.attempt >= job.c.max_attempts
-    bound = sa.func.least(
-        sa.bindparam("cap", type_=sa.Double),
-        sa.bindparam("base", type_=sa.Double) * sa.func.power(2, sa.func.least(job.c.attempt, 62) - 1),
-    )
-    error = _lost_error(of_lost("reason", job), of_lost("leased_by", job))
-    back = (
-        sa.update(job)
-        .where(
-            job.c.id == sa.any_(sa.func.array(sa.select(taken.c.id).scalar_subquery())),
-            job.c.root_id.is_(None) | (job.c.root_id == sa.any_(roots_held)),
-        )
-        .values(
-            status=sa.cast(sa.case((last, status(JobStatus.DEAD)), else_=status(JobStatus.PENDING)), job.c.status.type),
-            scheduled_at=sa.case((last, job.c.scheduled_at), else_=sa.func.now() + timedelta_of(bound * sa.func.random())),
-            completed_at=sa.case((last, sa.func.now())),
-            chain_completed_at=sa.case((last & (job.c.chain_index == 0), sa.func.now())),
-            leased_by=sa.null(),
-            leased_until=sa.null(),
-            last_error=error,
-            changed_xid=XID,
-        )
-        .returning(*remembered(job), job.c.last_error, job.c.has_waiters)
-        .cte("back")
-    )
-    roots = end_chains(job, back, sa.cast(back.c.status, sa.Text) == JobStatus.DEAD.value)
-    numbered = sa.select(back, sa.func.row_number().over().label("n")).cte("numbered")
-    reason = of_lost("reason", numbered)
-    dead_letter_ids = sa.bindparam("dead_letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
-    return recorded(
-        model,
-        numbered,
-        worker=of_lost("leased_by", numbered),
-        outcome=sa.literal(AttemptOutcome.LOST.value),
-        error=numbered.c.last_error,
-        fingerprint=reason,
-        reason=reason,
-        dead_letter_id=element(dead_letter_ids, numbered.c.n),
-        died=sa.cast(numbered.c.status, sa.Text) == JobStatus.DEAD.value,
-    ).with_only_columns(
-        numbered.c.id,
-        numbered.c.type_name,
-        numbered.c.attempt,
-        numbered.c.status,
-        of_lost("leased_by", numbered).label("worker_id"),
-        numbered.c.chain_id,
-        awaited(numbered, roots),
-    )
-
-
-@once_a_model
-def lost(model: JobClass, *, orphans: bool = False) -> sa.Select[Any]:
-    """Name the jobs that `rescue` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
-
-    Locks: the rows, until the transaction ends; rows held by others are skipped.
-    Index: `ix_job_running`, one probe a worker.
-    """
-    found = _lost(model, orphans=orphans, ended=False, only=False).cte("lost")
-    return sa.select(found.c.id)
-
-
-def _lost(model: JobClass, *, orphans: bool, ended: bool, only: bool) -> Any:
-    """Select and lock jobs of dead workers, and jobs past their time, each with why."""
     job, worker = table(model), table(model.Worker)
     limit = sa.bindparam("limit", type_=sa.Integer)
-    key = id_parameter(model.__jobqueue__)
-    running = sa.select(job.c.id, job.c.leased_by, job.c.root_id).where(
-        job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, key)
+    columns = ("id", "leased_by", "root_id", "attempt", "max_attempts", "type_name")
+    running = sa.select(*(job.c[name] for name in columns)).where(
+        job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, id_parameter(model.__jobqueue__))
     )
     if only:
         running = running.where(job.c.id == sa.any_(id_array(model, "ids")))
-    silent = alive_until(worker) < sa.func.now()
-    is_dead = worker.c.id == sa.bindparam("worker_id", type_=sa.Text) if ended else silent
-    lost_reason, expired_reason = sa.literal(DeadReason.LOST.value), sa.literal(DeadReason.TIMED_OUT.value)
 
-    def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
-        chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
-        return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
+    def taken(name: str, reason: DeadReason, *conditions: ColumnElement[bool]) -> tuple[Any, sa.Select[Any]]:
+        chosen = running.where(*conditions).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral(name)
+        return chosen, sa.select(*chosen.c, sa.literal(reason.value).label("reason"))
 
     if orphans:
-        orphan = (
-            running.where(_has_no_worker(model))
-            .limit(limit)
-            .with_for_update(key_share=True, skip_locked=True)
-            .subquery("orphan")
-        )
-        sources = [sa.select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
-    else:
-        dead, expired = probe("dead"), probe("expired", job.c.leased_until < sa.func.now())
-        sources = [
-            sa.select(dead.c.id, dead.c.leased_by, dead.c.root_id, lost_reason.label("reason"))
-            .select_from(worker.join(dead, sa.true()))
-            .where(is_dead),
-            sa.select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
-            .select_from(worker.join(expired, sa.true()))
-            .where(~silent),
-        ][: 1 if ended else 2]
-    return (sa.union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
+        return taken("orphan", DeadReason.LOST, _has_no_worker(model))[1]
+    silent = alive_until(worker) < sa.func.now()
+    of_worker = job.c.leased_by == worker.c.id
+    dead, lost = taken("dead", DeadReason.LOST, of_worker)
+    lost = lost.select_from(worker.join(dead, sa.true()))
+    if ended:
+        return lost.where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)).limit(limit)
+    expired, late = taken("expired", DeadReason.TIMED_OUT, of_worker, job.c.leased_until < sa.func.now())
+    late = late.select_from(worker.join(expired, sa.true())).where(~silent)
+    found = sa.union_all(lost.where(silent), late).subquery("lost")
+    return sa.select(*found.c).limit(limit)
 
 
 def has_orphans(model: JobClass) -> ColumnElement[bool]:
@@ -272,12 +184,3 @@ def has_orphans(model: JobClass) -> ColumnElement[bool]:
 def _has_no_worker(model: JobClass) -> ColumnElement[bool]:
     job, worker = table(model), table(model.Worker)
     return ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
-
-
-def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:
-    """Return the error of a rescued job, in the shape of every other error; it names the worker that was lost."""
-    message = sa.case(
-        (reason == DeadReason.LOST.value, sa.func.concat("worker ", worker_id, " stopped sending heartbeats")),
-        else_=sa.func.concat("worker ", worker_id, " did not renew the lease in time"),
-    )
-    return sa.func.jsonb_build_object("type", "Lost", "message", message, "worker", worker_id)

@@ -15,6 +15,8 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
+from sa_jobqueue.operations.workers import rescue as rescue_lost
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.statements import completions, leases
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.types import ENDED
@@ -120,8 +122,7 @@ def fall_silent(session: Session, *worker_ids: str) -> None:
 
 def rescue(session: Session, most: int) -> list[Any]:
     """Rescue, as a worker does whose heartbeat timeout is a minute; rescued jobs are due at once."""
-    given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "dead_letter_ids": [uuid7() for _ in range(10)]}
-    return list(session.execute(leases.rescue(Job), given).all())
+    return list(rescue_lost(session.connection(), Job, {"ttl": _PATIENCE, "limit": 10}, immediately))
 
 
 def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:

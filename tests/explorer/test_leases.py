@@ -170,10 +170,8 @@ def test_one_of_three_concurrent_claims_gets_the_job(explorer: Explorer) -> None
         ),
         # Two claims before either commits.
         (claims, "0 1 0", LOCK + r"(?=\) AS (probe|since|in_flight))", "", "an attempt has one owner"),
-        # A rescue while the completion is not committed.
-        (locks, "0 1 0", LOCK + r"(?=\) AS (dead|expired))", "", "worker-1 must not end in DatabaseError"),
     ],
-    ids=["no fence", "no fence in a session", "no heartbeat check", "no lock in the claim", "no lock in the rescue"],
+    ids=["no fence", "no fence in a session", "no heartbeat check", "no lock in the claim"],
 )
 def test_without_the_fence_or_lock_some_order_violates_an_invariant(
     explorer: Explorer, scenario: Callable[[], Scenario[Given]], order: str, mechanism: str, instead: str, violated: str

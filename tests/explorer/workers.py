@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
+from sa_jobqueue.operations.workers import Rescued
 from tests.fixtures.workers import ManualWorker
 
 
@@ -34,7 +35,7 @@ class SessionWorker(ManualWorker):
         """Claim as `Hands`, without a commit."""
         return super().claim(*given, **options | {"commit": False})
 
-    def rescue(self, **options: Any) -> list[Row[Any]]:
+    def rescue(self, **options: Any) -> list[Rescued]:
         """Rescue as `Hands`, without a commit."""
         return super().rescue(**options | {"commit": False})
 

@@ -10,13 +10,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, bindparam, create_engine, text
+from sqlalchemy import bindparam, create_engine, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as PG_UUID
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Deduplicate, Job
 from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations.workers import Rescued
+from sa_jobqueue.operations.workers import rescue as rescue_lost
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.statements import blockers, leases
 from tests.fixtures.database import SWEEP
 from tests.fixtures.workers import ManualWorker
@@ -155,17 +158,10 @@ class System:
 
     # Workers.
 
-    def rescue(self, worker: str, *, orphans: bool) -> list[Row[Any]]:
+    def rescue(self, worker: str, *, orphans: bool) -> list[Rescued]:
         """Rescue with a heartbeat timeout of half an hour; rescued jobs are due at once."""
-        given: dict[str, Any] = {
-            "limit": 100,
-            "base": 0.0,
-            "cap": 0.0,
-            "dead_letter_ids": [Job.__id_factory__() for _ in range(100)],
-        }
-        if not orphans:
-            given["ttl"] = HALF
-        return list(self.manual_worker[worker].connection.execute(leases.rescue(Job, orphans=orphans), given).all())
+        given: dict[str, Any] = {"limit": 100} | ({} if orphans else {"ttl": HALF})
+        return rescue_lost(self.manual_worker[worker].connection, Job, given, immediately)
 
     def chains_to_unblock(self) -> set[int]:
         return set(self.numbered(self._reader.scalars(blockers.chains_to_unblock(Job), {"limit": 100})))

@@ -109,17 +109,6 @@ def complete_parameters(ids: Sequence[UUID]) -> dict[str, Any]:
     return {"ids": list(ids), "attempts": [1] * len(ids), "outputs": ["null"] * len(ids), "worker_id": WORKER}
 
 
-def rescue_parameters(**more: Any) -> dict[str, Any]:
-    """Return the parameters of a rescue from workers silent for 15 seconds."""
-    return {
-        "ttl": timedelta(seconds=15),
-        "limit": BATCH,
-        "base": 1.0,
-        "cap": 3600.0,
-        "dead_letter_ids": [uuid7() for _ in range(BATCH)],
-    } | more
-
-
 def heartbeat_parameters(worker_id: str = WORKER, **more: Any) -> dict[str, Any]:
     """Return the parameters of a worker's heartbeat."""
     return {
@@ -225,29 +214,21 @@ CASES = [
         lambda world: {"gone_after": timedelta(minutes=6)},
     ),
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
-    Case("rescue", lambda: leases.rescue(Job), RUNNING, lambda world: rescue_parameters()),
+    Case("lost", lambda: leases.lost(Job), RUNNING, lambda world: {"limit": BATCH, "ttl": timedelta(seconds=15)}),
     Case(
-        "rescue_only",
-        lambda: leases.rescue(Job, only=True),
+        "lost_only",
+        lambda: leases.lost(Job, only=True),
         RUNNING,
-        lambda world: rescue_parameters(ids=list(world.running[:BATCH]), excluded=list(world.running[:1])),
+        lambda world: {
+            "limit": BATCH,
+            "ttl": timedelta(seconds=15),
+            "ids": list(world.running[:BATCH]),
+            "excluded": list(world.running[:1]),
+        },
         examines=2000,  # every running job of a worker, to find those among the ids
     ),
-    Case("lost", lambda: leases.lost(Job), RUNNING, lambda world: {"ttl": timedelta(seconds=15), "limit": BATCH}),
+    Case("lost_ended", lambda: leases.lost(Job, ended=True), RUNNING, lambda world: {"limit": BATCH, "worker_id": WORKER}),
     Case("lost_orphans", lambda: leases.lost(Job, orphans=True), RUNNING, lambda world: {"limit": BATCH}, examines=2000),
-    Case(
-        "rescue_ended",
-        lambda: leases.rescue(Job, ended=True),
-        RUNNING,
-        lambda world: rescue_parameters(worker_id=WORKER),
-    ),
-    Case(
-        "rescue_orphans",
-        lambda: leases.rescue(Job, orphans=True),
-        RUNNING,
-        lambda world: rescue_parameters(),
-        examines=2000,  # every running job
-    ),
     Case(
         "enqueue_many", lambda: jobs.enqueue_many(Job, COLUMNS), NONE, lambda world: enqueue_parameters(100), guarded=False
     ),

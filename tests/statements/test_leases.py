@@ -6,21 +6,26 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import Engine, select, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.operations.workers import Rescued
+from sa_jobqueue.operations.workers import rescue as rescue_lost
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import leases
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.statements.cases import extend_parameters, heartbeat_parameters, rescue_parameters
+from tests.statements.cases import extend_parameters, heartbeat_parameters
 from tests.statements.conftest import Run
 
 pytestmark = both_servers
 
 HEARTBEAT, EXTEND = leases.heartbeat(Job), leases.extend(Job)
-RESCUE, RESCUE_ORPHANS = leases.rescue(Job), leases.rescue(Job, orphans=True)
 RUNNING = JobStatus.RUNNING
+TTL = timedelta(seconds=15)
 
 
 def workers(run: Run) -> dict[str, Any]:
@@ -34,7 +39,13 @@ def expire(engine: Engine, job_id: UUID) -> None:
         connection.execute(update(Job.__table__).where(Job.id == job_id).values(leased_until=ended))  # type: ignore[arg-type]
 
 
-def rescued_ids(rows: list[Any]) -> list[Any]:
+def rescue(engine: Engine, *, backoff: Backoff = Backoff(), **given: Any) -> list[Rescued]:
+    """Rescue once, as a worker with a heartbeat timeout of 15 s."""
+    with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+        return rescue_lost(connection, Job, {"limit": 100} | given, backoff)
+
+
+def rescued_ids(rows: list[Rescued]) -> list[Any]:
     return sorted(row.id for row in rows)
 
 
@@ -78,12 +89,12 @@ def test_only_an_own_lease_can_be_extended(run: Run, jobs: Jobs) -> None:
         assert jobs.get(job_id)["leased_until"] is None
 
 
-def test_jobs_of_a_silent_worker_are_rescued(run: Run, jobs: Jobs) -> None:
+def test_jobs_of_a_silent_worker_are_rescued(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=20)
     jobs.add_worker("alive", silent_for=5)
     lost, held = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
-    (row,) = run(RESCUE, rescue_parameters())
+    (row,) = rescue(engine, ttl=TTL)
     assert tuple(row) == (lost, "send", 1, JobStatus.PENDING, WORKER, lost, False)
     job, (attempt,) = jobs.get(lost), jobs.attempts(lost)
     assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
@@ -101,16 +112,31 @@ def test_an_expired_lease_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, en
     late, within, endless = (jobs.add(RUNNING) for _ in range(3))
     expire(engine, late)
     run(EXTEND, extend_parameters(within))
-    assert rescued_ids(run(RESCUE, rescue_parameters())) == [late]
+    assert rescued_ids(rescue(engine, ttl=TTL)) == [late]
     assert jobs.get(late)["last_error"]["message"] == f"worker {WORKER} did not renew the lease in time"
     assert jobs.status(within) is jobs.status(endless) is RUNNING
 
 
-def test_a_rescued_job_waits_at_most_its_backoff(run: Run, jobs: Jobs) -> None:
+def test_a_lease_is_not_extended_between_the_search_for_lost_jobs_and_their_rescue(
+    jobs: Jobs, engine: Engine, session: Session
+) -> None:
+    jobs.add_worker()
+    late = jobs.add(RUNNING)
+    expire(engine, late)
+    given = {"ttl": TTL, "limit": 100}
+    assert [row.id for row in session.execute(leases.lost(Job), given)] == [late]
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL lock_timeout = '50ms'"))
+        with pytest.raises(OperationalError, match="lock timeout"):
+            connection.execute(EXTEND, extend_parameters(late))
+
+
+def test_a_rescued_job_waits_at_most_its_backoff(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
     waits = []
-    assert rescued_ids(run(RESCUE, rescue_parameters(base=2.0, cap=100.0))) == sorted(made)
+    backoff = Backoff(base=timedelta(seconds=2), cap=timedelta(seconds=100))
+    assert rescued_ids(rescue(engine, ttl=TTL, backoff=backoff)) == sorted(made)
     for job_id, attempt in made.items():
         wait = (jobs.get(job_id)["scheduled_at"] - jobs.attempts(job_id)[0]["ended_at"]).total_seconds()
         assert 0 <= wait <= min(100.0, 2.0 * 2 ** (attempt - 1))
@@ -119,13 +145,13 @@ def test_a_rescued_job_waits_at_most_its_backoff(run: Run, jobs: Jobs) -> None:
     assert len(set(waits)) == len(waits)  # so that those who fell together do not come back together
 
 
-def test_a_job_lost_in_its_last_attempt_dies(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_a_job_lost_in_its_last_attempt_dies(jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker(silent_for=60)
     jobs.add_worker("alive")
     lost = jobs.add(RUNNING, max_attempts=1, input={"n": 1})
     late = jobs.add(RUNNING, max_attempts=1, worker_id="alive")
     expire(engine, late)
-    rows = run(RESCUE, rescue_parameters())
+    rows = rescue(engine, ttl=TTL)
     assert {row.id: row.status for row in rows} == dict.fromkeys((lost, late), JobStatus.DEAD)
     for job_id, reason in ((lost, "lost"), (late, "timed_out")):
         job, (dead_letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
@@ -136,38 +162,38 @@ def test_a_job_lost_in_its_last_attempt_dies(run: Run, jobs: Jobs, engine: Engin
     assert jobs.dead_letters(lost)[0]["input"] == {"n": 1}
 
 
-def test_each_job_that_dies_in_a_rescue_has_its_own_dead_letter(run: Run, jobs: Jobs) -> None:
+def test_each_job_that_dies_in_a_rescue_has_its_own_dead_letter(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
-    run(RESCUE, rescue_parameters())
+    rescue(engine, ttl=TTL)
     dead_letters = jobs.dead_letters()
     assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(made[::2])
     assert len({dead_letter["id"] for dead_letter in dead_letters}) == 5
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in made)
 
 
-def test_a_rescue_takes_at_most_its_limit(run: Run, jobs: Jobs) -> None:
+def test_a_rescue_takes_at_most_its_limit(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     for _ in range(5):
         jobs.add(RUNNING)
-    counts = [len(run(RESCUE, rescue_parameters(limit=2))) for _ in range(4)]
+    counts = [len(rescue(engine, ttl=TTL, limit=2)) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
 
 
-def test_locked_rows_are_left_to_the_next_rescue(run: Run, jobs: Jobs, session: Session) -> None:
+def test_locked_rows_are_left_to_the_next_rescue(engine: Engine, jobs: Jobs, session: Session) -> None:
     """Their worker may be just writing: a silent one is not always a dead one."""
     jobs.add_worker(silent_for=60)
     held, free = jobs.add(RUNNING), jobs.add(RUNNING)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert rescued_ids(run(RESCUE, rescue_parameters())) == [free]
+    assert rescued_ids(rescue(engine, ttl=TTL)) == [free]
     session.rollback()
-    assert rescued_ids(run(RESCUE, rescue_parameters())) == [held]
+    assert rescued_ids(rescue(engine, ttl=TTL)) == [held]
 
 
-def test_orphans_are_jobs_whose_worker_has_no_row(run: Run, jobs: Jobs) -> None:
+def test_orphans_are_jobs_whose_worker_has_no_row(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("silent", silent_for=999)
     orphan, others = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")
-    assert run(RESCUE, rescue_parameters(ttl=timedelta(days=1))) == []
-    assert rescued_ids(run(RESCUE_ORPHANS, rescue_parameters())) == [orphan]
+    assert rescue(engine, ttl=timedelta(days=1)) == []
+    assert rescued_ids(rescue(engine)) == [orphan]
     assert jobs.get(orphan)["last_error"]["worker"] == "never"
     assert jobs.status(others) is RUNNING

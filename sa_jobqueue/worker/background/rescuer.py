@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
-from sa_jobqueue.models.base import dead_letter_ids
-from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.operations.workers import Rescued, rescue
 from sa_jobqueue.statements import corrections, expiry, leases
 from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
@@ -21,7 +20,6 @@ from sa_jobqueue.worker.signals import Answer
 BATCH = 100
 CORRECTED = 1000
 """Rows corrected per transaction: about 20 ms."""
-_BACKOFF: Final = Backoff()
 
 
 class Rescuer(Part, Component):
@@ -36,8 +34,6 @@ class Rescuer(Part, Component):
     def __init__(self, shared: Shared, unblocker: Unblocker) -> None:
         super().__init__(shared)
         self._unblocker, model = unblocker, self._model
-        for orphans in (False, True):  # compiled now, and not while the first jobs wait
-            compiled(leases.rescue, model, orphans=orphans, only=False)
         compiled(expiry.expire, model, only=False)
         self._forget = leases.forget_dead_workers(model)
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
@@ -77,13 +73,10 @@ class Rescuer(Part, Component):
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
         given: dict[str, Any] = {"limit": BATCH} | ({} if orphans else {"ttl": self._options.heartbeat_timeout})
-        given |= {"base": _BACKOFF.base.total_seconds(), "cap": _BACKOFF.cap.total_seconds()}
 
-        async def rescue_some(which: dict[str, Any]) -> Sequence[Any]:
-            statement = compiled(leases.rescue, self._model, orphans=orphans, only="ids" in which)
-            made = {"dead_letter_ids": dead_letter_ids(self._model.__jobqueue__, BATCH)}
-            async with self._engine.connect() as connection:
-                return await statement.execute(connection, given | made | which)
+        async def rescue_some(which: dict[str, Any]) -> Sequence[Rescued]:
+            async with self._transactions.begin() as connection:
+                return await connection.run_sync(rescue, self._model, given | which)
 
         async def candidates(which: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
@@ -93,11 +86,11 @@ class Rescuer(Part, Component):
         if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
             self._signals.may_start()
-        for job_id, type_name, attempt, status, worker_id, chain_id, has_waiters in rescued:
-            died = JobStatus(status) is JobStatus.DEAD
-            if died and has_waiters:
-                self._unblocker.put(chain_id)
-            self._events.emit(JobRescued(job_id, type_name, attempt, worker_id, died))
+        for one in rescued:
+            died = one.status is JobStatus.DEAD
+            if died and one.has_waiters:
+                self._unblocker.put(one.chain_id)
+            self._events.emit(JobRescued(one.id, one.type_name, one.attempt, one.worker_id, died))
         return len(rescued) if not orphans else len(rescued) + await self.rescue()
 
     async def expire(self) -> int:
