@@ -214,7 +214,7 @@ def test_a_plan_as_parameters() -> None:
         "segment_last_type": [2, 2, 3],
         "late_ids": [1],
         "late_xids": ["7"],
-        "apart": [1, 2, 5],
+        "apart": [2, 5],
         "limit": 9,
     }
 

@@ -83,16 +83,6 @@ def changed(story: Story) -> None:
     story.claim(A, late=1)
 
 
-def scanned_too(story: Story) -> None:
-    story.work()
-    story.add(A)
-    story.catch_up()
-    story.full_scan()  # has the lane scanned from the late arrival on
-    story.add(A, ago=1)
-    story.catch_up()
-    story.claim(A, limit=2, late=1)
-
-
 def overlapping(story: Story) -> None:
     story.work()
     story.queue.tick(seconds=1)
@@ -164,7 +154,6 @@ MECHANISMS = {
     "the answer to a flood of a lane": flood_of_a_lane,
     "late arrivals without capacity": without_capacity,
     "late arrivals that have changed": changed,
-    "late arrivals are not scanned": scanned_too,
     "claims and catch-ups do not overlap": overlapping,
     "the clock": clock,
     "the next job of a lane": next_job,

@@ -62,7 +62,7 @@ def claim_parameters(
 
 def late_parameters(late: Mapping[UUID, str], **more: Any) -> dict[str, Any]:
     """Give the parameters of a claim of late arrivals, whose cursors have passed everything."""
-    ids: dict[str, Any] = {"late_ids": list(late), "late_xids": list(late.values()), "apart": list(late)}
+    ids: dict[str, Any] = {"late_ids": list(late), "late_xids": list(late.values())}
     return claim_parameters(datetime(9000, 1, 1, tzinfo=UTC), **ids | more)
 
 

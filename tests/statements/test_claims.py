@@ -192,18 +192,9 @@ def test_late_arrivals_are_claimed_before_jobs_ahead_of_the_cursor(jobs: Jobs, r
     ahead = jobs.add(priority=9)
     behind = jobs.add(priority=-9, due_in=-3600)
     (xid,) = [xid for job_id, xid in late(run, before).items() if job_id == behind]
-    given = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid], apart=[behind])
+    given = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid])
     assert claimed_ids(run(CLAIM, given)) == [behind]
     assert claimed_ids(run(CLAIM, claim_parameters(limit=1))) == [ahead]
-
-
-def test_a_late_arrival_is_claimed_once_and_counts_once_toward_the_limit(jobs: Jobs, run: Run) -> None:
-    """A statement does not skip the rows that it has locked itself."""
-    before = watermark(run)
-    made = [jobs.add() for _ in range(4)]
-    xids = late(run, before)
-    given: dict[str, Any] = {"late_ids": made[:2], "late_xids": [xids[one] for one in made[:2]], "apart": made[:2]}
-    assert set(claimed_ids(run(CLAIM, claim_parameters(limit=3, **given)))) == set(made[:3])
 
 
 def test_a_late_arrival_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, run: Run, engine: Engine) -> None:

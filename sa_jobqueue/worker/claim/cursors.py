@@ -221,7 +221,7 @@ class Cursors:
             "types": types,
             "late_ids": late,
             "late_xids": [plan.late[job_id] for job_id in late],
-            "apart": [*late, *excluded],
+            "apart": list(excluded),
             "limit": plan.limit,
             "segment_first": [one[0] for one in segments],
             "segment_last": [one[1] for one in segments],

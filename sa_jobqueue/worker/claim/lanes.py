@@ -59,7 +59,9 @@ class Lanes:
         """Record the jobs that a selector is offered, each with the transaction that changed it last."""
         ended, _ = self.cursors.claimed(plan, [one for one, _ in found], at)
         for one, xid in found:
-            self.cursors.late.setdefault(self.cursors.lane_of(one), {})[one.id] = xid
+            lane = self.cursors.lane_of(one)
+            if (one.scheduled_at, one.id) <= self.cursors.of_lane[lane]:  # not where lanes were rewound
+                self.cursors.late.setdefault(lane, {})[one.id] = xid
         self.backlog.read_to_end(ended, self.clock())
         self.arrivals.claimed()
 
@@ -68,9 +70,9 @@ class Lanes:
         started = Counter(map(self.cursors.lane_of, jobs))
         self.planner.charge(shares, started)
         for job in jobs:
-            self.cursors.late[self.cursors.lane_of(job)].pop(job.id)
+            self.cursors.late.get(self.cursors.lane_of(job), {}).pop(job.id, None)
         for lane in started:
-            if not self.cursors.late[lane]:
+            if not self.cursors.late.get(lane, True):
                 del self.cursors.late[lane]
 
     def late(self, partition: Partition) -> Iterator[tuple[Any, str]]:
