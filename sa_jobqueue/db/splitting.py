@@ -126,11 +126,14 @@ def summary(error: Exception) -> str:
 
 
 async def in_parts(
-    items: Sequence[T], write: Callable[[Sequence[T]], Awaitable[R]]
+    items: Sequence[T],
+    write: Callable[[Sequence[T]], Awaitable[R]],
+    *,
+    splits: Callable[[Exception], bool] = is_of_a_row,
 ) -> tuple[list[R], list[tuple[T, Exception]]]:
     """Write all items together; on an error of a row write halves, down to the items that fail alone.
 
-    `write`: one statement or one transaction, which changes nothing when it raises.
+    `write`: one statement or one transaction, which changes nothing when it raises. `splits`: whether an error is of a row.
     Shape: what each successful `write` returned, in order; the items that failed alone, each with its error. One bad item
     among n costs about 2 log2(n) more calls. Raises: errors that are not of a row; the parts written stay written.
     """
@@ -139,11 +142,11 @@ async def in_parts(
     try:
         return [await write(items)], []
     except Exception as error:
-        if not is_of_a_row(error):
+        if not splits(error):
             raise
         if len(items) == 1:
             return [], [(items[0], error)]
     middle = len(items) // 2
-    written, refused = await in_parts(items[:middle], write)
-    more_written, more_refused = await in_parts(items[middle:], write)
+    written, refused = await in_parts(items[:middle], write, splits=splits)
+    more_written, more_refused = await in_parts(items[middle:], write, splits=splits)
     return written + more_written, refused + more_refused

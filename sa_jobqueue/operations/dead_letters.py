@@ -177,9 +177,11 @@ def dismiss_dead_letters(
     """
     check_limit(limit)
     check_after(model, after)
-    conditions = _conditions(model, where)
-    unresolved = dead_letters.unresolved(model, *conditions, after=after, limit=limit + 1, lock=not dry_run)
-    page = page_of(session.scalars(unresolved).all(), limit=limit, position=lambda letter_id: letter_id)
+    conditions = (*_conditions(model, where), model.DeadLetter.resolution.is_(None))
+    unresolved = dead_letters.page(model, *conditions, after=after, limit=limit + 1, newest_first=False)
+    ids = unresolved.with_only_columns(model.DeadLetter.id)
+    found = session.scalars(ids if dry_run else ids.with_for_update()).all()
+    page = page_of(found, limit=limit, position=lambda letter_id: letter_id)
     if not dry_run and page.items:
         session.execute(dead_letters.dismiss(model, page.items, by=by))
         record(session, "dismiss_dead_letters", by=by, ids=page.items, model=model, where=where)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.db.splitting import is_of_a_row, sqlstate
-from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
+from sa_jobqueue.db.blocking import blocking
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.chains import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
@@ -26,8 +27,8 @@ SCAN: Final = 500
 MAX_SCAN: Final = 10_000
 MOST_JOBS: Final = 1000
 """Jobs that one call deletes, about: a chain goes whole. Some 50 ms."""
-_LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
-"""A deadlock, or a lock not given in time."""
+_IN_THE_WAY: Final = frozenset({"23503", "40P01", "55P03"})
+"""A reference by an application's row, a deadlock, or a lock not given in time: the next run tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,12 @@ def prune(
         following = following if after is None else replace(cursor, after=after)
         return Pruned(dead_letters=deleted, scanned=scanned, next=following, refused=refused)
     taken, later = _fill(session, model, ids)
-    parts, refused = _in_halves(
-        session, list(taken), lambda part: _delete(session, model, given, part, taken, by=by, dry_run=dry_run)
-    )
+
+    def delete(part: Sequence[Any]) -> _Deleted:
+        with session.begin_nested():
+            return _delete(session, model, given, part, taken, by=by, dry_run=dry_run)
+
+    parts, refused = delete_in_parts(list(taken), delete)
     counts: dict[tuple[str, JobStatus], int] = {}
     for kind in (kind for part in parts for kind in part.kinds):
         counts[kind] = counts.get(kind, 0) + 1
@@ -159,30 +163,26 @@ def _read_page(
     return list(page.ids or ()), page.scanned, None if is_last else page.last_id
 
 
-def _in_halves(
-    session: Session, ids: Sequence[Any], write: Callable[[Sequence[Any]], R]
-) -> tuple[list[R], dict[Any, Exception]]:
-    """Write rows together; halve them while one is in the way: it is locked, or a row of the application refers to it.
+def delete_in_parts(ids: Sequence[Any], delete: Callable[[Sequence[Any]], R]) -> tuple[list[R], dict[Any, Exception]]:
+    """Delete rows together; halve them while one cannot be deleted, is locked, or is referred to by the application.
 
-    Shape: the results of the calls that succeeded; the ids that fail alone, but for locked ones, each with its error.
+    `delete`: one transaction or savepoint.
+    Shape: the results of the calls that succeeded; the ids that cannot be deleted, each with its error.
     """
-    refused: Exception | None = None
-    try:
-        with session.begin_nested():
-            return [write(ids)], {}
-    except ConflictError:
-        pass
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, JobQueueError) and isinstance(error.__cause__, DBAPIError) else error
-        if sqlstate(cause) not in _LOCKED_OUT:
-            if not is_of_a_row(cause):
-                raise
-            refused = cause
-    if len(ids) == 1:
-        return [], {} if refused is None else {ids[0]: refused}
-    done, failed = _in_halves(session, ids[: len(ids) // 2], write)
-    others, others_failed = _in_halves(session, ids[len(ids) // 2 :], write)
-    return done + others, failed | others_failed
+
+    def cause_of(error: Exception) -> Exception:
+        return error.__cause__ if isinstance(error, JobQueueError) and isinstance(error.__cause__, DBAPIError) else error
+
+    def splits(error: Exception) -> bool:
+        cause = cause_of(error)
+        return sqlstate(cause) in _IN_THE_WAY or (is_of_a_row(cause) and not isinstance(cause, JobQueueError))
+
+    async def some(part: Sequence[Any]) -> R:
+        return delete(part)
+
+    done, failed = blocking(in_parts(ids, some, splits=splits))
+    causes = {one: cause_of(error) for one, error in failed}
+    return done, {one: cause for one, cause in causes.items() if sqlstate(cause) not in _IN_THE_WAY}
 
 
 def _prune_dead_letters(
@@ -190,8 +190,12 @@ def _prune_dead_letters(
 ) -> tuple[int, dict[Any, Exception]]:
     if dry_run or not ids:
         return len(ids), {}
-    statement = retention.delete_dead_letters(model)
-    deleted, refused = _in_halves(session, ids, lambda part: len(session.execute(statement, {"ids": list(part)}).all()))
+
+    def delete(part: Sequence[Any]) -> int:
+        with session.begin_nested():
+            return len(session.execute(retention.delete_dead_letters(model), {"ids": list(part)}).all())
+
+    deleted, refused = delete_in_parts(ids, delete)
     return sum(deleted), refused
 
 
@@ -237,7 +241,7 @@ def _delete(
         kinds[row.id] = (row.type_name, JobStatus(row.outcome))
         jobs[row.id] = [row.id]
     if dry_run:
-        to_delete = _unreferenced(session, model, kinds)
+        to_delete = unreferenced(session, model, kinds)
         return _Deleted([kinds[one] for one in to_delete], sum(lengths[one] for one in to_delete), [], len(kinds))
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
@@ -245,7 +249,7 @@ def _delete(
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
     whole = [chain_id for chain_id, own in jobs.items() if len(own) == lengths[chain_id]]
-    to_delete = _unreferenced(session, model, whole)
+    to_delete = unreferenced(session, model, whole)
     if not to_delete:
         return _Deleted([], 0, [], len(kinds))
     job_ids = [job_id for chain_id in to_delete for job_id in jobs[chain_id]]
@@ -254,8 +258,8 @@ def _delete(
     return _Deleted([kinds[one] for one in to_delete], len(job_ids), list(freed), len(kinds))
 
 
-def _unreferenced(session: Session, model: JobClass, chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
-    """Return those that no job of a chain which stays waits for, or waited, in the order given."""
+def unreferenced(session: Session | Connection, model: JobClass, chain_ids: Iterable[Any]) -> list[Any]:
+    """Return those chains that no job of a chain which stays waits for, or waited, in the order given."""
     to_delete = list(chain_ids)
     while to_delete:
         referred = set(session.scalars(deletion.referred_to(model), {"ids": to_delete}))

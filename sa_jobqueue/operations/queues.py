@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
@@ -41,8 +42,10 @@ from sa_jobqueue.registry.limits import (
     check_names,
     settings_of,
 )
-from sa_jobqueue.statements import controls, queues
+from sa_jobqueue.statements import controls, named_rows, queues
 
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
+Settings: TypeAlias = type[QueueMixin] | type[JobTypeMixin]
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 """By queue and setting: the value in the row, and the declared one."""
 
@@ -130,7 +133,7 @@ def list_queues(
     fairness_key: str | None = None,
     after: tuple[str, str] | None = None,
     limit: int = MAX_PAGE,
-    heartbeat_timeout: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT,
     model: JobClass = Job,
 ) -> Page[QueueStatus]:
     """Return one page of the queues that have a row or a live worker, and of their fairness keys that have a row.
@@ -155,7 +158,7 @@ def list_job_types(
     names: Sequence[str] = (),
     after: str | None = None,
     limit: int = MAX_PAGE,
-    heartbeat_timeout: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT,
     model: JobClass = Job,
 ) -> Page[TypeStatus]:
     """Return one page of the job types that have a row or a live worker, ordered by name.
@@ -404,82 +407,44 @@ def _page(
     return list(session.execute(queues.page(model, types=types), given).mappings())
 
 
-def _prepare(
-    session: Session,
-    of: type[QueueMixin] | type[JobTypeMixin],
-    name: str,
-    *,
-    for_update: bool,
-    fairness_key: str = "",
-) -> None:
-    given = {"names": [name], **_key(of, fairness_key)}
+def _prepare(session: Session, of: Settings, name: str, *, for_update: bool, fairness_key: str = "") -> None:
+    check_fairness_key(fairness_key)
     if for_update:
         check_names("name", [name])
-        session.execute(queues.make(of), given)
-        session.execute(queues.lock(of), given)
+        given = {"names": [name], "of_key": fairness_key}
+        session.execute(named_rows.make(of), given)
+        session.execute(named_rows.rows(of, lock=True), given)
 
 
-def _key(of: type[QueueMixin] | type[JobTypeMixin], fairness_key: str) -> dict[str, str]:
-    check_fairness_key(fairness_key)
-    return {"of_key": fairness_key} if issubclass(of, QueueMixin) else {}
-
-
-def _put(
-    session: Session,
-    of: type[QueueMixin] | type[JobTypeMixin],
-    row: dict[str, Any],
-    model: JobClass,
-    by: str | None,
-    *,
-    dry_run: bool,
-) -> bool:
+def _put(session: Session, of: Settings, row: dict[str, Any], model: JobClass, by: str | None, *, dry_run: bool) -> bool:
     check_by(by)
+    noun, name = ("queue", row["name"]) if issubclass(of, QueueMixin) else ("job_type", row["type_name"])
     if dry_run:
-        (found,) = _rows(session, of, [row.get("name") or row["type_name"]], row.get("fairness_key", ""), model) or [None]
-        return found is None or any(getattr(found, name) != value for name, value in row.items())
+        given = {"names": [name], "of_key": row.get("fairness_key")}
+        found = session.execute(named_rows.rows(of, lock=False), given).one_or_none()
+        return found is None or any(getattr(found, setting) != value for setting, value in row.items())
     is_written = session.execute(queues.put(of), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
-    noun, name = ("queue", row["name"]) if issubclass(of, QueueMixin) else ("job_type", row["type_name"])
     record(session, f"upsert_{noun}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
     return is_written
 
 
-def _rows(
-    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], fairness_key: str, model: JobClass
-) -> list[Any]:
-    """Return the queues or job types that have a row."""
-    check_fairness_key(fairness_key)
-    found: Iterable[Any]
-    if issubclass(of, QueueMixin):
-        found = every_item(
-            lambda after: list_queues(session, names=names, fairness_key=fairness_key, after=after, model=model)
-        )
-    else:
-        found = every_item(lambda after: list_job_types(session, names=names, after=after, model=model))
-    # An empty list of names means any of them.
-    return [one for one in found if one.created_at is not None] if names else []
-
-
-def _check_known(session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: list[str], model: JobClass) -> None:
+def _check_known(session: Session, of: Settings, names: list[str], model: JobClass) -> None:
     """Check names that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
     if not names:
         return
-    found: Iterable[Any]
-    if issubclass(of, QueueMixin):
-        found = every_item(lambda after: list_queues(session, names=names, after=after, model=model))
-    else:
-        found = every_item(lambda after: list_job_types(session, names=names, after=after, model=model))
-    known = {DEFAULT_QUEUE, *map(_name, found)}
+    types, given = issubclass(of, JobTypeMixin), {"names": names, "limit": None, "ttl": HEARTBEAT_TIMEOUT, "of_key": None}
+    known = {DEFAULT_QUEUE, *session.scalars(queues.page(model, types=types), given)}
     unknown = [name for name in names if name not in known]
-    if unknown and issubclass(of, QueueMixin):
+    if unknown and not types:
         pending = set(session.scalars(queues.with_pending_jobs(model), {"names": unknown}))
         unknown = [name for name in unknown if name not in pending]
     if unknown:
         raise _not_found(of, unknown[0])
 
 
-def _not_found(of: type[QueueMixin] | type[JobTypeMixin], name: str, fairness_key: str = "") -> NotFoundError:
+def _not_found(of: Settings, name: str, fairness_key: str = "") -> NotFoundError:
     if fairness_key:
         return NotFoundError(f"fairness key of queue {name}", [fairness_key], reason="it has no settings")
     if issubclass(of, QueueMixin):
@@ -487,14 +452,10 @@ def _not_found(of: type[QueueMixin] | type[JobTypeMixin], name: str, fairness_ke
     return NotFoundError("job type", [name], reason="it has no settings and no active worker has a handler for it")
 
 
-def _name(one: QueueStatus | TypeStatus) -> str:
-    return one.name if isinstance(one, QueueStatus) else one.type_name
-
-
 def _change(
     session: Session,
     act: Literal["pause", "resume", "delete"],
-    of: type[QueueMixin] | type[JobTypeMixin],
+    of: Settings,
     names: Sequence[str],
     model: JobClass,
     *,
@@ -505,24 +466,57 @@ def _change(
     """Pause, resume or delete settings; return the names of those that were changed, or would be."""
     check_lists(names=names)
     check_names("names", names)
+    check_fairness_key(fairness_key)
     check_by(by)
-    given = list(dict.fromkeys(names))
+    named = list(dict.fromkeys(names))
+    given: dict[str, Any] = {"names": named, "of_key": fairness_key, "by": by}
     if act == "pause":
-        _check_known(session, of, given, model)
-    if dry_run:
-        found = {_name(one): one.paused_at is not None for one in _rows(session, of, given, fairness_key, model)}
-        would = {
-            "pause": {name for name in given if not found.get(name, False)},
-            "resume": {name for name, is_paused in found.items() if is_paused},
-            "delete": set(found),
-        }
-        return BulkResult(sorted(would[act]), len(given))
-    statement = {"pause": queues.pause, "resume": queues.resume, "delete": queues.drop}[act](of)
-    parameters = {"names": given, **_key(of, fairness_key)} | ({"by": by} if act == "pause" else {})
-    names = sorted(session.scalars(statement, parameters))
-    if names:
-        session.execute(controls.notify_rules(model))
+        _check_known(session, of, named, model)
+        if not dry_run:
+            session.execute(named_rows.make(of), given)
+    found = {row[0]: row.paused_at is not None for row in session.execute(named_rows.rows(of, lock=not dry_run), given)}
+    changed = {
+        "pause": {name for name in named if not found.get(name, False)},
+        "resume": {name for name, is_paused in found.items() if is_paused},
+        "delete": {*found},
+    }
+    statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[act](of)
     noun = "queue" if issubclass(of, QueueMixin) else "job_type"
-    about = {"names": given, "fairness_key": fairness_key or None}
-    record(session, f"{act}_{noun}s", by=by, ids=names, matched=len(given), model=model, **about)
-    return BulkResult(names, len(given))
+    return change_named(
+        session,
+        f"{act}_{noun}s",
+        statement,
+        given | {"names": sorted(changed[act])},
+        ids=sorted(changed[act]),
+        matched=len(named),
+        by=by,
+        dry_run=dry_run,
+        model=model,
+        names=named,
+        fairness_key=fairness_key or None,
+    )
+
+
+def change_named(
+    session: Session,
+    operation: str,
+    statement: Executable,
+    parameters: Any,
+    *,
+    ids: Sequence[str],
+    matched: int,
+    by: str | None,
+    dry_run: bool,
+    model: JobClass,
+    **about: Any,
+) -> BulkResult[str]:
+    """Change the locked rows `ids` of queues, job types or schedules, notify workers, and record the operation.
+
+    `about`: its arguments. With `dry_run`, only return the result.
+    """
+    if not dry_run:
+        if ids:
+            session.execute(statement, parameters)
+            session.execute(controls.notify_rules(model))
+        record(session, operation, by=by, ids=ids, matched=matched, model=model, **about)
+    return BulkResult(list(ids), matched)

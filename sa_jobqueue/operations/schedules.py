@@ -34,6 +34,7 @@ from sa_jobqueue.operations.pages import (
     check_position,
     page_of,
 )
+from sa_jobqueue.operations.queues import change_named
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
     MAX_CATCH_UP,
@@ -44,7 +45,7 @@ from sa_jobqueue.registry.schedules import (
     ScheduleColumns,
     ScheduleRun,
 )
-from sa_jobqueue.statements import controls, corrections, schedules
+from sa_jobqueue.statements import controls, corrections, named_rows, schedules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +183,7 @@ def get_schedule(session: Session, name: str, *, for_update: bool = False, model
     Raises: NotFoundError.
     """
     if for_update:
-        _found(session, [name], model, for_update=True)
+        _found(session, [name], by=None, dry_run=False, model=model)
     found = list_schedules(session, names=[name], model=model).items
     if not found:
         raise NotFoundError("schedule", [name], reason="")
@@ -214,15 +215,12 @@ def pause_schedules(
     Locks: the rows, in the order of their names; waits for schedules that are being fired.
     Raises: NotFoundError naming all that are missing.
     """
-    check_by(by)
-    found = _found(session, names, model, for_update=not dry_run)
+    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
+    found = _found(session, names, **how)
     paused = [row["name"] for row in found if row["paused_at"] is None]
-    if dry_run:
-        return BulkResult(paused, len(found))
-    session.execute(schedules.pause(model), {"names": list(names), "by": by})
-    _notify_schedulers(session, model)
-    record(session, "pause_schedules", by=by, ids=paused, matched=len(found), model=model, names=names)
-    return BulkResult(paused, len(found))
+    given = {"names": paused, "by": by}
+    pause = named_rows.pause(model.Schedule)
+    return change_named(session, "pause_schedules", pause, given, ids=paused, matched=len(found), names=names, **how)
 
 
 def resume_schedules(
@@ -235,18 +233,13 @@ def resume_schedules(
     paused, by the database's clock. Locks, Raises: as
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
-    check_by(by)
-    found = _found(session, names, model, for_update=not dry_run)
+    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
+    found = _found(session, names, **how)
     paused = [row for row in found if row["paused_at"] is not None or row["missed_from"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
-    resumed = [row["name"] for row in paused]
-    if dry_run:
-        return BulkResult(resumed, len(found))
-    if times:
-        session.execute(schedules.resume(model), times)
-        _notify_schedulers(session, model)
-    record(session, "resume_schedules", by=by, ids=resumed, matched=len(found), model=model, names=names)
-    return BulkResult(resumed, len(found))
+    ids = [row["name"] for row in paused]
+    resume = schedules.resume(model)
+    return change_named(session, "resume_schedules", resume, times, ids=ids, matched=len(found), names=names, **how)
 
 
 def run_schedule(
@@ -273,8 +266,7 @@ def run_schedule(
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
     check_instants(since=since, until=until)
-    check_by(by)
-    (row,) = _found(session, [name], model, for_update=not dry_run)
+    (row,) = _found(session, [name], by=by, dry_run=dry_run, model=model)
     schedule = declared(row)
     if since is None or until is None:
         job = job_of(schedule, row["now"], model)
@@ -303,14 +295,11 @@ def delete_schedules(
 
     `names`: names of schedules. Locks, Raises: as `pause_schedules`.
     """
-    check_by(by)
-    found = _found(session, names, model, for_update=not dry_run)
+    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
+    found = _found(session, names, **how)
     deleted = [row["name"] for row in found]
-    if dry_run:
-        return BulkResult(deleted, len(found))
-    session.execute(schedules.drop(model), {"names": list(names)})
-    record(session, "delete_schedules", by=by, ids=deleted, model=model, names=names)
-    return BulkResult(deleted, len(found))
+    given, drop = {"names": deleted}, named_rows.drop(model.Schedule)
+    return change_named(session, "delete_schedules", drop, given, ids=deleted, matched=len(found), names=names, **how)
 
 
 def _now(session: Session) -> datetime:
@@ -326,10 +315,13 @@ def _put(session: Session, schedule: Schedule, source: str, now: datetime, model
     return None if row is None else bool(row.is_new)
 
 
-def _found(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
-    """Return the rows of schedules, locked with `for_update`. Raises: NotFoundError naming all that are missing."""
+def _found(
+    session: Session, names: Sequence[str], *, by: str | None, dry_run: bool, model: JobClass
+) -> Sequence[RowMapping]:
+    """Return the rows of schedules, locked unless for a dry run. Raises: NotFoundError naming all that are missing."""
     check_lists(names=names)
-    found = _rows(session, names, model, for_update=for_update)
+    check_by(by)
+    found = _rows(session, names, model, for_update=not dry_run)
     missing = set(names) - {row["name"] for row in found}
     if missing:
         raise NotFoundError("schedule", sorted(missing))
@@ -337,8 +329,7 @@ def _found(session: Session, names: Sequence[str], model: JobClass, *, for_updat
 
 
 def _rows(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
-    statement = (schedules.lock if for_update else schedules.named)(model)
-    return session.execute(statement, {"names": list(names)}).mappings().all()
+    return session.execute(named_rows.rows(model.Schedule, lock=for_update), {"names": list(names)}).mappings().all()
 
 
 def _notify_schedulers(session: Session, model: JobClass) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping
+from sqlalchemy import Connection, RowMapping
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
@@ -22,7 +22,6 @@ from sa_jobqueue.operations.pages import (
     Page,
     check_limit,
     check_position,
-    every_item,
     page_of,
 )
 from sa_jobqueue.policies.retry import Backoff
@@ -117,7 +116,7 @@ def list_workers(
     """
     check_limit(limit)
     check_position(after, str, str)
-    statement = workers.page(model, *_conditions(model, where), after=after, limit=limit + 1)
+    statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
     found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_without_nulls(row)}) for row in rows]
     return page_of(found, limit=limit, position=lambda one: (one.name, one.id))
@@ -136,13 +135,8 @@ def drain_workers(
     Changes: sets `drain_requested_at` if it is not set.
     Locks: their rows in the order of their ids. **Commit immediately**: their heartbeats wait for these locks.
     """
-    check_by(by)
-    if dry_run:
-        return _matching(session, where, model)
-    asked = sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
-    session.execute(controls.notify_rules(model))
-    record(session, "drain_workers", by=by, ids=asked, model=model, where=where)
-    return BulkResult(asked, len(asked))
+    values = {"drain_requested_at": workers.first_request(model)}
+    return _request(session, "drain_workers", where, values, by=by, dry_run=dry_run, model=model)
 
 
 def resize_workers(
@@ -162,20 +156,30 @@ def resize_workers(
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")
+    values, about = {"concurrency_requested": concurrency}, concurrency or "as started"
+    return _request(session, "resize_workers", where, values, by=by, dry_run=dry_run, model=model, concurrency=about)
+
+
+def _request(
+    session: Session,
+    operation: str,
+    where: WorkerFilter,
+    values: dict[str, Any],
+    *,
+    by: str | None,
+    dry_run: bool,
+    model: JobClass,
+    **about: Any,
+) -> BulkResult[str]:
     check_by(by)
+    conditions = workers.matching(model, where)
     if dry_run:
-        return _matching(session, where, model)
-    statement = workers.request_concurrency(model, *_conditions(model, where))
-    asked = sorted(session.scalars(statement, {"requested": concurrency}))
+        asked = list(session.scalars(workers.ids(model, *conditions)))
+        return BulkResult(asked, len(asked))
+    asked = sorted(session.scalars(workers.request(model, *conditions, **values)))
     session.execute(controls.notify_rules(model))
-    record(session, "resize_workers", by=by, ids=asked, model=model, where=where, concurrency=concurrency or "as started")
+    record(session, operation, by=by, ids=asked, model=model, where=where, **about)
     return BulkResult(asked, len(asked))
-
-
-def _matching(session: Session, where: WorkerFilter, model: JobClass) -> BulkResult[str]:
-    found = every_item(lambda after: list_workers(session, where=where, after=after, model=model))
-    ids = sorted(worker.id for worker in found)
-    return BulkResult(ids, len(ids))
 
 
 def rescue_from(session: Session, worker_id: str, *, model: JobClass = Job) -> int:
@@ -246,7 +250,3 @@ def rescue(
             row = by_id[job_id]
             found.append(Rescued(job_id, row.type_name, row.attempt, JobStatus(status), worker_id, chain_id, has_waiters))
     return found
-
-
-def _conditions(model: JobClass, where: WorkerFilter) -> list[ColumnElement[bool]]:
-    return workers.matching(model, where)

@@ -64,21 +64,6 @@ def groups(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Select[An
     )
 
 
-def unresolved(
-    model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, lock: bool
-) -> sa.Select[Any]:
-    """Return unresolved dead letters, by id.
-
-    Shape: up to `limit` `(id,)`, ascending, those behind the id `after`. Index: the primary key.
-    Locks: with `lock` these dead letters, in the order of their ids, until the transaction ends.
-    """
-    key: Any = model.DeadLetter.id
-    chosen = sa.select(key).where(model.DeadLetter.resolution.is_(None), *conditions).order_by(key).limit(limit)
-    if after is not None:
-        chosen = chosen.where(key > after)
-    return chosen.with_for_update() if lock else chosen
-
-
 def dismiss(model: JobClass, ids: Sequence[JobId], *, by: str) -> sa.Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 

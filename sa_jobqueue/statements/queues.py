@@ -1,7 +1,7 @@
 """Queues and job types as rows: the settings an operator writes. Workers read them with `controls`.
 
-Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row. A statement
-about rows of queues has a parameter `of_key`, a fairness key: empty for those of the queues themselves.
+Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`. Those that pause, resume and delete them are
+in `named_rows`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.limits import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
+from sa_jobqueue.statements.named_rows import key_of
 from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = tuple(settings_of(QueueColumns))
@@ -49,7 +49,7 @@ def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
     Locks: its row, until the transaction ends; waits for a concurrent writer of it. Index: the primary key.
     """
-    row, key = table(of), _key(of)
+    row, key = table(of), key_of(of)
     own = [name for name in SETTINGS if name in row.c]
     names = (*row.primary_key.columns.keys(), *own)
     statement = insert(row).values({name: sa.bindparam(name, type_=row.c[name].type) for name in names})
@@ -59,72 +59,6 @@ def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
         set_={name: new[name] for name in own} | {"updated_at": sa.func.now()},
         where=sa.or_(*(row.c[name].is_distinct_from(new[name]) for name in own)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
-
-
-@once_a_model
-def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
-    """Pause queues or types; those without a row get one, those that are paused stay so since when they were.
-
-    Parameters: `names`, `by`. Shape: `(name,)` of each that was not paused, unordered.
-    Changes: `paused_at` to the database's `now()`, `paused_by`, `updated_at`.
-    Locks: their rows, in the order of their names, until the transaction ends. Index: the primary key.
-    """
-    row, key = table(of), _key(of)
-    name = sa.func.unnest(array("names", sa.Text())).column_valued("name")
-    named = sa.select(name, *_fairness_key(of), sa.func.now(), sa.bindparam("by", type_=sa.Text)).order_by(name)
-    statement = insert(row).from_select([*row.primary_key.columns.keys(), "paused_at", "paused_by"], named)
-    new = statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=list(row.primary_key.columns),
-        set_={"paused_at": new.paused_at, "paused_by": new.paused_by, "updated_at": sa.func.now()},
-        where=row.c.paused_at.is_(None),
-    ).returning(key.label("name"))
-
-
-@once_a_model
-def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Update:
-    """Let the jobs of paused queues or types be started again.
-
-    Parameters: `names`. Shape: `(name,)` of each that was paused, unordered.
-    Changes: `paused_at` and `paused_by` to null, `updated_at`.
-    Locks: the rows of those that are paused, in the order of their names, until the transaction ends.
-    Index: the primary key.
-    """
-    row, key = table(of), _key(of)
-    chosen = sa.select(key.label("name")).where(*_named(of), row.c.paused_at.is_not(None))
-    locked = chosen.order_by(key).with_for_update(key_share=True).cte("locked")
-    return (
-        sa.update(row)
-        .where(key == locked.c.name, *_named(of)[1:])
-        .values(paused_at=sa.null(), paused_by=sa.null(), updated_at=sa.func.now())
-        .returning(key.label("name"))
-    )
-
-
-@once_a_model
-def drop(of: type[QueueMixin] | type[JobTypeMixin]) -> ReturningDelete[Any]:
-    """Delete the rows of queues or types; their jobs stay.
-
-    Parameters: `names`. Shape: `(name,)` of each that had a row, unordered.
-    Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
-    """
-    row, key = table(of), _key(of)
-    chosen = sa.select(key.label("name")).where(*_named(of))
-    locked = chosen.order_by(key).with_for_update().cte("locked")
-    return sa.delete(row).where(key == locked.c.name, *_named(of)[1:]).returning(key.label("name"))
-
-
-@once_a_model
-def make(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
-    """Insert a row without settings for each of some names that has none.
-
-    Parameters: `names`. Shape: none. Changes: new rows. Index: the primary key.
-    Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
-    """
-    row = table(of)
-    name = sa.func.unnest(array("names", sa.Text())).column_valued("name")
-    named = sa.select(name, *_fairness_key(of)).order_by(name)
-    return insert(row).from_select(row.primary_key.columns.keys(), named).on_conflict_do_nothing()
 
 
 @once_a_model
@@ -169,17 +103,6 @@ def record_types(model: JobClass) -> sa.Insert:
 
 
 @once_a_model
-def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Select[Any]:
-    """Lock the existing rows of some names, for a caller that compares before it writes.
-
-    Parameters: `names`. Shape: all columns of each, by name.
-    Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
-    """
-    row, key = table(of), _key(of)
-    return sa.select(row).where(*_named(of)).order_by(key).with_for_update(key_share=True)
-
-
-@once_a_model
 def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
@@ -191,7 +114,7 @@ def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
-    row, key, worker = table(of), _key(of), table(model.Worker)
+    row, key, worker = table(of), key_of(of), table(model.Worker)
     live = alive_until(worker) > sa.func.clock_timestamp()
     names_of = worker.c.job_types if types else worker.c.queues
     each = sa.select(sa.func.unnest(names_of).label("name")).where(live).subquery("each")
@@ -224,17 +147,3 @@ def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
         .order_by(name, *keys)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
-
-
-def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Column[Any]:
-    row: sa.Table = table(of)
-    return next(iter(row.primary_key.columns))
-
-
-def _fairness_key(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[Any]]:
-    return [sa.bindparam("of_key", type_=sa.Text)] if "fairness_key" in table(of).c else []
-
-
-def _named(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[bool]]:
-    own = [table(of).c.fairness_key == given for given in _fairness_key(of)]
-    return [_key(of) == sa.any_(array("names", sa.Text())), *own]

@@ -112,7 +112,7 @@ def record_fired(model: JobClass) -> sa.Update:
     """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
 
     Takes many. Changes: `fired`; `missed_from` and `missed_until` to null where all of those times are among them.
-    Locks: its row, which `due` or `lock` has locked. Index: the primary key.
+    Locks: its row, which `due` or `named_rows.rows` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
     first, last = (sa.bindparam(name, type_=sa.TIMESTAMP(timezone=True)) for name in ("first", "last"))
@@ -136,7 +136,7 @@ def move(model: JobClass) -> sa.Update:
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps the
     old value, and the first of earlier missed times stays), `error`. Takes many.
     Changes: those columns; not `updated_at`, because the definition is unchanged.
-    Locks: its row, which `due` or `lock` has locked. Index: the primary key.
+    Locks: its row, which `due` or `named_rows.rows` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
     given = {name: sa.bindparam(f"to_{name}", type_=schedule.c[name].type) for name in STATE if name not in _KEPT}
@@ -214,52 +214,12 @@ def page(model: JobClass) -> sa.Select[Any]:
 
 
 @once_a_model
-def named(model: JobClass) -> sa.Select[Any]:
-    """Read schedules by name. Parameters: `names`.
-
-    Shape: per schedule its name, `SETTINGS`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
-    Index: the primary key.
-    """
-    schedule = table(model.Schedule)
-    columns = [schedule.c[name] for name in ("name", *SETTINGS, *STATE)]
-    return (
-        sa.select(*columns, sa.func.now().label("now"))
-        .where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
-        .order_by(schedule.c.name)
-    )
-
-
-@once_a_model
-def lock(model: JobClass) -> sa.Select[Any]:
-    """Lock schedules by name.
-
-    Parameters, Shape, Clock, Index: as `named`. Locks: those rows, in the order of their names, until the transaction ends;
-    waits for a transaction that is firing one of them.
-    """
-    return named(model).with_for_update()
-
-
-@once_a_model
-def pause(model: JobClass) -> sa.Update:
-    """Pause schedules that are locked; those that are paused stay so since when they were. Parameters: `names`, `by`.
-
-    Changes: `paused_at` to the database's `now()`, `paused_by`. Locks: those rows. Index: the primary key.
-    """
-    schedule = table(model.Schedule)
-    return (
-        sa.update(schedule)
-        .where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))), schedule.c.paused_at.is_(None))
-        .values(paused_at=sa.func.now(), paused_by=sa.bindparam("by", type_=sa.Text))
-    )
-
-
-@once_a_model
 def resume(model: JobClass) -> sa.Update:
     """Let a schedule that is locked fire again, and forget the times that it missed.
 
     Parameters: `schedule`; `next`, when it fires first if it was paused. Takes many.
-    Changes: `paused_at`, `paused_by`, `missed_from` and `missed_until` to null; `next_fire_at`.
-    Locks: its row. Index: the primary key.
+    Changes: `paused_at`, `paused_by`, `missed_from` and `missed_until` to null; `next_fire_at`,
+    `updated_at`. Locks: its row. Index: the primary key.
     """
     schedule = table(model.Schedule)
     return (
@@ -267,19 +227,13 @@ def resume(model: JobClass) -> sa.Update:
         .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
             **dict.fromkeys(("paused_at", "paused_by", "missed_from", "missed_until"), sa.null()),
+            updated_at=sa.func.now(),
             next_fire_at=sa.case(
                 (schedule.c.paused_at.is_not(None), sa.bindparam("next", type_=schedule.c.next_fire_at.type)),
                 else_=schedule.c.next_fire_at,
             ),
         )
     )
-
-
-@once_a_model
-def drop(model: JobClass) -> sa.Delete:
-    """Delete schedules that are locked; their jobs stay. Parameters: `names`. Locks: those rows. Index: the primary key."""
-    schedule = table(model.Schedule)
-    return sa.delete(schedule).where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
 
 
 @once_a_model

@@ -58,35 +58,24 @@ def page(
     return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
 
 
-def request_concurrency(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    """Request a concurrency of workers. Parameters: `requested`, or null for the concurrency that each was started with.
-
-    Shape: `(id,)` per worker, unordered. Changes: `concurrency_requested`. Locks, Obliges: see `request_drain`.
-    """
+def ids(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return the ids of workers, in their order. Shape: `(id,)`. Locks: none."""
     worker = table(model.Worker)
-    chosen = sa.select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
-    return (
-        sa.update(worker)
-        .where(worker.c.id == chosen.c.id)
-        .values(concurrency_requested=sa.bindparam("requested", type_=sa.Integer))
-        .returning(worker.c.id)
-    )
+    return sa.select(worker.c.id).where(*conditions).order_by(worker.c.id)
 
 
-def request_drain(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    """Ask workers to drain: finish what they run and stop. One that was asked before is returned, but not asked again.
+def request(model: JobClass, *conditions: sa.ColumnElement[bool], **values: Any) -> sa.Update:
+    """Ask workers for something: set columns that each reads with its next heartbeat.
 
-    Shape: `(id,)` a worker, unordered.
-    Changes: `drain_requested_at`, to the database's `now()` where it was null.
+    Shape: `(id,)` per worker, unordered. Changes: `values`.
     Locks: the workers' rows in the order of their ids, until the transaction ends. A heartbeat waits for them.
     Obliges: commit immediately: a worker whose heartbeats fail releases its jobs.
     """
     worker = table(model.Worker)
-    # The order of all who lock several: two who ask the same workers cannot wait for each other.
-    chosen = sa.select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
-    return (
-        sa.update(worker)
-        .where(worker.c.id == chosen.c.id)
-        .values(drain_requested_at=sa.func.coalesce(worker.c.drain_requested_at, sa.func.now()))
-        .returning(worker.c.id)
-    )
+    chosen = ids(model, *conditions).with_for_update(key_share=True).cte("chosen")
+    return sa.update(worker).where(worker.c.id == chosen.c.id).values(**values).returning(worker.c.id)
+
+
+def first_request(model: JobClass) -> sa.ColumnElement[Any]:
+    """Return when a worker was first asked to drain: the database's `now()` if it was not."""
+    return sa.func.coalesce(table(model.Worker).c.drain_requested_at, sa.func.now())

@@ -311,6 +311,7 @@ def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Ses
     assert fire(sessions) == []
     row = status(sessions)
     assert (row.paused_by, row.overdue) == ("ops", None)
+    assert row.updated_at == row.paused_at
     with sessions.begin() as session:
         assert resume_schedules(session, ["nightly"]) == BulkResult(["nightly"], 1)
         assert resume_schedules(session, ["nightly"]) == BulkResult([], 1)

@@ -8,19 +8,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from sa_jobqueue.db.splitting import is_of_a_row, sqlstate, summary
+from sa_jobqueue.db.splitting import sqlstate, summary
 from sa_jobqueue.models import JobClass
+from sa_jobqueue.operations.pruning import delete_in_parts, unreferenced
 from sa_jobqueue.pipeline.archive.connection import check_columns
 from sa_jobqueue.pipeline.archive.verifying import Contents
 from sa_jobqueue.pipeline.statements import archived
 from sa_jobqueue.statements import deletion, quarantine
 from sa_jobqueue.types import RefusedWrite
 
-_LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
-"""A deadlock, or a lock not given in time."""
-_REFERRED_TO: Final = "23503"
 _SHOWN: Final = timedelta(days=1)
 """Time for which a chain that could not be deleted is listed. The next archiver run tries again."""
 
@@ -76,31 +73,22 @@ def _delete_batch(
     connection: Connection, model: JobClass, run_id: UUID, chain_ids: list[Any], contents: Contents
 ) -> set[Any]:
     """Delete what of a batch may go; a chain that cannot be deleted, or that an application's table refers to, stays."""
-    refused: DBAPIError | None = None
-    try:
+
+    def delete(part: Sequence[Any]) -> set[Any]:
         with connection.begin():
-            return _delete_unchanged(connection, model, run_id, chain_ids, contents)
-    except IntegrityError as error:
-        refused = None if sqlstate(error) == _REFERRED_TO else error
-    except DBAPIError as error:
-        if sqlstate(error) not in _LOCKED_OUT:
-            if not is_of_a_row(error):
-                raise
-            refused = error
-    if len(chain_ids) == 1:
-        if refused is not None:
-            _record(connection, model, chain_ids[0], refused)
-        return set()
-    middle = len(chain_ids) // 2
-    halves = (chain_ids[:middle], chain_ids[middle:])
-    return set().union(*(_delete_batch(connection, model, run_id, half, contents) for half in halves))
+            return _delete_unchanged(connection, model, run_id, part, contents)
+
+    deleted, refused = delete_in_parts(chain_ids, delete)
+    for chain_id, error in refused.items():
+        _record(connection, model, chain_id, error)
+    return set().union(*deleted)
 
 
 def _delete_unchanged(
-    connection: Connection, model: JobClass, run_id: UUID, chain_ids: list[Any], contents: Contents
+    connection: Connection, model: JobClass, run_id: UUID, chain_ids: Sequence[Any], contents: Contents
 ) -> set[Any]:
     jobs: dict[Any, list[Any]] = {}
-    for root_id in connection.scalars(archived.lock_ended_roots(model), {"ids": chain_ids}):
+    for root_id in connection.scalars(archived.lock_ended_roots(model), {"ids": list(chain_ids)}):
         jobs[root_id] = [root_id]
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains any more.
@@ -108,17 +96,13 @@ def _delete_unchanged(
         jobs[row.chain_id].append(row.id)
     unchanged = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
     connection.execute(archived.lock_dead_letters(model), {"job_ids": _all(unchanged.values())})
-    to_delete = set()
+    as_archived = []
     for row in connection.execute(archived.fingerprints(model), {"ids": list(unchanged)}):
         in_files = contents.chains[str(row.chain_id)]
         if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
-            to_delete.add(row.chain_id)
+            as_archived.append(row.chain_id)
     check_columns(connection, model)  # one that was added meanwhile; the locks of these tables now keep others from it
-    while to_delete:
-        referred = set(connection.scalars(deletion.referred_to(model), {"ids": list(to_delete)}))
-        if not referred:
-            break
-        to_delete -= referred
+    to_delete = set(unreferenced(connection, model, as_archived))
     if not to_delete:
         return to_delete
     given = {"job_ids": _all(unchanged[chain_id] for chain_id in to_delete)}
@@ -132,7 +116,7 @@ def _delete_unchanged(
     return to_delete
 
 
-def _record(connection: Connection, model: JobClass, chain_id: Any, error: DBAPIError) -> None:
+def _record(connection: Connection, model: JobClass, chain_id: Any, error: Exception) -> None:
     given = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
     with connection.begin():
         connection.execute(quarantine.put(model), given | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
