@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, Insert, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
-from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import id_array, id_value, is_running, once_a_model, table
@@ -111,28 +110,13 @@ def record(model: JobClass, kind: StepKind) -> sa.Insert:
     other transaction can rescue, cancel or complete it.
     Obliges: commit only if it returned a row. Index: the primary key.
     """
-    job, step = table(model), table(model.Step)
     took = sa.bindparam("took", type_=sa.Interval)
     is_sleep = kind is StepKind.SLEEP
-    held = (
-        sa.select(
-            job.c.id,
-            sa.bindparam("step_name", type_=sa.Text),
-            sa.bindparam("step_key", type_=sa.Text),
-            sa.cast(kind.value, sa.Text),
-            job.c.attempt,
-            sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
-            sa.func.now() if is_sleep else sa.func.clock_timestamp() - took,
-            sa.func.now() + took if is_sleep else sa.func.clock_timestamp(),
-        )
-        .where(*_held(model))
-        .with_for_update(key_share=True)
-    )
-    columns = ["job_id", "name", "key", "kind", "attempt", "output", "started_at", "completed_at"]
-    statement = insert(step).from_select(columns, held)
-    changed = {name: statement.excluded[name] for name in ("attempt", "output", "started_at", "completed_at")}
-    again = statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=changed)
-    return again.returning(step.c.completed_at, current_name())
+    times = {
+        "started_at": sa.func.now() if is_sleep else sa.func.clock_timestamp() - took,
+        "completed_at": sa.func.now() + took if is_sleep else sa.func.clock_timestamp(),
+    }
+    return _write(model, kind, times, *times).returning(table(model.Step).c.completed_at, current_name())
 
 
 @once_a_model
@@ -177,27 +161,13 @@ def wait(model: JobClass) -> sa.Insert:
     Shape: one row `(deadline,)`; none for a lost attempt. Changes: a `job_step` row. Clock: the database's.
     Locks: the job, awaited, until the transaction ends. Obliges: commit only if it returned a row. Index: the primary key.
     """
-    job, step = table(model), table(model.Step)
-    held = (
-        sa.select(
-            job.c.id,
-            sa.bindparam("step_name", type_=sa.Text),
-            sa.bindparam("step_key", type_=sa.Text),
-            sa.cast(StepKind.WAIT.value, sa.Text),
-            job.c.attempt,
-            sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
-            sa.func.now(),
-            sa.case((sa.bindparam("is_over", type_=sa.Boolean), sa.func.clock_timestamp())),
-            sa.bindparam("event", type_=sa.Text),
-            sa.func.now() + sa.bindparam("timeout", type_=sa.Interval),
-        )
-        .where(*_held(model))
-        .with_for_update(key_share=True)
-    )
-    columns = ["job_id", "name", "key", "kind", "attempt", "output", "started_at", "completed_at", "event", "deadline"]
-    statement = insert(step).from_select(columns, held)
-    changed = {name: statement.excluded[name] for name in ("attempt", "output", "completed_at", "event")}
-    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=changed).returning(step.c.deadline)
+    values = {
+        "started_at": sa.func.now(),
+        "completed_at": sa.case((sa.bindparam("is_over", type_=sa.Boolean), sa.func.clock_timestamp())),
+        "event": sa.bindparam("event", type_=sa.Text),
+        "deadline": sa.func.now() + sa.bindparam("timeout", type_=sa.Interval),
+    }
+    return _write(model, StepKind.WAIT, values, "completed_at", "event").returning(table(model.Step).c.deadline)
 
 
 @once_a_model
@@ -316,12 +286,27 @@ def prune_events(model: JobClass) -> ReturningDelete[Any]:
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
 
 
-def _held(model: JobClass) -> tuple[ColumnElement[bool], ...]:
-    """Return the fence: the attempt still holds the job."""
-    job = table(model)
-    return (
-        job.c.id == id_value(model, "job_id"),
-        job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
-        job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
-        is_running(job),
+def _write(model: JobClass, kind: StepKind, values: dict[str, Any], *changed: str) -> Insert:
+    """Write a step of the attempt that holds the job; a second try writes its output and `changed` again."""
+    job, step = table(model), table(model.Step)
+    given = {
+        "job_id": job.c.id,
+        "name": sa.bindparam("step_name", type_=sa.Text),
+        "key": sa.bindparam("step_key", type_=sa.Text),
+        "kind": sa.cast(kind.value, sa.Text),
+        "attempt": job.c.attempt,
+        "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
+    } | values
+    held = (
+        sa.select(*given.values())
+        .where(
+            job.c.id == id_value(model, "job_id"),
+            job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
+            job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
+            is_running(job),
+        )
+        .with_for_update(key_share=True)
     )
+    statement = insert(step).from_select(list(given), held)
+    again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
+    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again)

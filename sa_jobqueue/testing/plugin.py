@@ -7,7 +7,7 @@ with its own tables overrides `jobqueue_metadata`; a test that crashes servers o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sa_jobqueue.testing.databases import DatabaseTemplate
     from sa_jobqueue.testing.servers import PostgresServer
 
-OpenServer = Callable[[str], "PostgresServer"]
 MakeDatabase = Callable[["PostgresServer"], str]
 Templates = dict[tuple[str, "MetaData"], "DatabaseTemplate"]
 
@@ -42,59 +41,22 @@ def jobqueue_metadata() -> MetaData:
 
 
 @pytest.fixture(scope="session")
-def open_jobqueue_server() -> Iterator[OpenServer]:
-    """Return a function that opens a server for a value of `--jobqueue-server`, once per session, and stops it at the end.
-
-    Two values that refer to the same programs share one server.
-    """
-    from sa_jobqueue.testing.binaries import binary_dirs
+def jobqueue_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """Return the running server of this session, chosen by `--jobqueue-server`."""
     from sa_jobqueue.testing.servers import TEST_SETTINGS, open_server
 
-    opened: dict[str, PostgresServer] = {}
-    with ExitStack() as servers:
-
-        def open_once(source: str) -> PostgresServer:
-            if source in opened:
-                return opened[source]
-            found = binary_dirs() if source in {"oldest", "newest"} else []
-            path = found[0 if source == "oldest" else -1].path if found else None
-            server = next((one for one in opened.values() if path and getattr(one, "bin_dir", None) == path), None)
-            if server is None:
-                server = servers.enter_context(open_server(source, settings=TEST_SETTINGS))
-            opened[source] = server
-            return server
-
-        yield open_once
+    with open_server(str(request.config.getoption("--jobqueue-server")), settings=TEST_SETTINGS) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def jobqueue_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Return the running server of this session, chosen by `--jobqueue-server` or by an indirect parameter."""
-    source = getattr(request, "param", None) or request.config.getoption("--jobqueue-server")
-    return open_jobqueue_server(str(source))
-
-
-@pytest.fixture(scope="session")
-def oldest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Return a server of the oldest available release; with only a URL or Docker, that one."""
-    return _extreme("oldest", request, open_jobqueue_server)
-
-
-@pytest.fixture(scope="session")
-def newest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Return a server of the newest available release; with only a URL or Docker, that one."""
-    return _extreme("newest", request, open_jobqueue_server)
-
-
-@pytest.fixture(scope="session")
-def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[Templates]:
-    # It asks for the servers to be torn down before them, whichever fixture a test names first.
+def _jobqueue_templates() -> Iterator[Templates]:
     from sqlalchemy.exc import OperationalError
 
     templates: Templates = {}
     yield templates
     for template in templates.values():
-        with suppress(OperationalError):  # a server of a test's own is gone, and its databases with it
+        with suppress(OperationalError):  # its server is gone, and its databases with it
             template.drop()
 
 
@@ -130,9 +92,3 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
 def jobqueue_database_url(jobqueue_server: PostgresServer, make_database: MakeDatabase) -> str:
     """Return the URL of a separate database for this test, with the tables of `jobqueue_metadata` and no rows."""
     return make_database(jobqueue_server)
-
-
-def _extreme(which: str, request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    from sa_jobqueue.testing.binaries import binary_dirs
-
-    return open_jobqueue_server(which if binary_dirs() else str(request.config.getoption("--jobqueue-server")))
