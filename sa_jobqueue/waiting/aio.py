@@ -14,13 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from typing_extensions import TypeVar
 
 from sa_jobqueue.db.timeouts import waited
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import listening_for
-from sa_jobqueue.waiting.steps import Access, Answer, ChainOrId, Wait, completed
+from sa_jobqueue.waiting.steps import Access, Answer, ChainOrId, Wait, check_engine, completed
 
 OutT = TypeVar("OutT", default=Any)
 
@@ -41,7 +40,7 @@ async def wait_chain(
     `engine`: an `AsyncEngine`. The other parameters, locks and errors: as in `sa_jobqueue.wait_chain`. All waits for chains
     of one queue on one event loop share a connection for notifications.
     """
-    _check_engine(engine, "wait_chain")
+    check_engine(engine, AsyncEngine, "wait_chain")
     wait = Wait(
         [chain],
         timeout=timeout,
@@ -70,7 +69,7 @@ def wait_chains(
 
     `engine`: an `AsyncEngine`. The other parameters, results and errors: as in `sa_jobqueue.wait_chains`.
     """
-    _check_engine(engine, "wait_chains")
+    check_engine(engine, AsyncEngine, "wait_chains")
     wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     return _results(engine, wait)
 
@@ -104,10 +103,3 @@ class _OnLoop(Access):
         await asyncio.sleep(least)
         await waited(self._notified, seconds - least)
         self._notified.clear()
-
-
-def _check_engine(engine: object, function: str) -> None:
-    if not isinstance(engine, AsyncEngine):
-        raise InvalidOptionError(
-            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.{function}"
-        )

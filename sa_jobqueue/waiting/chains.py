@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine, Executable
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Engine
 from typing_extensions import TypeVar
 
 from sa_jobqueue.db.blocking import blocking_items
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
-from sa_jobqueue.waiting.listeners import ChainListener
-from sa_jobqueue.waiting.steps import Access, Answer, ChainOrId, Wait, completed
+from sa_jobqueue.waiting.listeners import Blocking
+from sa_jobqueue.waiting.steps import ChainOrId, Wait, check_engine, completed
 
 OutT = TypeVar("OutT", default=Any)
 
@@ -54,7 +51,7 @@ def wait_chain(
     continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its type; InvalidOptionError if the
     chain neither starts nor ends with the handler. It waits through outages of the database.
     """
-    _check_engine(engine, "wait_chain")
+    check_engine(engine, Engine, "aio.wait_chain")
     wait = Wait(
         [chain],
         timeout=timeout,
@@ -92,7 +89,7 @@ def wait_chains(
     if chains are still open after `timeout`. After all other results: NotFoundError if chains were deleted meanwhile,
     InvalidPayloadError and InvalidOptionError as `wait_chain`, for the first such chain.
     """
-    _check_engine(engine, "wait_chains")
+    check_engine(engine, Engine, "aio.wait_chains")
     wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     return _results(engine, wait)
 
@@ -100,39 +97,3 @@ def wait_chains(
 def _results(engine: Engine, wait: Wait) -> Generator[ChainResult[Any], None, None]:
     with closing(Blocking(engine, wait.channel)) as access:
         yield from blocking_items(wait.results(access))
-
-
-def _check_engine(engine: object, function: str) -> None:
-    if not isinstance(engine, Engine):
-        raise InvalidOptionError(
-            "engine", f"must be an Engine, got a {type(engine).__name__}: use sa_jobqueue.aio.{function}"
-        )
-
-
-class Blocking(Access):
-    """Access from a thread."""
-
-    def __init__(self, engine: Engine, channel: str) -> None:
-        self._engine, self._listener = engine, ChainListener(engine.url, channel)
-
-    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Answer:
-        """Run a statement in its own transaction; return its rows, or the error of an outage."""
-        try:
-            with self._engine.connect() as connection:
-                connection.execution_options(isolation_level="AUTOCOMMIT")
-                return connection.execute(statement, parameters).all()
-        except (DBAPIError, OSError) as error:
-            return error
-
-    async def listen(self, payloads: frozenset[str]) -> None:
-        """Listen for the ends of chains, if possible."""
-        self._listener.listen(payloads)
-
-    async def rest(self, seconds: float, least: float) -> None:
-        """Pause for a time, or until an end that is listened for is notified."""
-        time.sleep(least)  # noqa: ASYNC251 - no loop runs it
-        self._listener.rest(seconds - least)
-
-    def close(self) -> None:
-        """Close the connection that listens."""
-        self._listener.close()

@@ -1,4 +1,4 @@
-"""Connections that listen for the ends of chains. They do not come from a pool of the application."""
+"""Access to the database while waiting, and the connections that listen, which no pool of the application gives."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, Engine, Executable, create_engine
+from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.db.sessions import SETTINGS
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.waiting.steps import Access, Answer
 
 _RETRY_SECONDS: Final = 5.0
 """Before a connection to listen on is tried again."""
@@ -25,34 +27,43 @@ _RETRY_SECONDS: Final = 5.0
 _log = logging.getLogger("sa_jobqueue.waiting")
 
 
-class ChainListener:
-    """A thread's connection for notifications. If it cannot be opened, or is lost, `rest` sleeps instead."""
+class Blocking(Access):
+    """Access from a thread. If it cannot listen, or the connection is lost, `rest` sleeps instead, and tries again."""
 
-    def __init__(self, url: URL, channel: str) -> None:
-        self._url, self._channel = url, channel
+    def __init__(self, engine: Engine, channel: str) -> None:
+        self._engine, self._channel = engine, channel
         self._payloads: frozenset[str] = frozenset()
         self._connection: psycopg.Connection[Any] | None = None
         self._retry_at = 0.0
 
-    def listen(self, payloads: frozenset[str]) -> None:
+    async def ask(self, statement: Executable, parameters: dict[str, Any]) -> Answer:
+        """Run a statement in its own transaction; return its rows, or the error of an outage."""
+        try:
+            with self._engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                return connection.execute(statement, parameters).all()
+        except (DBAPIError, OSError) as error:
+            return error
+
+    async def listen(self, payloads: frozenset[str]) -> None:
         """Listen for the ends of chains, if possible."""
         self._payloads = payloads
         try:
-            self._connection = psycopg.connect(**_arguments(self._url))
+            self._connection = psycopg.connect(**_arguments(self._engine.url))
             self._connection.execute(_listening(self._channel))
         except (psycopg.Error, InvalidOptionError) as error:
             self._lose(error)
 
-    def rest(self, seconds: float) -> None:
-        """Wait for a notification, the timeout, or a lost or restored connection. Afterwards the caller checks the chain."""
+    async def rest(self, seconds: float, least: float) -> None:
+        """Pause for a time, or until an end is notified, or a connection lost or restored: then the caller looks again."""
+        time.sleep(least)  # noqa: ASYNC251 - no loop runs it
+        seconds -= least
         if self._connection is None:
             deaf_seconds = self._retry_at - time.monotonic()
-            if not self._payloads:
-                time.sleep(seconds)
-            elif deaf_seconds > 0:
-                time.sleep(min(seconds, deaf_seconds))
+            if self._payloads and deaf_seconds <= 0:
+                await self.listen(self._payloads)
             else:
-                self.listen(self._payloads)
+                time.sleep(min(seconds, deaf_seconds) if self._payloads else seconds)  # noqa: ASYNC251
             return
         try:
             with closing(self._connection.notifies(timeout=seconds)) as notes:
@@ -66,7 +77,7 @@ class ChainListener:
         self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection that listens."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

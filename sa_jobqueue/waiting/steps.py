@@ -211,6 +211,14 @@ def completed(result: ChainResult[Any]) -> ChainResult[Any]:
     return result
 
 
+def check_engine(engine: object, kind: type[object], other: str) -> None:
+    """Check an engine. `other`: the function for engines of the other kind."""
+    if not isinstance(engine, kind):
+        raise InvalidOptionError(
+            "engine", f"must be an {kind.__name__}, got a {type(engine).__name__}: use sa_jobqueue.{other}"
+        )
+
+
 class _Output:
     """Makes results of rows, with the output as the type that the caller gave, or that of a handler."""
 

@@ -32,7 +32,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import redrive_dead_letters
 from sa_jobqueue.types import ChainResult
 from sa_jobqueue.waiting import listeners as ears
-from sa_jobqueue.waiting.chains import Blocking
+from sa_jobqueue.waiting.listeners import Blocking
 from sa_jobqueue.waiting.steps import Wait
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
