@@ -39,7 +39,7 @@ from sa_jobqueue.worker.assembly import Assembly
 from sa_jobqueue.worker.background.vitals import Vitals, VitalSigns
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
-from sa_jobqueue.worker.run.isolation import check_importable
+from sa_jobqueue.worker.run.isolation import app_of
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.shared import Shared, identify
@@ -58,8 +58,8 @@ class Worker:
     `options`: see `WorkerOptions`.
     `events`: receives the worker's events; by default a new `EventBus`.
     `connect_args`: arguments for psycopg beyond the engine's URL, for the worker's own connections.
-    `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
-    declares each handler.
+    `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the variable of a
+    module that it is assigned to.
     `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.
     """
 
@@ -86,7 +86,7 @@ class Worker:
         jobs.model.__jobqueue__.check_translation(options_of_engine.get_execution_options())
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
-        check_importable(jobs, app)
+        app_of(jobs, app)
         check_onupdate(jobs.model)
         self._jobs = jobs
         self._app = app

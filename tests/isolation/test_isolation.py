@@ -21,6 +21,7 @@ from sa_jobqueue.events import AttemptLost, Event, JobCompleted, JobDied, JobSta
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.registry import Proceed
 from sa_jobqueue.settings import QueueSettings
+from sa_jobqueue.worker.run.isolation import app_of
 from sa_jobqueue.worker.run.isolation.process import Process
 from tests.fixtures import isolated, workers
 from tests.fixtures.isolated import both
@@ -139,7 +140,7 @@ async def test_a_killed_child_fails_only_its_attempt_at_once_with_the_cause(
     fatal = {name: enqueue(engine, isolated.jobs.job(name))[0] for name in names}
     (beside,) = enqueue(engine, neighbour.job())
     fine = enqueue(engine, *(isolated.pid.job() for _ in range(3)))
-    worker = Worker(queue, engine, options=quick(**PATIENT, concurrency=3))
+    worker = Worker(queue, engine, options=quick(**PATIENT, concurrency=3), app="tests.fixtures.isolated:jobs")
     async with working(worker) as log:
         await log.until(JobDied, len(names))
         await log.until(JobCompleted, 3)
@@ -307,6 +308,7 @@ def test_a_handler_that_cannot_be_isolated_is_refused_at_declaration(engine: Eng
     @queue.handler("inner", isolation="process")
     def inner() -> None: ...
 
-    with pytest.raises(InvalidOptionError, match=r"app: the isolated handler .*inner cannot be imported.*at the top of a"):
+    with pytest.raises(InvalidOptionError, match=r"app: the isolated handler .*inner runs in child.*: assign"):
         Worker(queue, engine)
-    Worker(queue, engine, app="tests.fixtures.isolated:jobs")  # where the type is looked up by its name
+    assert app_of(isolated.both, None) == "tests.fixtures.isolated:both"
+    Worker(queue, engine, app="tests.fixtures.isolated:jobs")  # where it is looked up by its name

@@ -48,7 +48,7 @@ def handler(payload: Any) -> Any: ...
 
 
 def test_column_values_survive_the_round_trip_to_a_child() -> None:
-    assert job_of(json.loads(json.dumps(of_job(JOB, None, worker_id="w", place="m:f")))) == JOB
+    assert job_of(json.loads(json.dumps(of_job(JOB, None, worker_id="w")))) == JOB
     values = {"a": Decimal("1.50"), "b": NOW.date(), "c": {"kind": "uuid"}, "d": None}
     assert unpacked(packed(values)) == values
     with pytest.raises(TypeError, match="stamp cannot be carried between processes"):

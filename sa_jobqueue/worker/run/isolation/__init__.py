@@ -17,6 +17,6 @@ child crashes, its exit status is that attempt's failure, known immediately and 
 dies, the kernel kills its children (Linux), and on every system they see the socket close.
 """
 
-from sa_jobqueue.worker.run.isolation.children import Children, check_importable
+from sa_jobqueue.worker.run.isolation.children import Children, app_of
 
-__all__ = ["Children", "check_importable"]
+__all__ = ["Children", "app_of"]

@@ -18,15 +18,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
+from operator import attrgetter
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
 
 from sa_jobqueue.context import AttemptContext, enter_attempt
 from sa_jobqueue.errors import InvalidOutputError
-from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.finish.outcomes import describe
@@ -94,9 +94,9 @@ class _Forwarder(logging.Handler):
 class Child:
     """Runs the worker's requests in the main thread: there signals arrive, and libraries expect to be."""
 
-    def __init__(self, channel: Channel, types: Callable[[str, str], JobType]) -> None:
+    def __init__(self, channel: Channel, registry: Registry) -> None:
         self._channel = channel
-        self._types = types
+        self._registry = registry
         self._requests: SimpleQueue[Message | None] = SimpleQueue()
         self._attempt_lock = threading.Lock()
         self._attempt: AttemptContext | None = None
@@ -147,7 +147,7 @@ class Child:
         enter_span(request["span"])
         self._begin(context)
         try:
-            job_type = self._types(job.type_name, request["place"])
+            job_type = self._registry.get(job.type_name)
             self._providers.update(job_type.provided.values())
             with job_type.around_attempt():
                 payloads = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
@@ -184,30 +184,13 @@ class Child:
         return await call.run_async()
 
 
-def found(app: str | None) -> Callable[[str, str], JobType]:
-    """Return what finds a job type by its name and place: in the application's registry, or where it is declared."""
-    if app is not None:
-        queue = _object(app)
-        if not isinstance(queue, JobQueue):
-            raise TypeError(f"{app!r} is a {type(queue).__name__}, not a JobQueue")
-        registry = queue.registry
-        return lambda name, place: registry.get(name)
-    return _declared
-
-
-def _declared(name: str, place: str) -> JobType:
-    handler = _object(place)
-    if not isinstance(handler, Handler) or handler.name != name:
-        raise LookupError(f"{place} is no handler of {name!r} in a child process")
-    return handler.job_type
-
-
-def _object(path: str) -> Any:
-    module, _, attributes = path.partition(":")
-    it: Any = import_module(module)
-    for attribute in attributes.split("."):
-        it = getattr(it, attribute)
-    return it
+def _registry(app: str) -> Registry:
+    """Return the registry of the application's job queue, by its name."""
+    module, _, attributes = app.partition(":")
+    queue: Any = attrgetter(attributes)(import_module(module))
+    if not isinstance(queue, JobQueue):
+        raise TypeError(f"{app!r} is a {type(queue).__name__}, not a JobQueue")
+    return queue.registry
 
 
 def die_with(parent: int) -> None:
@@ -239,9 +222,9 @@ def main(channel_number: int, crash_number: int, parent: int) -> None:
     if start is None:
         return
     try:
-        types = found(start["app"])
         for module in start["modules"]:
             import_module(module)
+        registry = _registry(start["app"])
     except Exception as error:
         channel.send({"is": "unready", "error": describe(error)})
         return
@@ -251,4 +234,4 @@ def main(channel_number: int, crash_number: int, parent: int) -> None:
     signal.signal(signal.SIGTERM, _raise_signal)
     channel.send({"is": "ready"})
     with suppress(BrokenPipeError):
-        Child(channel, types).serve()
+        Child(channel, registry).serve()

@@ -12,7 +12,6 @@ from typing import Any, Final
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
@@ -27,26 +26,31 @@ _MOST_STARTING: Final = max(1, (os.cpu_count() or 1) // 2)
 """Maximum number of children that start together. More would take as long in total, and longer each."""
 
 
-def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
-    """Check that children can import the isolated handlers that they are to run.
+def app_of(jobs: JobQueue[Any], app: str | None) -> str | None:
+    """Return the name by which children import `jobs`: the one given, or that of a module's variable; None if none needs it.
 
-    Raises: InvalidOptionError naming the handler that a fresh interpreter would not find.
+    Raises: InvalidOptionError if there is no such variable, or for a memory limit where it cannot be measured.
     """
-    for kind in jobs.registry:
+    isolated = [kind for kind in jobs.registry if kind.isolated]
+    for kind in isolated:
         if kind.memory_limit is not None and not IS_MEASURABLE:
             raise InvalidOptionError("memory_limit", f"of {kind.place} is supported on Linux only; leave it unset")
-        if not kind.isolated or app is not None:
-            continue
-        module, _, name = kind.place.partition(":")
-        it: Any = sys.modules.get(module)
-        for attribute in name.split("."):
-            it = getattr(it, attribute, None)
-        if module == "__main__" or not isinstance(it, Handler) or it.job_type is not kind:
-            raise InvalidOptionError(
-                "app",
-                f"the isolated handler {kind.place} cannot be imported by a child process: declare it at the top of a "
-                'module, or name the registry it is found in: app="shop.jobs:jobs"',
-            )
+    if app is not None or not isolated:
+        return app
+    for module in dict.fromkeys([*_modules(jobs), *sys.modules]):
+        for name, value in list(getattr(sys.modules.get(module), "__dict__", {}).items()):
+            if value is jobs and module != "__main__":
+                return f"{module}:{name}"
+    raise InvalidOptionError(
+        "app",
+        f"the isolated handler {isolated[0].place} runs in child processes, which import the JobQueue by its name: assign "
+        'it to a variable of a module other than the program itself, or name one that has the handler: app="shop.jobs:jobs"',
+    )
+
+
+def _modules(jobs: JobQueue[Any]) -> list[str]:
+    # In the order of declaration, by whose first import the application itself came up.
+    return list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry))
 
 
 class Children(Part):
@@ -61,9 +65,8 @@ class Children(Part):
         jobs, options = shared.jobs, shared.options
         # One is kept warm where their own queue is served; jobs that come by another one wait for theirs to start.
         self._needed = any(kind.isolated and kind.queue in options.limits for kind in jobs.registry)
-        self._app = app
-        # In the order of declaration, by whose first import the application itself came up.
-        self._modules = list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry)) if app is None else []
+        # With the name of a registry come all of its handlers; one that was found by itself may be declared elsewhere.
+        self._app, self._modules = (app, []) if app is not None else (app_of(jobs, app), _modules(jobs))
         self._idle: list[Process] = []
         self._all: set[Process] = set()
         self._starting = asyncio.Semaphore(_MOST_STARTING)
@@ -95,7 +98,7 @@ class Children(Part):
         Raises: the exception of the handler, as `messages.result_of`; ProcessDiedError, MemoryLimitError; IsolationError
         when no child can be started.
         """
-        request = of_job(job, blockers, worker_id=self._worker_id, place=job_type.place)
+        request = of_job(job, blockers, worker_id=self._worker_id)
         child = self._warm(job_type.memory_limit)
         if child is not None and job.timeout is not None:
             begin(job.timeout)

@@ -38,11 +38,11 @@ def line(message: Message) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def of_job(job: ClaimedJob, blockers: Blockers[Any] | None, *, worker_id: str, place: str) -> Message:
-    """Return the request to run an attempt. `place`: where its handler is declared."""
+def of_job(job: ClaimedJob, blockers: Blockers[Any] | None, *, worker_id: str) -> Message:
+    """Return the request to run an attempt."""
     outcomes = [] if blockers is None else [packed(_fields(one)) for one in blockers.outcomes]
     request = {"is": "run", "job": packed(job._asdict()), "blockers": outcomes}
-    return request | {"worker_id": worker_id, "place": place, "span": current_traceparent()}
+    return request | {"worker_id": worker_id, "span": current_traceparent()}
 
 
 def job_of(request: Message) -> ClaimedJob:
