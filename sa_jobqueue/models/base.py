@@ -9,8 +9,10 @@ from uuid import UUID
 
 from sqlalchemy import (
     DDL,
+    BindParameter,
     CheckConstraint,
     ColumnDefault,
+    ColumnElement,
     Connection,
     ForeignKeyConstraint,
     FromClause,
@@ -23,13 +25,16 @@ from sqlalchemy import (
     Uuid,
     bindparam,
     event,
+    func,
     inspect,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase, declared_attr
 from sqlalchemy.sql.elements import conv
+from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from sa_jobqueue import ddl
@@ -65,6 +70,32 @@ class Xid8(UserDefinedType[int]):
     def result_processor(self, dialect: Any, coltype: object) -> Any:
         """Return what makes an `int` of a result."""
         return lambda value: None if value is None else int(value)
+
+
+class NotifyingXid(Xid8):
+    """Type of `job.changed_xid`: an INSERT takes the queue key of workers to notify, and stores its transaction's id.
+
+    `schema`, `function`: of `job_notify_due`. It is called in the value of a column, because a CTE that nothing reads would
+    not be executed; by the type, because the unit of work would build a statement with an expression for each job.
+    """
+
+    cache_ok = True
+
+    def __init__(self, schema: str | None, function: str) -> None:
+        self.schema, self.function = schema, function
+
+    def bind_processor(self, dialect: Any) -> Any:
+        """Return None: the text is sent as it is."""
+        return None
+
+    def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
+        """Return the SQL of a value."""
+        called: Function[Any] = Function(self.function, bindvalue, packagenames=(self.schema,) if self.schema else ())
+        return select(func.pg_current_xact_id()).select_from(called.alias("notified")).scalar_subquery()
+
+    def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
+        """Return the type of a value that it is compared with."""
+        return Xid8()
 
 
 # Reflection, Alembic's too, would warn of a type it does not know.

@@ -34,7 +34,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
-from sa_jobqueue.models.base import CURRENT_XID, Xid8, expressed, id_type, register, status_type
+from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, expressed, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import (
@@ -241,8 +241,11 @@ class JobMixin(Generic[IdT]):
     @classmethod
     def __add_companions(cls, mapper: Mapper[Any], _: type[Any]) -> None:
         """Map the other classes of the queue, now that the class itself is mapped."""
+        if mapper.eager_defaults == "auto":  # RETURNING of each flush, for columns that few read: on first access is enough
+            mapper.eager_defaults = False
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
+        cls.__table__.c.changed_xid.type = NotifyingXid(layout.schema, layout.name("job_notify_due"))
         expressed(cast("Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _companions(layout).items():
             body = {"__tablename__": layout.name(table), "__noun__": table, "__jobqueue__": layout, "__job__": cls}

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, ref
 from sqlalchemy import ClauseElement, ColumnElement, Connection, Insert, TwoPhaseTransaction, event, inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
+from sqlalchemy.orm.attributes import instance_state
 
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
@@ -70,11 +71,14 @@ def before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any
     queue_key = queue_key_of(job)
     if is_to_notify(object_session(job), connection, type(job), queue_key):
         # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it.
-        state["changed_xid"] = jobs.notifying_xid(type(job), queue_key)
+        state["changed_xid"] = queue_key
 
 
 def after_flush(session: Session, context: object) -> None:
     """Write the edges of jobs that were flushed."""
+    for job in session.new:
+        if isinstance(job, JobMixin) and job.__dict__.pop("changed_xid", None) is not None:
+            instance_state(job).expired_attributes.add("changed_xid")  # it was the queue key
     if edges := _flushed.pop(session, None):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
@@ -132,19 +136,19 @@ def _insert_one(connection: Connection, job: JobMixin[Any], session: Session | N
 def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert, dict[str, Any]]:
     """Return the statement that inserts one job, and its parameters. `queue_key`: to notify; None for no notification."""
     given = written_values(job)
+    if queue_key is not None:
+        given["changed_xid"] = queue_key
     expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
     for name in expressions:
         del given[name]
     if (due := due_at(delay=job._delay, at=job._at)) is not None:
         expressions["scheduled_at"] = due
-    statement = jobs.enqueue_one(type(job), tuple(given), notifies=queue_key is not None)
+    statement = jobs.enqueue_one(type(job), tuple(given))
     del given["chain_id"], given["chain_type_name"]
     if expressions:
         statement = statement.values(expressions)
     if "input" in given:
         given["input"] = input_text(job)
-    if queue_key is not None:
-        given["due_lane"] = queue_key
     return statement, given
 
 

@@ -23,11 +23,11 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
 @once_a_model
-def enqueue_one(model: JobClass, columns: tuple[str, ...], *, notifies: bool) -> sa.Insert:
-    """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
+def enqueue_one(model: JobClass, columns: tuple[str, ...]) -> sa.Insert:
+    """Insert one job; with `changed_xid` tell idle workers of it when and if this transaction commits (`NotifyingXid`).
 
     Parameters: each name in `columns` but `chain_id` and `chain_type_name`, which are those of the job; `input` as JSON
-    text; `due_lane`, its queue, or a fairness key of one (`QueueKey.text`), where it notifies.
+    text; `changed_xid`, its queue, or a fairness key of one (`QueueKey.text`).
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """
     job = table(model)
@@ -35,22 +35,7 @@ def enqueue_one(model: JobClass, columns: tuple[str, ...], *, notifies: bool) ->
     values: dict[str, Any] = {name: sa.bindparam(of_root.get(name, name), type_=job.c[name].type) for name in columns}
     if "input" in values:
         values["input"] = sa.cast(sa.bindparam("input", type_=sa.Text), JSONB)
-    if notifies:
-        values["changed_xid"] = notifying_xid(model)
     return sa.insert(job).values(values)
-
-
-@once_a_model
-def notifying_xid(model: JobClass, lane: str | None = None) -> sa.TextClause:
-    """Return a new job's `changed_xid` for an INSERT that is to tell idle workers of its lane as well.
-
-    `lane`: None for the parameter `due_lane`. Locks: as `enqueue_one` with `notifies`.
-    """
-    # In the value of a column: a CTE that nothing reads would not be executed. As text, because the unit of work computes a
-    # cache key for each job: that of an expression made of parts takes a tenth of the time of the whole flush.
-    sent = model.__jobqueue__.qualified("job_notify_due")
-    value = sa.text(f"(SELECT pg_current_xact_id() FROM {sent}(:due_lane) AS notified)")
-    return value.bindparams(sa.bindparam("due_lane", lane, type_=sa.Text, required=lane is None))
 
 
 @once_a_model
