@@ -49,8 +49,8 @@ def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, 
     rng = random.Random(screen)
     found = set()
     queries = [f"{name}={quote(value)}" for name in NAMES for value in rng.sample(VALUES, values)]
-    queries += [f"{name}=%ff%fe&{name}=%ed%a0%80" for name in NAMES]
     queries += [
+        f"{rng.choice(NAMES)}=%ff%fe&{rng.choice(NAMES)}=%ed%a0%80",
         "&".join(f"type={number}" for number in range(30)),
         quote("".join(rng.choices(string.printable, k=200)), safe="&=%+;"),
     ]
