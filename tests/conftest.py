@@ -59,6 +59,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave the modules and the thousands of tests out of every later search for garbage."""
-    gc.collect()
     gc.freeze()
     gc.enable()
