@@ -53,7 +53,8 @@ class Client:
         return response.text
 
     def token(self) -> str:
-        self.page("/queue/jobs")
+        if COOKIE not in self.cookies:
+            self.page("/queue/jobs")
         return str(self.cookies[COOKIE])
 
     def post(self, act: str, what: Any = None, *, headers: dict[str, str] | None = None, **fields: Any) -> Response:
