@@ -200,7 +200,7 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: b
         if filtered:
             options: dict[str, Any] = {"columns": ["id"], "newest_first": False, "limit": MAX_PAGE, "model": database.model}
             where = JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
-            given = [job["id"] for job in every_item(lambda after: list_jobs(session, where=where, after=after, **options))]
+            given = [job.id for job in every_item(lambda after: list_jobs(session, where=where, after=after, **options))]
             session.rollback()
             if not (yes or dry_run):
                 click.confirm(f"Cancel {counted(len(given), 'job')}?", abort=True, err=True)
