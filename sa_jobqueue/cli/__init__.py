@@ -68,6 +68,10 @@ _SECTIONS: Final = {
 """The commands by section of the help: the module and attribute in `sa_jobqueue`, and the help line."""
 _COMMANDS: Final = {name: place for section in _SECTIONS.values() for name, (place, _) in section.items()}
 
+_ERROR_STATUS: Final = {"health": 3}
+"""Exit status of all errors of a command whose other statuses are its result, as in the Monitoring Plugins."""
+_COMMAND: Final = "sa_jobqueue.command"
+"""In a context's `meta`: the name of the command, in a list; empty without one."""
 _NO_RIGHT: Final = "42501"
 # Up to the last @: a password may contain one that should have been quoted.
 _PASSWORD: Final = re.compile(r"(://[^\s:/'\"]*:)[^\s'\"]*@")
@@ -104,14 +108,22 @@ class LazyGroup(click.Group):
                     stream.reconfigure(errors="replace")
         return super().main(*args, **kwargs)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **kwargs: Any) -> click.Context:
         """Parse the arguments. Errors that quote them are escaped."""
-        with _printable_errors():
-            return super().make_context(*args, **kwargs)
+        command = args[:1]  # the list is consumed
+        with _printable_errors(*command):
+            for text in filter(_is_broken, args):
+                raise click.UsageError(f"{text!r} has bytes that are not UTF-8")
+            for name in ("SA_JOBQUEUE_URL", "DATABASE_URL", "SA_JOBQUEUE_APP"):
+                if _is_broken(os.environ.get(name, "")):  # not quoted: it may have a password
+                    raise click.UsageError(f"environment variable {name} has bytes that are not UTF-8")
+            context = super().make_context(info_name, args, *more, **kwargs)
+        context.meta[_COMMAND] = command
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Errors of the library or the database are printed on one line, without a traceback."""
-        with _printable_errors():
+        with _printable_errors(*ctx.meta[_COMMAND]):
             return self._invoke(ctx)
 
     def _invoke(self, ctx: click.Context) -> Any:
@@ -128,14 +140,27 @@ class LazyGroup(click.Group):
             raise click.ClickException(f"database error: {reason}") from error
 
 
+def noun_group(name: str) -> click.Group:
+    """Return a group of commands, whose help is its line in the help of `sa-jobqueue`."""
+    return click.Group(name, help=next(of[name][1] for of in _SECTIONS.values() if name in of))
+
+
+def _is_broken(text: str) -> bool:
+    """Return whether a text has bytes that Python could not decode."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def masked(text: str) -> str:
     """Return a text with the passwords of the URLs in it hidden."""
     return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 @contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages of Click's errors, and hide passwords of URLs; report a full disk."""
+def _printable_errors(command: str = "") -> Iterator[None]:
+    """Escape control characters in the messages of Click's errors, and hide passwords of URLs; report a full disk.
+
+    `command`: name of the command, which may have an exit status for errors.
+    """
     try:
         yield
     except OSError as error:
@@ -144,6 +169,7 @@ def _printable_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
         raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
     except click.ClickException as error:
+        error.exit_code = _ERROR_STATUS.get(command, error.exit_code)  # type: ignore[misc]
         error.message = printable(masked(error.message), newline="\n  ")  # type: ignore[misc]
         raise
 

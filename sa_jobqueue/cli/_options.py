@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._output import set_json
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.sessions import own_engine
-from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.db.urls import URL_VARIABLE, read_url
 from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobClass, JobMixin
@@ -38,7 +38,6 @@ from sa_jobqueue.types import JobStatus
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
-URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 FALLBACK_VARIABLE: Final = "DATABASE_URL"
 """Read where the variable above is not set: many platforms set it."""
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
@@ -88,27 +87,21 @@ def age_or_instant(given: Any) -> timedelta | datetime:
         raise click.BadParameter(f"{given!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31") from None
 
 
-url_option: Final[Callable[[F], F]] = click.option(
-    "--url",
-    envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
-    show_envvar=True,
-    metavar="URL",
-    help="Database URL. If it has a password, set the variable instead: other users can see arguments.",
-)
-
-
-def urls_option(how: str) -> Callable[[F], F]:
-    """Return `--url` of a command that serves several databases. `how`: it does so."""
+def urls_option(how: str | None = None) -> Callable[[F], F]:
+    """Return `--url`, or with `how` that of a command that serves several databases in this way."""
+    several = f"Repeat it, or separate URLs in the variable by spaces, to serve several databases {how}. " if how else ""
     return click.option(
         "--url",
-        "urls",
-        multiple=True,
+        "urls" if how else "url",
+        multiple=bool(how),
         envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
         show_envvar=True,
         metavar="URL",
-        help="Database URL. Repeat it, or separate URLs in the variable by spaces, to serve several databases "
-        f"{how}. One with a password belongs in the variable: other users can see arguments.",
+        help=f"Database URL. {several}If it has a password, set the variable instead: other users can see arguments.",
     )
+
+
+url_option: Final = urls_option()
 
 
 def application_option(words: str, *, required: bool = False) -> Callable[[F], F]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -35,24 +35,10 @@ def watchdog_limit(environment: Mapping[str, str] = os.environ) -> timedelta | N
     return timedelta(microseconds=int(asked))
 
 
-@contextmanager
-def notifying() -> Iterator[None]:
-    """Report that this process is ready and, while the block runs and if systemd asks for it, that its event loop works."""
+async def keep_notifying() -> None:
+    """Report that this process is ready and, if systemd asks for it, again and again that its event loop works."""
     notify("READY=1")
-    limit = watchdog_limit()
-    if limit is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle
-
-    def ping() -> None:
-        nonlocal timer
-        notify("WATCHDOG=1")
-        timer = loop.call_later(limit.total_seconds() / 4, ping)
-
-    ping()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    if limit := watchdog_limit():
+        while True:
+            notify("WATCHDOG=1")
+            await asyncio.sleep(limit.total_seconds() / 4)

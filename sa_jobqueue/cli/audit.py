@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import Database, changing, duration_option, instant_option, only, reading
 from sa_jobqueue.cli._output import Columns, counted, print_result
@@ -25,10 +26,7 @@ _COLUMNS: Final[Columns] = {
     "id": "id",
 }
 
-
-@click.group()
-def audit() -> None:
-    """List what operators changed, and who did it."""
+audit: Final = noun_group("audit")
 
 
 @audit.command("list")

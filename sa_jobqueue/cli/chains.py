@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
@@ -72,10 +73,7 @@ _BLOCKED: Final[Columns] = {
     "waits for": "open_blockers",
 }
 
-
-@click.group()
-def chains() -> None:
-    """List, show, cancel and delete chains."""
+chains: Final = noun_group("chains")
 
 
 @chains.command("list")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
@@ -74,10 +75,7 @@ _GROUPS: Final[Columns] = {
     "example job": "example_job_id",
 }
 
-
-@click.group("dead-letters")
-def dead_letters() -> None:
-    """List, group, redrive, dismiss and prune dead letters."""
+dead_letters: Final = noun_group("dead-letters")
 
 
 @dead_letters.command("list")

@@ -7,17 +7,13 @@ from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import Database, by_option, duration_option, json_argument, reading
 from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.operations import list_awaited_events, send_event
 
-
-@click.group()
-def events() -> None:
-    """Send the events that jobs wait for, and list them."""
-
-
+events: Final = noun_group("events")
 _rows: Final = NamedRows(events, "event")
 _rows.add_list(
     "events",

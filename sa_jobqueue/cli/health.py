@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import count
@@ -14,7 +14,6 @@ import click
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
-from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.cli._options import (
     Database,
@@ -28,7 +27,6 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import console, fields_of, is_json, print_json, print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health import Finding, Health, Severity, get_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.figures import Failures
@@ -36,8 +34,6 @@ from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey
 
-UNKNOWN: Final = 3
-"""Exit status if the health is unknown: no database, no tables, a wrong option. As in the Monitoring Plugins."""
 _AGES: Final = {
     "under_1h": "under 1 h",
     "1h_to_1d": "under 1 d",
@@ -46,39 +42,6 @@ _AGES: Final = {
     "over_30d": "older",
 }
 _STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
-
-
-class CannotMeasureError(click.ClickException):
-    """The health of the queue could not be measured."""
-
-    exit_code = UNKNOWN
-
-
-class Probe(click.Command):
-    """A command whose exit status is its result; errors have a separate status, `UNKNOWN`."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the arguments; exit with status 3 if they are wrong."""
-        with _unknown():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; exit with status 3 on an error."""
-        with _unknown():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _unknown() -> Iterator[None]:
-    try:
-        yield
-    except click.UsageError as error:
-        error.exit_code = UNKNOWN  # type: ignore[misc]
-        raise
-    except (JobQueueError, DBAPIError) as error:
-        # Only the first line: the rest quotes the statement with its parameters.
-        reason = str(error.orig).strip().partition("\n")[0] if isinstance(error, DBAPIError) else str(error)
-        raise CannotMeasureError(reason) from error
 
 
 def threshold(given: Any) -> tuple[str, Any]:
@@ -96,7 +59,7 @@ def threshold(given: Any) -> tuple[str, Any]:
         raise click.BadParameter(f"{name}: {error.message}") from None
 
 
-@click.command(cls=Probe)
+@click.command()
 @json_option
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @duration_option("--interval", "Interval of --watch.", default=timedelta(seconds=5))

@@ -14,6 +14,7 @@ import click
 from sqlalchemy import Connection, Row, inspect, text
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, stacked, url_option
 from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacted
@@ -229,11 +230,7 @@ def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
     return payload
 
 
-@click.group("import")
-def import_() -> None:
-    """Move the waiting jobs of another queue in the same database to this one."""
-
-
+import_: Final = noun_group("import")
 _options: Final = stacked(
     application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True),
     click.option(

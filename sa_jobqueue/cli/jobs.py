@@ -11,6 +11,7 @@ import click
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
@@ -85,10 +86,7 @@ _DEATHS: Final[Columns] = {
     "by": "resolved_by",
 }
 
-
-@click.group()
-def jobs() -> None:
-    """List, show, retry and cancel jobs, and change their priority."""
+jobs: Final = noun_group("jobs")
 
 
 @jobs.command("list")

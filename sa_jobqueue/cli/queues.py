@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.cli._options import Database, duration_option, period, reading
 from sa_jobqueue.cli._output import counted, print_result, shown, table_of
@@ -27,12 +28,7 @@ from sa_jobqueue.operations.queues import SyncedQueues
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.limits import QueueColumns
 
-
-@click.group()
-def queues() -> None:
-    """List, pause and resume queues, and set their limits."""
-
-
+queues: Final = noun_group("queues")
 _fairness_key = click.option(
     "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue.  [default: the queue]"
 )

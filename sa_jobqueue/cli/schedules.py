@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 from sqlalchemy import func, select
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import Database, changing, instant, number_option, reading
 from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
@@ -25,10 +26,7 @@ from sa_jobqueue.operations import (
     sync_schedules,
 )
 
-
-@click.group()
-def schedules() -> None:
-    """List, pause, resume, run and synchronize schedules."""
+schedules: Final = noun_group("schedules")
 
 
 def _state(one: ScheduleStatus) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._options import Database, by_option, reading
 from sa_jobqueue.cli._output import Columns, print_result, table_of
 from sa_jobqueue.cli.health import threshold
 from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
 from sa_jobqueue.observe.health.thresholds import KINDS
 
-
-@click.group()
-def thresholds() -> None:
-    """List and set the thresholds of the health report, for the dashboard, the exporter and `sa-jobqueue health`."""
+thresholds: Final = noun_group("thresholds")
 
 
 @thresholds.command("list")

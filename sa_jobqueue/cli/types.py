@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import click
-
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.registry.limits import Limits
 
-
-@click.group()
-def types() -> None:
-    """List, pause and resume job types, and set their limits."""
-
-
+types: Final = noun_group("types")
 _rows: Final = NamedRows(types, "job type", metavar="TYPE")
 _rows.add_list(
     "types",

@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
     LISTEN_VARIABLE,
-    URL_VARIABLE,
     Database,
     address_option,
     application_argument,
@@ -41,11 +40,11 @@ from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
 from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
-from sa_jobqueue.cli._systemd import VARIABLES, notifying
+from sa_jobqueue.cli._systemd import VARIABLES, keep_notifying
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.sessions import own_engine
-from sa_jobqueue.db.urls import for_psycopg
+from sa_jobqueue.db.urls import URL_VARIABLE, for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.events import Event, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.observe import telemetry
@@ -304,8 +303,11 @@ def _measured(made: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port:
 
 
 async def _supervise(supervisor: Supervisor, control: int | None) -> int:
-    with notifying():
+    notifying = asyncio.create_task(keep_notifying())
+    try:
         return await supervisor.run(control)
+    finally:
+        notifying.cancel()
 
 
 def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._options import (
     Database,
     by_option,
@@ -42,10 +43,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "drain requested": "drain_requested_at",
 }
 
-
-@click.group()
-def workers() -> None:
-    """List workers, drain them, or change their concurrency."""
+workers: Final = noun_group("workers")
 
 
 @workers.command("list")

@@ -13,13 +13,13 @@ from typing import Final, Protocol, Self
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from sa_jobqueue.db.urls import URL_VARIABLE
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs, local_dirs, wheel_dirs
 from sa_jobqueue.testing.containers import ContainerServer
 from sa_jobqueue.testing.databases import server_version
 from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError, is_open_to_others
 
-URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 # Tests have nothing to lose in a power cut, and run many small servers beside each other.
 TEST_SETTINGS: Final[Mapping[str, str]] = {
     "fsync": "off",

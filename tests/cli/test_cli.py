@@ -54,6 +54,21 @@ def test_an_error_names_the_option_as_it_is_typed(run: Run, jobs: Jobs) -> None:
     run("queues", "show", "mail", status=1)
 
 
+@pytest.mark.parametrize(
+    "arguments", [("queues", "pause"), ("types", "show"), ("workers", "drain"), ("jobs", "list", "--type"), ("enqueue",)]
+)
+def test_an_argument_whose_bytes_are_not_utf8_is_wrong_usage(run: Run, engine: Engine, arguments: tuple[str, ...]) -> None:
+    error = run(*arguments, "caf\udce9", status=2).stderr
+    assert "Error: 'caf\\udce9' has bytes that are not UTF-8" in error
+
+
+def test_a_url_whose_bytes_are_not_utf8_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://shop:secr\udce9t@localhost/shop")
+    error = run("health", status=3).stderr
+    assert "environment variable DATABASE_URL has bytes that are not UTF-8" in error
+    assert "secr" not in error
+
+
 def test_version_is_the_librarys(run: Run) -> None:
     assert run("--version").stdout.split()[-1] == __version__
 

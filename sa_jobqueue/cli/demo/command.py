@@ -22,12 +22,12 @@ from sqlalchemy import Engine, NullPool, create_engine, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, number_option, parse_url
+from sa_jobqueue.cli._options import Database, json_option, number_option, parse_url
 from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
 from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Job, SourceFile, count, count_file
-from sa_jobqueue.db.urls import shown_url
+from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations import runner

@@ -15,7 +15,6 @@ import click
 from sqlalchemy import URL
 
 from sa_jobqueue.cli._options import (
-    URL_VARIABLE,
     Database,
     app_option,
     duration,
@@ -25,7 +24,7 @@ from sa_jobqueue.cli._options import (
     parse_url,
 )
 from sa_jobqueue.cli._output import echo, is_json, print_json
-from sa_jobqueue.db.urls import shown_url
+from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.pipeline.cli._spark import spark_session

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 from sqlalchemy import Row
 
+from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._options import (
     Database,
     dry_run_option,
@@ -22,10 +23,7 @@ from sa_jobqueue.cli._output import counted, echo, fields_of, is_json, print_cha
 from sa_jobqueue.display.redaction import is_redacting
 from sa_jobqueue.pipeline.operations.writes import count_write_chains, list_rejected_rows, list_writes, prune_writes
 
-
-@click.group()
-def writes() -> None:
-    """List bulk writes, show their rejected rows, and prune the ledger."""
+writes: Final = noun_group("writes")
 
 
 @writes.command("list")
