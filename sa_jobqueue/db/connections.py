@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import greenlet_spawn
 
 from sa_jobqueue.db.forks import cut_off_when_forked
-from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
+from sa_jobqueue.db.poolers import GuardedCursor, guard_transactions, is_pooled
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
 from sa_jobqueue.db.urls import for_psycopg, shown_url
@@ -111,19 +111,22 @@ class Connections:
         )
 
     def thread_engine(self) -> Engine:
-        """Return an engine for a thread of the worker's own; one connection, opened when used."""
-        guarded = {"cursor_factory": GuardedThreadCursor} if self.is_pooled else {}
-        arguments = self._arguments | guarded
+        """Return an engine for a thread of the worker's own; one connection, opened when used.
+
+        Begin a transaction for each statement: behind a pooler it sets the guards, elsewhere it costs nothing.
+        """
         engine = create_engine(
             self._url,
-            isolation_level="AUTOCOMMIT",
+            isolation_level="READ COMMITTED" if self.is_pooled else "AUTOCOMMIT",
             poolclass=NullPool,
-            connect_args=arguments,
+            connect_args=self._arguments,
             execution_options={RAW_ERRORS: True},
         )
         if self._application is not None:
             call_connect_listeners(self._application, engine)
-        if not self.is_pooled:
+        if self.is_pooled:
+            guard_transactions(engine)
+        else:
             event.listen(engine, "connect", _undo_environment)
         event.listen(engine, "connect", lambda connection, record: cut_off_when_forked(connection))
         return engine

@@ -79,23 +79,9 @@ class GuardedCursor(psycopg.AsyncCursor[Any]):
         return self
 
 
-class GuardedThreadCursor(psycopg.Cursor[Any]):
-    """The same for a thread's connection, on which every statement is a separate transaction."""
-
-    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        """Execute one statement, as psycopg does, under the guards."""
-        if self.connection.info.transaction_status is not TransactionStatus.IDLE or not self.connection.autocommit:
-            return super().execute(query, params, **options)
-        plain = psycopg.Cursor(self.connection)
-        plain.execute(f"BEGIN; {_SET_GUARDS}")
-        try:
-            super().execute(query, params, **options)
-        except Exception:
-            with suppress(psycopg.Error):
-                plain.execute("ROLLBACK")
-            raise
-        plain.execute("COMMIT")
-        return self
+def guard_transactions(engine: Engine) -> None:
+    """Set the plan guards at the beginning of each transaction of a synchronous engine."""
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_SET_GUARDS))
 
 
 def prepare_nothing(engine: Engine | AsyncEngine) -> None:

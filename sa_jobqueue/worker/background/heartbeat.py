@@ -251,7 +251,8 @@ class Heartbeat:
         connection = self._connected()
         self._asked = self._clock()
         try:
-            return connection.execute(statement, parameters)
+            with connection.begin():
+                return connection.execute(statement, parameters)
         finally:
             self._asked = None
 
