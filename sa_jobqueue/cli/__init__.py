@@ -106,6 +106,8 @@ class LazyGroup(click.Group):
             if isinstance(stream, io.TextIOWrapper):
                 with suppress(OSError):  # a pipe that is open for reading as well
                     stream.reconfigure(errors="replace")
+        if sys.stdin is None:  # closed: a question is not answered, and a document is empty
+            sys.stdin = io.StringIO()
         return super().main(*args, **kwargs)
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **kwargs: Any) -> click.Context:

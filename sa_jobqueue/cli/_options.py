@@ -207,7 +207,7 @@ def json_document(given: Any) -> Any:
     """Parse JSON; - is standard input. Raises: click.BadParameter."""
     try:
         return json.loads(sys.stdin.read() if given == "-" else given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}") from None
 
 
@@ -392,6 +392,8 @@ def load_module(name: str) -> Any:
 
     Raises: click.UsageError if it does not exist; any exception that the module raises.
     """
+    if "" in name.split("."):
+        raise click.UsageError(f"{name!r} is not the name of a module, such as myapp.queue")
     if (directory := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, directory)
     try:

@@ -86,7 +86,7 @@ def dashboard(
     if root_path and not root_path.startswith("/"):
         raise click.UsageError(f"--root-path: must start with /, such as /jobs, got {root_path!r}")
     if authorize is None and not _is_loopback(address):
-        raise click.UsageError(f"--address {address} can be reached from other machines: pass --authorize as well")
+        raise click.UsageError(f"--address {address!r} can be reached from other machines: pass --authorize as well")
     model, databases = load_model(app), [parse_url(url) for url in urls or (None,)]
     for url in databases:
         try:

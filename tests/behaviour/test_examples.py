@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from sa_jobqueue.testing.servers import URL_VARIABLE
+from sa_jobqueue.db.urls import URL_VARIABLE
 from tests.fixtures.parts import needs
 from tests.fixtures.programs import PYTHON, Ended, Programs
 from tests.fixtures.variants import variants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -534,6 +535,34 @@ def test_an_output_that_cannot_be_written_is_one_line_and_no_traceback(
     (line,) = ended.stderr.splitlines()
     assert "No space left on device" in line
     assert ended.code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (("migrate", "downgrade", "--to", "0"), 1, "Aborted!"),
+        (("enqueue", "send", "-"), 2, "must be JSON"),
+    ],
+)
+def test_a_closed_input_is_an_empty_one(database_url: str, arguments: tuple[str, ...], status: int, error: str) -> None:
+    command = shlex.join([sys.executable, "-m", "sa_jobqueue", *arguments])
+    done = subprocess.run(
+        ["sh", "-c", f"exec {command} <&-"],
+        env=os.environ | {"SA_JOBQUEUE_URL": database_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, error in done.stderr, "Traceback" in done.stderr) == (status, True, False)
+
+
+def test_json_that_is_too_deep_is_wrong_usage(run: Run) -> None:
+    assert "must be JSON" in run("enqueue", "send", "[" * 100_000, status=2).stderr
+
+
+@pytest.mark.parametrize("name", [".", ".shop", "shop..jobs", "shop."])
+def test_the_name_of_no_module_is_wrong_usage(run: Run, name: str) -> None:
+    assert f"Error: {name!r} is not the name of a module" in run("jobs", "list", "--app", f"{name}:jobs", status=2).stderr
 
 
 def test_a_closed_output_is_no_error(database_url: str) -> None:

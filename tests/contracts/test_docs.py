@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sa_jobqueue.testing.servers import URL_VARIABLE
+from sa_jobqueue.db.urls import URL_VARIABLE
 from sa_jobqueue.worker import WorkerOptions
 from sa_jobqueue.worker.background import controls
 from sa_jobqueue.worker.background.heartbeat import IDLE_MOST
