@@ -21,7 +21,6 @@ from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import (
@@ -36,7 +35,7 @@ from sa_jobqueue.operations.pages import (
     page_of,
     scanned_page,
 )
-from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
+from sa_jobqueue.operations.transactions import require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import chains, deletion, jobs, listings, notifications
 from sa_jobqueue.types import JobId, JobStatus
@@ -96,15 +95,12 @@ def list_chains(
     check_after(model, after)
     with translated():  # the status of a chain is that of its last job, the only one that can be unfinished
         unfinished = few_unfinished(session, model, where.statuses, most=scan_limit)
+    walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.chains(
         model,
         *listings.chains_like(model, where),
         narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids, unfinished=unfinished),
-        columns=columns,
-        after=after,
-        limit=limit,
-        scan_limit=scan_limit,
-        newest_first=newest_first,
+        **walk,
     )
     statement = statement.execution_options(populate_existing=True)
     with translated():
@@ -173,16 +169,8 @@ def list_blocked_jobs(
     check_columns(model, columns)
     check_id(model, "chain_id", chain_id)
     check_after(model, after)
-    statement = listings.blocked_jobs(
-        model,
-        chain_id,
-        open_only=open_only,
-        columns=columns,
-        after=after,
-        limit=limit,
-        scan_limit=scan_limit,
-        newest_first=newest_first,
-    )
+    walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+    statement = listings.blocked_jobs(model, chain_id, open_only=open_only, **walk)
     with translated():
         return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
@@ -362,15 +350,12 @@ def cancel_chains(
             raise missing_chains(session, missing, model)
         would = [row.chain_id for row in session.execute(deletion.current_jobs(model), {"ids": given})]
         return BulkResult(would, len(given))
-    roots = {row.id: row for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
+    roots = {row.id for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
     missing = [chain_id for chain_id in given if chain_id not in roots]
     if missing:
         raise missing_chains(session, missing, model)
     current = session.execute(deletion.current_jobs(model), {"ids": given}).all()
-    job_ids = [row.id for row in current]
-    locked = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
-    _cancel(session, job_ids, model, [job_id for job_id in job_ids if locked[job_id] is JobStatus.RUNNING])
-    cancelled = [row.chain_id for row in current]
-    unblock_all(queue_connection(session, model), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
+    job_ids, cancelled = [row.id for row in current], [row.chain_id for row in current]
+    _cancel(session, job_ids, model, {row.id: row for row in session.execute(jobs.lock(model, job_ids))})
     record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
     return BulkResult(cancelled, len(given))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -100,16 +100,13 @@ def list_jobs(
     parts: dict[str, Any] = {"queues": where.queues, "fairness_keys": where.fairness_keys}
     with translated():
         unfinished = few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
+    walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.jobs(
         model,
         *listings.jobs_like(model, where),
         *own,
         narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else (), unfinished=unfinished),
-        columns=columns,
-        after=after,
-        limit=limit,
-        scan_limit=scan_limit,
-        newest_first=newest_first,
+        **walk,
     )
     with translated():
         return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
@@ -169,11 +166,7 @@ def cancel_jobs(
     open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
     if dry_run:
         return BulkResult(open_ids, len(given))
-    _cancel(session, open_ids, model, [job_id for job_id in open_ids if locked[job_id].status is JobStatus.RUNNING])
-    ended = {locked[job_id].chain_id for job_id in open_ids}
-    unblock_all(
-        queue_connection(session, model), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters]
-    )
+    _cancel(session, open_ids, model, locked)
     record(session, "cancel_jobs", by=by, ids=open_ids, matched=len(given), model=model, jobs=given)
     return BulkResult(open_ids, len(given))
 
@@ -246,8 +239,9 @@ def _lock(session: Session, ids: Sequence[JobId], model: JobClass, *, dry_run: b
     return locked
 
 
-def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, running: Sequence[JobId]) -> None:
-    """Cancel jobs that are locked. `running`: those of them whose attempts end with it."""
+def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, locked: Mapping[Any, Row[Any]]) -> None:
+    """Cancel jobs, and unblock those that wait for their chains. `locked`: the rows of both, by id, from `jobs.lock`."""
+    running = [job_id for job_id in ids if locked[job_id].status is JobStatus.RUNNING]
     with translated():
         for some in _batches(running):
             session.execute(jobs.interrupt(model, AttemptOutcome.CANCELLED), {"ids": some})
@@ -255,6 +249,8 @@ def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, running: Se
         for some in _batches(ids):
             session.execute(jobs.cancel(model), {"ids": some})
     _expire(session, ids, model)
+    ended = sorted({locked[job_id].chain_id for job_id in ids})
+    unblock_all(queue_connection(session, model), model, [one for one in ended if locked[one].has_waiters])
 
 
 def _change(session: Session, ids: Sequence[JobId], model: JobClass, **values: Any) -> None:

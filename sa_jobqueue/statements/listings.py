@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -23,35 +22,17 @@ from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
 def jobs(
-    model: JobClass,
-    *conditions: sa.ColumnElement[bool],
-    narrowed: Sequence[sa.ColumnElement[bool]] = (),
-    columns: Sequence[str] = (),
-    after: JobId | None,
-    limit: int,
-    scan_limit: int,
-    newest_first: bool,
+    model: JobClass, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
 ) -> sa.Select[Any]:
     """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
 
-    Shape: `(id, place, fits, Job)`, with `columns` only those of `Job`; one row more than `limit` means that there are
-    more. A last row that does not fit, at place `scan_limit`, is where to continue; without either it was the end.
-    Index: the primary key, at most `scan_limit` entries of it.
+    `walk`: the other arguments of `scan`. Shape: `(id, place, fits, Job)`. Index: the primary key.
     """
-    key = table(model).c.id
-    page = _scan(key, *narrowed, fits=conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
-    return _read(page, model, columns, newest_first=newest_first)
+    return scan(model, table(model).c.id, *narrowed, fits=conditions, **walk)
 
 
 def chains(
-    model: JobClass,
-    *conditions: sa.ColumnElement[bool],
-    narrowed: Sequence[sa.ColumnElement[bool]] = (),
-    columns: Sequence[str] = (),
-    after: JobId | None,
-    limit: int,
-    scan_limit: int,
-    newest_first: bool,
+    model: JobClass, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
 ) -> sa.Select[Any]:
     """Return one page of chains by id, that of their root job; otherwise as `jobs`.
 
@@ -59,9 +40,7 @@ def chains(
     status of a chain that goes on `uq_job_chain`, for its being waited for `ix_job_blocker_chain`, one probe each.
     """
     job = table(model)
-    fits = (job.c.root_id.is_(None), *conditions)
-    page = _scan(job.c.id, *narrowed, fits=fits, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
-    return _read(page, model.Chain, columns, newest_first=newest_first)
+    return scan(model.Chain, job.c.id, *narrowed, fits=(job.c.root_id.is_(None), *conditions), **walk)
 
 
 def chain_jobs(
@@ -108,49 +87,22 @@ def blockers(model: JobClass, job_id: JobId, *, after: int | None, limit: int) -
     return sa.select(chosen).join(chosen.chain).options(contains_eager(chosen.chain)).order_by(chosen.index)
 
 
-def blocked_jobs(
-    model: JobClass,
-    chain_id: JobId,
-    *,
-    open_only: bool,
-    columns: Sequence[str] = (),
-    after: JobId | None,
-    limit: int,
-    scan_limit: int,
-    newest_first: bool,
-) -> sa.Select[Any]:
+def blocked_jobs(model: JobClass, chain_id: JobId, *, open_only: bool, **walk: Any) -> sa.Select[Any]:
     """Return one page of the jobs that wait for a chain, or did, by id; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Job)`. Index: `ix_job_blocker_chain`, at most `scan_limit` entries; the jobs' primary key.
     """
     edge = table(model.Blocker)
-    page = _scan(
-        edge.c.job_id,
-        edge.c.blocked_by_chain_id == chain_id,
-        fits=[~edge.c.is_resolved] if open_only else [],
-        after=after,
-        limit=limit,
-        scan_limit=scan_limit,
-        newest_first=newest_first,
-    )
-    return _read(page, model, columns, newest_first=newest_first)
+    fits = [~edge.c.is_resolved] if open_only else []
+    return scan(model, edge.c.job_id, edge.c.blocked_by_chain_id == chain_id, fits=fits, **walk)
 
 
-def audit(
-    model: JobClass,
-    *conditions: sa.ColumnElement[bool],
-    after: UUID | None,
-    limit: int,
-    scan_limit: int,
-    newest_first: bool,
-) -> sa.Select[Any]:
+def audit(model: JobClass, *conditions: sa.ColumnElement[bool], **walk: Any) -> sa.Select[Any]:
     """Return one page of the audit by id, the order of the operations; otherwise as `jobs`.
 
-    Shape: `(id, place, fits, Audit)`. Index: the primary key, at most `scan_limit` entries of it.
+    Shape: `(id, place, fits, Audit)`. Index: the primary key.
     """
-    key = table(model.Audit).c.id
-    page = _scan(key, fits=conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
-    return _read(page, model.Audit, (), newest_first=newest_first)
+    return scan(model.Audit, table(model.Audit).c.id, fits=conditions, **walk)
 
 
 def count_continuations(model: JobClass, chain_ids: Sequence[JobId]) -> sa.Select[Any]:
@@ -269,42 +221,42 @@ def _columns(job: sa.Table) -> dict[str, sa.ColumnElement[Any]]:
     return {"types": job.c.type_name, "queues": job.c.queue, "fairness_keys": job.c.fairness_key, **created}
 
 
-def _scan(
+def scan(
+    entity: Any,
     key: sa.ColumnElement[Any],
     *narrowed: sa.ColumnElement[bool],
     fits: Sequence[sa.ColumnElement[bool]],
-    after: JobId | None,
+    columns: Sequence[str] = (),
+    after: Any,
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> sa.Subquery:
-    """Return ids in order with their place in the walk, from the first after `after`: those that fit, and the very last."""
-    order = key.desc() if newest_first else key.asc()
-    verdict = fits[0] if fits else sa.true()
-    for condition in fits[1:]:
-        verdict = verdict & condition
+) -> sa.Select[Any]:
+    """Return one page of a walk along a key, in its order, from the first after `after`.
+
+    Shape: `(id, place, fits, entity)`, with `columns` only those of the entity; one row more than `limit` means that there
+    are more. A last row that does not fit, at place `scan_limit`, is where to continue; without either it was the end.
+    Index: that of the key, at most `scan_limit` entries of it.
+    """
+
+    def ordered(column: Any) -> Any:
+        return column.desc() if newest_first else column.asc()
+
+    verdict = sa.and_(sa.true(), *fits)
     # The filter is a column of the walk, and not its condition: that would make the walk as long as it takes.
-    walk = sa.select(key.label("id"), sa.func.row_number().over(order_by=order).label("place"), verdict.label("fits"))
+    place = sa.func.row_number().over(order_by=ordered(key)).label("place")
+    walk = sa.select(key.label("id"), place, verdict.label("fits")).where(*narrowed)
     if after is not None:
         walk = walk.where(key < after if newest_first else key > after)
-    scanned = walk.where(*narrowed).order_by(order).limit(scan_limit).subquery("scanned")
-    return (
-        sa.select(scanned)
-        .where(sa.or_(scanned.c.fits, scanned.c.place == scan_limit))
-        .order_by(scanned.c.id.desc() if newest_first else scanned.c.id.asc())
-        .limit(limit + 1)
-        .subquery("page")
-    )
-
-
-def _read(page: sa.Subquery, entity: Any, columns: Sequence[str], *, newest_first: bool) -> sa.Select[Any]:
-    key = page.c.id
+    scanned = walk.order_by(ordered(key)).limit(scan_limit).subquery("scanned")
+    found = sa.select(scanned).where(sa.or_(scanned.c.fits, scanned.c.place == scan_limit))
+    page = found.order_by(ordered(scanned.c.id)).limit(limit + 1).subquery("page")
     return (
         sa.select(page.c.id, page.c.place, page.c.fits, entity)
         .options(*_loading(entity, columns))
         .select_from(page)
-        .outerjoin(entity, (entity.id == key) & page.c.fits)
-        .order_by(key.desc() if newest_first else key.asc())
+        .outerjoin(entity, (entity.id == page.c.id) & page.c.fits)
+        .order_by(ordered(page.c.id))
     )
 
 
