@@ -91,7 +91,7 @@ def health(
             thresholds = overridden(get_thresholds(session, model=database.model), dict(given))
 
     def read() -> Health:
-        return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)
+        return measure(engine, thresholds=thresholds, model=database.model, **options)
 
     live = Live(console=console(), auto_refresh=False) if watch and not is_json() else None
     with live or nullcontext():
@@ -154,13 +154,14 @@ def _summary(report: Health) -> RenderableType:
     rates, running, dead, bulk = report.rates, report.running, report.failures, report.bulk_writes
     at_least = "at least " if rates.is_partial else ""
     arriving, completing = rates.per_second(rates.arrived), rates.per_second(rates.completed)
-    capped = any(queue.is_capped for queue in report.queues) and report.pending_estimate is not None
-    estimate = f" or more; about {report.pending_estimate:,} pending at the last vacuum" if capped else ""
+    pending = report.statuses.get("pending")
+    estimate = f"; about {pending:,} pending at the last analyze" if pending else ""
+    more = f" or more{estimate}" if any(queue.is_capped for queue in report.queues) else ""
     longest = "".join(f", the longest {one.type_name} for {span(one.running_for)}" for one in running.longest[:1])
     oldest = f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else ""
     held_for = f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""
     by_part = {
-        "queues": {"depth": f"{report.due:,} due{estimate}", "claim age": span(report.claim_age)},
+        "queues": {"depth": f"{report.due:,} due{more}", "claim age": span(report.claim_age)},
         "rates": {
             "rates": f"{at_least}{arriving:,.1f}/s arriving, {completing:,.1f}/s completing ({span(rates.window)})",
             "retry rate": f"{rates.retry_rate:.1%} of attempts",

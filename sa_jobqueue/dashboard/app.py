@@ -50,7 +50,6 @@ VERSION: Final = "X-Dashboard-Version"
 _WEB: Final = re.compile(r"https?://[^\s\"'<>]+\Z")
 _HASH: Final = re.compile(r"\.[0-9a-f]{16}\.")
 _STEPS: Final = {"confirmed", "back", "expected", "after"}
-_NAMES: Final = frozenset(screen.name for screen in SCREENS)
 """Fields of an act's form that are about this step, and not about the rows."""
 _TITLES: Final = {
     400: "This request cannot be answered",
@@ -249,9 +248,7 @@ class _Pages:
         if source is None or not access.may_open(source.name):
             raise HTTPException(404, "There is no such queue in this dashboard.")
         params = Params(query) if form is None else Params.of_form(form)
-        return Context(
-            source=source, access=access, params=params, root=_root(request), screens=_NAMES, trace_url=self._trace_url
-        )
+        return Context(source=source, access=access, params=params, root=_root(request), trace_url=self._trace_url)
 
     def _frame(
         self, request: Request, heading: str, context: Context | None = None, screen: Screen | None = None

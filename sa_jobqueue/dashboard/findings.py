@@ -15,7 +15,7 @@ def link(context: Context, finding: Finding) -> str:
     seen = finding.evidence
     match finding.code:
         case Code.NO_WORKER | Code.WORKERS_SILENT | Code.WORKER_FAILING | Code.STUCK_THREADS | Code.FALLING_BEHIND:
-            return _screen(context, "workers", anchor="workers")
+            return context.url("workers")
         case Code.QUEUE_UNSERVED:
             return context.url("queues", name=list(seen.get("queues", ())))
         case Code.PAUSED if "type" in seen:
@@ -44,13 +44,11 @@ def link(context: Context, finding: Finding) -> str:
             return context.url("chain", id=seen.get("chain_id"))
         case Code.CHAINS_TO_UNBLOCK:
             return context.url("jobs", status="blocked", order="oldest")
-        case Code.QUARANTINED:
-            return _screen(context, "quarantine", anchor="findings")
-        case Code.BULK_UNFINISHED | Code.BULK_REJECTED | Code.NOT_MEASURED:
+        case Code.QUARANTINED | Code.BULK_UNFINISHED | Code.BULK_REJECTED | Code.NOT_MEASURED:
             return context.url("overview") + "#findings"
         case Code.HORIZON if seen.get("job_id") is not None:
             return context.url("job", id=seen["job_id"])
-    return _screen(context, "storage", anchor="findings")
+    return context.url("storage")
 
 
 def acts(context: Context, finding: Finding) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -101,8 +99,3 @@ def settings(context: Context, finding: Finding) -> str | None:
 def _group(seen: Mapping[str, Any]) -> dict[str, Any]:
     names = {"type": seen.get("type_name"), "reason": seen.get("reason"), "fingerprint": seen.get("fingerprint")}
     return {name: str(value) for name, value in names.items() if value}
-
-
-def _screen(context: Context, name: str, *, anchor: str) -> str:
-    """Return the link to a screen, or to a part of the overview if there is no such screen."""
-    return context.url(name) if name in context.screens else f"{context.url('overview')}#{anchor}"

@@ -192,7 +192,7 @@ class Source:
             pass  # an unreachable database, or tables of another version since the last report, as one sentence
         reader: Engine = self._reader  # type: ignore[attr-defined]
         given: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
-        return health(reader, partial=True, **given)
+        return health(reader, **given)
 
 
 def _threaded(engine: Engine | AsyncEngine) -> Engine:

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, TextClause
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import STORAGE_KEY
-from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.health.figures import Holder, IndexHealth, TableHealth
+from sa_jobqueue.observe.health.measuring import measured_holders, measured_indexes, measured_tables
 from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
 
@@ -102,19 +103,30 @@ def vacuum(
     wait for the lock of each, 1 ms to 1 hour.
     Raises: InvalidOptionError for an unknown table or a `lock_timeout` out of bounds, before anything is done.
     """
-    with _working(engine, lock_timeout) as connection:
-        before = _by_name(health(engine, model=model).tables)
+    with _working(engine, lock_timeout) as connection, Session(connection) as session:
+        before = _tables(session, model)
         wanted = _chosen("tables", tables, before)
         done = []
         for name in wanted:
             begun = monotonic()
             statement = maintenance.vacuum(model.__jobqueue__, name, analyze=analyze)
             skipped = _run(connection, statement)
-            seen = health(engine, model=model)
-            after = _by_name(seen.tables)[name]
+            after = _tables(session, model)[name]
             if skipped is None and after.last_vacuum == before[name].last_vacuum:
                 skipped = "permission denied: not the owner of the table"  # PostgreSQL only sends a notice
-            done.append(_vacuumed(name, before[name], after, seen, seconds=monotonic() - begun, skipped=skipped))
+            holders = measured_holders(session, model) if after.dead and skipped is None else []
+            done.append(
+                Vacuumed(
+                    table=name,
+                    dead_before=before[name].dead,
+                    dead_after=after.dead,
+                    bytes_before=before[name].bytes + before[name].index_bytes,
+                    bytes_after=after.bytes + after.index_bytes,
+                    seconds=round(monotonic() - begun, 3),
+                    skipped=skipped,
+                    kept_for=holders[0] if holders else None,
+                )
+            )
     return done
 
 
@@ -134,19 +146,17 @@ def reindex(
     Raises: InvalidOptionError for an unknown index or a `lock_timeout` out of bounds, before anything is done.
     """
     layout = model.__jobqueue__
-    with _working(engine, lock_timeout) as connection:
-        seen = health(engine, model=model)
-        _drop_leftovers(connection, model, seen)
-        before = {index.name: index for index in seen.indexes if not index.name.endswith(_LEFTOVERS)}
+    with _working(engine, lock_timeout) as connection, Session(connection) as session:
+        _drop_leftovers(session, model)
+        before = {one.name: one for one in measured_indexes(session, model) if not one.name.endswith(_LEFTOVERS)}
         worth = [index.name for index in before.values() if every or worth_rebuilding(index)]
         done = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
             begun = monotonic()
             skipped = _run(connection, maintenance.reindex(layout, name))
             if skipped is not None:
-                _drop_leftovers(connection, model, health(engine, model=model))
-            rows = connection.execute(storage.indexes(model)).mappings()
-            size = next((row["bytes"] for row in rows if row["name"] == name), 0)
+                _drop_leftovers(session, model)
+            size = next((one.bytes for one in measured_indexes(session, model) if one.name == name), 0)
             old = before[name]
             result: dict[str, Any] = {"index": name, "table": old.table, "bytes_before": old.bytes, "bytes_after": size}
             done.append(Reindexed(**result, seconds=round(monotonic() - begun, 3), skipped=skipped))
@@ -194,8 +204,9 @@ def _working(engine: Engine, lock_timeout: timedelta) -> Iterator[Connection]:
         yield connection
 
 
-def _by_name(tables: Sequence[TableHealth]) -> dict[str, TableHealth]:
-    return {table.name: table for table in tables}
+def _tables(session: Session, model: JobClass) -> dict[str, TableHealth]:
+    server = session.execute(storage.server()).mappings().one()
+    return {table.name: table for table in measured_tables(session, server, model)}
 
 
 def _chosen(option: str, names: Sequence[str], known: Sequence[str] | dict[str, Any]) -> list[str]:
@@ -218,24 +229,8 @@ def _run(connection: Connection, statement: TextClause) -> str | None:
     return None
 
 
-def _drop_leftovers(connection: Connection, model: JobClass, seen: Health) -> None:
-    for index in seen.indexes:
+def _drop_leftovers(session: Session, model: JobClass) -> None:
+    for index in measured_indexes(session, model):
         if not index.is_valid and index.name.rstrip("0123456789").endswith(_LEFTOVERS):
             with suppress(DBAPIError):  # locked: the next run drops it, and health reports it until then
-                connection.execute(maintenance.drop_index(model.__jobqueue__, index.name))
-
-
-def _vacuumed(
-    name: str, before: TableHealth, after: TableHealth, seen: Health, *, seconds: float, skipped: str | None
-) -> Vacuumed:
-    holders = seen.horizon.holders
-    return Vacuumed(
-        table=name,
-        dead_before=before.dead,
-        dead_after=after.dead,
-        bytes_before=before.bytes + before.index_bytes,
-        bytes_after=after.bytes + after.index_bytes,
-        seconds=round(seconds, 3),
-        skipped=skipped,
-        kept_for=holders[0] if holders and after.dead and skipped is None else None,
-    )
+                session.connection().execute(maintenance.drop_index(model.__jobqueue__, index.name))

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.blocking import blocking
 from sa_jobqueue.db.splitting import in_parts
+from sa_jobqueue.display.redaction import REDACTED, is_redacted
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.given_ids import check_after, check_ids
@@ -59,8 +60,14 @@ class DeadLetterGroup:
     """Fingerprint of the error; None without an error."""
     error_type: str | None
     """Class of the error; None without an error."""
+    message: str | None
+    """Start of the message of one of the errors, which may be redacted."""
+    fairness_key: str
+    """Their fairness key; empty if not all have the same."""
     count: int
     """Number of dead letters."""
+    last_hour: int
+    """How many of them are of the last hour."""
     first_died_at: datetime
     """When the first of the jobs died."""
     last_died_at: datetime
@@ -90,16 +97,23 @@ def list_dead_letters(
 
 
 def group_dead_letters(
-    session: Session, *, where: DeadLetterFilter = DeadLetterFilter(), model: JobClass = Job
+    session: Session,
+    *,
+    where: DeadLetterFilter = DeadLetterFilter(),
+    scan: int | None = None,
+    limit: int | None = None,
+    model: JobClass = Job,
 ) -> list[DeadLetterGroup]:
     """Count dead letters by type, reason and error; return the groups, most frequent first.
 
-    `where`: as in `list_dead_letters`.
-    Cost: reads every matching dead letter.
+    `where`: as in `list_dead_letters`. `scan`: how many matching dead letters are read; all by default. `limit`: maximum
+    number of groups; none by default.
     Raises: as `list_dead_letters`.
     """
-    rows = session.execute(dead_letters.groups(model, *_conditions(model, where)))
-    return [DeadLetterGroup(*row) for row in rows]
+    rows = session.execute(dead_letters.groups(model, *_conditions(model, where), scan=scan, limit=limit)).mappings()
+    return [
+        DeadLetterGroup(**{**row, "message": REDACTED if is_redacted(row["type_name"]) else row["message"]}) for row in rows
+    ]
 
 
 def redrive_dead_letters(

@@ -33,53 +33,56 @@ from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWr
 
 
 class Cause(StrEnum):
-    """Why a job is in its current state; the first cause that applies."""
+    """Why a job is in its current state; the first cause that applies.
 
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    DEAD = "dead"
-    RUNNING = "running"
-    WORKER_SILENT = "worker_silent"
-    """Its worker had no heartbeat within the timeout; another worker will rescue the job."""
-    BLOCKED = "blocked"
-    UNBLOCKING = "unblocking"
-    """Its blockers have ended, and a worker is about to unblock it."""
+    Causes that need action come before those that resolve automatically.
+    """
+
     QUARANTINED = "quarantined"
     """The database rejects a write for it; the write is retried."""
-    SCHEDULED = "scheduled"
-    RETRYING = "retrying"
-    """Its last attempt failed and the next one is not due yet."""
-    SLEEPING = "sleeping"
-    """It sleeps in a step."""
-    WAITING_FOR_EVENT = "waiting_for_event"
-    """It waits in a step for an event that was not sent."""
+    WORKER_FAILING = "worker_failing"
+    """The claimer of every worker that could run it fails again and again."""
+    LOCKED = "locked"
+    """Another session has locked its row, so that no worker can claim it."""
+    DEAD = "dead"
+    CANCELLED = "cancelled"
     QUEUE_PAUSED = "queue_paused"
     TYPE_PAUSED = "type_paused"
-    EXPIRED = "expired"
-    """It did not start by `expires_at`, and is about to be cancelled."""
-    WAITING_FOR_ORDERING_KEY = "waiting_for_ordering_key"
-    """Another job of its ordering key is first."""
-    LIMITED = "limited"
-    """The global concurrency of its queue or type is reached."""
-    RATE_LIMITED = "rate_limited"
-    """The rate limit of its queue or type is reached."""
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     TYPE_UNKNOWN = "type_unknown"
     """Workers serve its queue, but none has a handler for its type."""
     DRAINING = "draining"
     """Every worker that could run it is draining."""
-    QUEUED = "queued"
-    """Other jobs of its queue are first."""
-    BUSY = "busy"
-    """Every worker that could run it has no free slot, in total or for its type."""
+    EXPIRED = "expired"
+    """It did not start by `expires_at`, and is about to be cancelled."""
     NOT_SELECTED = "not_selected"
     """The selector of its queue has not selected it."""
-    WORKER_FAILING = "worker_failing"
-    """The claimer of every worker that could run it fails again and again."""
-    LOCKED = "locked"
-    """Another session has locked its row, so that no worker can claim it."""
+    LIMITED = "limited"
+    """The global concurrency of its queue or type is reached."""
+    RATE_LIMITED = "rate_limited"
+    """The rate limit of its queue or type is reached."""
+    WAITING_FOR_ORDERING_KEY = "waiting_for_ordering_key"
+    """Another job of its ordering key is first."""
+    WAITING_FOR_EVENT = "waiting_for_event"
+    """It waits in a step for an event that was not sent."""
+    WORKER_SILENT = "worker_silent"
+    """Its worker had no heartbeat within the timeout; another worker will rescue the job."""
+    RETRYING = "retrying"
+    """Its last attempt failed and the next one is not due yet."""
+    SLEEPING = "sleeping"
+    """It sleeps in a step."""
+    SCHEDULED = "scheduled"
+    BUSY = "busy"
+    """Every worker that could run it has no free slot, in total or for its type."""
+    QUEUED = "queued"
+    """Other jobs of its queue are first."""
+    BLOCKED = "blocked"
+    RUNNING = "running"
     READY = "ready"
+    UNBLOCKING = "unblocking"
+    """Its blockers have ended, and a worker is about to unblock it."""
+    COMPLETED = "completed"
 
 
 COUNTED: Final = 10_000
@@ -96,26 +99,8 @@ _EVENTS: Final = 200
 """Number of sent events among which a similar name is searched."""
 _NUMBER: Final = re.compile("[0-9]+")
 _TRANSACTIONS: Final = 100_000
-_STUCK_FIRST: Final = (
-    *(
-        Cause.QUARANTINED,
-        Cause.WORKER_FAILING,
-        Cause.LOCKED,
-        Cause.DEAD,
-        Cause.CANCELLED,
-        Cause.QUEUE_PAUSED,
-        Cause.TYPE_PAUSED,
-        Cause.NO_WORKER,
-        Cause.QUEUE_UNSERVED,
-    ),
-    *(Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.EXPIRED),
-    *(Cause.NOT_SELECTED, Cause.LIMITED, Cause.RATE_LIMITED, Cause.WAITING_FOR_ORDERING_KEY),
-    Cause.WAITING_FOR_EVENT,
-    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SLEEPING, Cause.SCHEDULED, Cause.BUSY, Cause.QUEUED),
-    *(Cause.BLOCKED, Cause.RUNNING),
-    *(Cause.READY, Cause.UNBLOCKING, Cause.COMPLETED),
-)
-"""Causes that need action come before those that resolve automatically."""
+_URGENCY: Final = tuple(Cause)
+"""By urgency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +132,7 @@ class Explanation:
         if not self.blockers:
             return (self,)
         found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
-        return tuple(sorted(found.values(), key=lambda one: _STUCK_FIRST.index(one.cause)))
+        return tuple(sorted(found.values(), key=lambda one: _URGENCY.index(one.cause)))
 
 
 def explain_job(
@@ -304,7 +289,7 @@ class Explainer:
                 if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
                     last = get_job(self.session, wait.last_job_id, model=self.model)
                     blockers.append(self.explain(last, below))
-        blockers.sort(key=lambda one: _STUCK_FIRST.index(one.cause))
+        blockers.sort(key=lambda one: _URGENCY.index(one.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         root = blockers[0].roots[0] if blockers else None
         if root is not None and root.cause is Cause.BLOCKED:

@@ -39,28 +39,38 @@ def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-def groups(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Count dead letters by type, reason and error.
+def groups(
+    model: JobClass, *conditions: sa.ColumnElement[bool], scan: int | None = None, limit: int | None = None
+) -> sa.Select[Any]:
+    """Count dead letters by type, reason and error, most frequent first.
 
-    Shape: `(type_name, reason, fingerprint, error_type, count, first_died_at, last_died_at, example_job_id)`, most
-    frequent first.
+    `scan`: how many dead letters are read; `limit`: how many groups are returned; None for all.
+    Shape: `(type_name, reason, fingerprint, error_type, message, fairness_key, count, last_hour, first_died_at,
+    last_died_at, example_job_id)`: the class and the first 300 characters of the message of one error; the fairness key,
+    empty unless all have the same. Clock: the database's.
     """
-    dead_letter = model.DeadLetter
-    count = sa.func.count()
+    row = table(model.DeadLetter)
+    names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id", "fairness_key")
+    found = sa.select(*(row.c[name] for name in names)).where(*conditions).limit(scan).subquery("found")
+    key = (found.c.type_name, found.c.reason, found.c.error_fingerprint)
+    count, lowest = sa.func.count(), sa.func.min(found.c.fairness_key)
+    an_hour_ago = sa.func.now() - sa.literal_column("interval '1 hour'")
     return (
         sa.select(
-            dead_letter.type_name,
-            dead_letter.reason,
-            dead_letter.error_fingerprint.label("fingerprint"),
-            sa.func.min(dead_letter.error["type"].as_string()).label("error_type"),
+            *key[:2],
+            key[2].label("fingerprint"),
+            sa.func.min(found.c.error["type"].as_string()).label("error_type"),
+            sa.func.min(sa.func.left(found.c.error["message"].as_string(), 300)).label("message"),
+            sa.case((lowest == sa.func.max(found.c.fairness_key), lowest), else_="").label("fairness_key"),
             count.label("count"),
-            sa.func.min(dead_letter.died_at).label("first_died_at"),
-            sa.func.max(dead_letter.died_at).label("last_died_at"),
-            sa.func.array_agg(dead_letter.job_id)[1].label("example_job_id"),
+            count.filter(found.c.died_at > an_hour_ago).label("last_hour"),
+            sa.func.min(found.c.died_at).label("first_died_at"),
+            sa.func.max(found.c.died_at).label("last_died_at"),
+            sa.func.array_agg(found.c.job_id)[1].label("example_job_id"),
         )
-        .where(*conditions)
-        .group_by(dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint)
-        .order_by(count.desc(), dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint)
+        .group_by(*key)
+        .order_by(count.desc(), *key)
+        .limit(limit)
     )
 
 

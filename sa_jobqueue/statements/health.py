@@ -320,50 +320,6 @@ def unresolved(model: JobClass) -> sa.Select[int, int, int, int, int, Any]:
 
 
 @once_a_model
-def dead_groups(model: JobClass) -> sa.Select[Any]:
-    """Group unresolved dead letters by type, reason and error, the largest groups first.
-
-    Parameters: `scan`, how many dead letters are read; `limit`, how many groups.
-    Shape: `(type_name, reason, fingerprint, error_type, error_message, n, last_hour, oldest_at, job_id, fairness_key)`; the
-    message's first 300 characters, of one of them; the fairness key if all have the same.
-    Clock: the database's. Locks: none. Index: `uq_dead_letter_open`, and the rows.
-    """
-    dead_letter = table(model.DeadLetter)
-    names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id", "fairness_key")
-    found = (
-        sa.select(*(dead_letter.c[name] for name in names))
-        .where(dead_letter.c.resolution.is_(None))
-        .limit(sa.bindparam("scan", type_=sa.Integer))
-        .subquery("found")
-    )
-    key = (found.c.type_name, found.c.reason, found.c.error_fingerprint)
-    count, lowest = sa.func.count(), sa.func.min(found.c.fairness_key)
-    an_hour_ago = sa.func.now() - sa.literal_column("interval '1 hour'")
-
-    def text(name: str) -> sa.ColumnElement[Any]:
-        return found.c.error.op("->>")(sa.literal_column(f"'{name}'"))
-
-    return (
-        sa.select(
-            *key[:2],
-            key[2].label("fingerprint"),
-            sa.func.min(text("type")).label("error_type"),
-            sa.func.min(sa.func.left(text("message"), sa.literal_column("300"))).label("error_message"),
-            count.label("n"),
-            count.filter(found.c.died_at > an_hour_ago).label("last_hour"),
-            sa.func.min(found.c.died_at).label("oldest_at"),
-            sa.func.array_agg(found.c.job_id)[1].label("job_id"),
-            sa.case((lowest == sa.func.max(found.c.fairness_key), lowest), else_=sa.literal_column("''")).label(
-                "fairness_key"
-            ),
-        )
-        .group_by(*key)
-        .order_by(count.desc(), *key)
-        .limit(_LIMIT)
-    )
-
-
-@once_a_model
 def behind_dead(model: JobClass) -> sa.Select[Any]:
     """Count the jobs that wait for chains that are dead, and name at most a hundred such chains.
 

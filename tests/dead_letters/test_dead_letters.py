@@ -121,6 +121,9 @@ def test_dead_letters_are_grouped_by_type_reason_and_error(
     first = groups[0]
     assert first.first_died_at <= first.last_died_at
     assert first.example_job_id in {dead_letters["mail"], dead_letters["mail 2"]}
+    assert (first.last_hour, first.fairness_key) == (2, "")
+    assert [group.count for group in group_dead_letters(session, scan=1)] == [1]
+    assert len(group_dead_letters(session, limit=2)) == 2
     assert group_dead_letters(session, where=DeadLetterFilter(types=["report"]))[0].count == 1
     assert group_dead_letters(session, where=DeadLetterFilter(types=["none"])) == []
 

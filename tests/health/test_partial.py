@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Severity, health
 from sa_jobqueue.observe.health.measuring import Parts
 from tests.dashboard.conftest import Client, everyone
@@ -38,23 +37,25 @@ def locked(engine: Engine, *tables: str) -> Iterator[None]:
 def test_a_partial_report_has_what_could_be_measured_and_names_the_rest(engine: Engine, jobs: Jobs) -> None:
     jobs.add(due_in=-120)
     with locked(engine, "dead_letter"):
-        report = health(engine, timeout=SHORT, partial=True)
-        with pytest.raises(DBAPIError, match="statement timeout"):
-            health(engine, timeout=SHORT)
+        report = health(engine, timeout=SHORT)
+        with Session(engine) as session:
+            session.execute(text("SET statement_timeout = '100ms'"))
+            with pytest.raises(DBAPIError, match="statement timeout"):
+                health(session)  # whose transaction has failed
     assert (report.due, report.missing) == (1, ("failures", "tables"))  # whose sizes cannot be read either
     found = {finding.code: finding for finding in report.findings}
     assert found.keys() == {Code.NO_WORKER, Code.NOT_MEASURED}
     assert "dead letters and blocked jobs, tables." in found[Code.NOT_MEASURED].summary
     assert "holds an ACCESS EXCLUSIVE lock on dead_letter." in found[Code.NOT_MEASURED].summary
     assert found[Code.NOT_MEASURED].severity is Severity.CRITICAL  # as its dead letters may be
-    assert health(engine, timeout=SHORT, partial=True).missing == ()
+    assert health(engine, timeout=SHORT).missing == ()
 
 
 def test_missing_measurements_produce_no_findings(engine: Engine, jobs: Jobs) -> None:
     """Where the jobs cannot be read, there is no queue, and nothing is said to be fine or not."""
     jobs.add(due_in=-120)
     with locked(engine, "job"):
-        report = health(engine, timeout=SHORT, partial=True)
+        report = health(engine, timeout=SHORT)
     assert {"queues", "rates", "running", "unserved"} <= set(report.missing)
     assert [(finding.code, finding.severity) for finding in report.findings] == [(Code.NOT_MEASURED, Severity.CRITICAL)]
 
@@ -62,9 +63,9 @@ def test_missing_measurements_produce_no_findings(engine: Engine, jobs: Jobs) ->
 def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(engine: Engine) -> None:
     timeout = timedelta(seconds=10)
     with locked(engine, "job"):
-        seen = health(engine, timeout=SHORT, partial=True)
+        seen = health(engine, timeout=SHORT)
     assert {"queues", "rates", "running"} <= set(seen.missing)
-    assert health(engine, timeout=SHORT, partial=True).missing == ()
+    assert health(engine, timeout=SHORT).missing == ()
     asked: list[Any] = []
     with engine.connect() as connection:
         parts = Parts(Session(connection.execution_options(isolation_level="AUTOCOMMIT")), timeout=timeout)
@@ -79,11 +80,6 @@ def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(en
         asked.append(parts.session.scalar(text("SHOW statement_timeout")))
         parts.session.close()
     assert asked[1:] == ["1s", "10s"]
-
-
-def test_a_partial_report_requires_an_engine(engine: Engine) -> None:
-    with Session(engine) as session, pytest.raises(InvalidOptionError, match="partial: needs an engine"):
-        health(session, partial=True)
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health
+from sa_jobqueue.statements import dead_letters, health
 from tests.statements.shapes import PK, Case
 
 _TTL = {"ttl": timedelta(seconds=15)}
@@ -43,10 +43,10 @@ HEALTH_CASES = [
     ),
     Case("health_unresolved", lambda: health.unresolved(Job), frozenset(), lambda world: {"limit": 100}, examines=100),
     Case(
-        "health_dead_groups",
-        lambda: health.dead_groups(Job),
+        "dead_letters_groups",
+        lambda: dead_letters.groups(Job, Job.DeadLetter.resolution.is_(None), scan=100, limit=10),
         frozenset(),
-        lambda world: {"scan": 100, "limit": 10},
+        lambda world: {},
         examines=200,
     ),
     Case(

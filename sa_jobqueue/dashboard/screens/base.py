@@ -37,8 +37,6 @@ class Context:
     params: Params
     root: str
     """The prefix that the dashboard is mounted under."""
-    screens: frozenset[str] = frozenset()
-    """The names of the screens that there are."""
     trace_url: str | None = None
     """URL of a trace, with the placeholder `{trace_id}`."""
 

@@ -14,6 +14,7 @@ from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
 from sa_jobqueue.operations import (
     DeadLetterFilter,
+    DeadLetterGroup,
     dismiss_dead_letters,
     group_dead_letters,
     list_dead_letters,
@@ -64,7 +65,7 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         now = _now(session)
         where = read_filter(context, now)
-        groups = group_dead_letters(session, where=where, model=context.model) if after is None else []
+        found = group_dead_letters(session, where=where, model=context.model) if after is None else []
         page = list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
         rows = [
             {
@@ -79,19 +80,16 @@ def view(context: Context) -> dict[str, Any]:
                 "resolved_at": one.resolved_at,
                 "resolved_by": one.resolved_by,
                 "error": context.error_line(one.type_name, one.error),
-                "fingerprint": one.error_fingerprint,
             }
             for one in page
         ]
     return {
         "letters": rows,
-        "groups": groups[:_GROUPS],
-        "groups_left_out": max(len(groups) - _GROUPS, 0),
-        "total": sum(group.count for group in groups),
+        "groups": [(one, group_error(context, one)) for one in found[:_GROUPS]],
+        "groups_left_out": max(len(found) - _GROUPS, 0),
+        "total": sum(group.count for group in found),
         "filters": filters,
         "is_filtered": any(filters.values()),
-        # Of the first page: a group that has none there is shown with the class of its error.
-        "errors": {one["fingerprint"]: one["error"] for one in rows},
         "empty": "No dead letter matches." if any(filters.values()) else "There is no unresolved dead letter.",
         "tabs": [
             (f"last {one}" if length else one, context.url("dead-letters", **filters | {"within": one}), one == within, None)
@@ -107,6 +105,12 @@ def view(context: Context) -> dict[str, Any]:
         "next_url": None if page.next is None else context.url("dead-letters", **filters, after=page.next),
         "first_url": None if after is None else context.url("dead-letters", **filters),
     }
+
+
+def group_error(context: Context, group: DeadLetterGroup) -> str:
+    """Return the error of a group on one line; empty if it has none."""
+    error = {"type": group.error_type, "message": group.message}
+    return context.error_line(group.type_name, error) if group.error_type or group.message else ""
 
 
 def _now(session: Session) -> datetime:

@@ -8,6 +8,7 @@ from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.operations import list_job_types, list_workers
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -38,7 +39,10 @@ def view(context: Context) -> dict[str, Any]:
         "one": found[0] if found else None,
         "seen": forms.seen(found[0].updated_at if found else None),
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and one.type_name == name],
-        "groups": [one for one in report.failures.groups if one.type_name == name] if report else [],
+        "groups": [(one, group_error(context, one)) for one in report.failures.groups if one.type_name == name]
+        if report
+        else [],
+        "now": now,
         "failures": [(one, context.error_line(name, one.error)) for one in failures[:_FAILURES]],
         "serving": serving,
         "settings": settings_of(Limits),

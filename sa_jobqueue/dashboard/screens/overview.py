@@ -9,7 +9,7 @@ from typing import Any, Final
 from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
-from sa_jobqueue.observe.health import Finding
+from sa_jobqueue.observe.health import Code, Finding
 from sa_jobqueue.observe.health.figures import FailedAttempt
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.policies.fairness import QueueKey
@@ -60,10 +60,10 @@ def _folded(failures: list[tuple[FailedAttempt, str]]) -> list[tuple[FailedAttem
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     """Return a finding for the page; with the error of its dead letters, if the user may see it."""
-    summary, error = finding.summary, finding.evidence.get("error")
-    if isinstance(error, dict) and error.get("message") and error.get("type"):
-        kind = str(error["type"])
-        summary = summary.replace(f": {kind} (", f": {context.error_line(finding.evidence['type_name'], error)} (", 1)
+    summary, seen = finding.summary, finding.evidence
+    if finding.code is Code.DEAD_LETTERS and seen.get("message"):
+        error = context.error_line(seen["type_name"], {"type": seen["error_type"], "message": seen["message"]})
+        summary = summary.replace(f": {seen['error_type']} (", f": {error} (", 1)
     first, dot, rest = summary.partition(". ")
     return {
         "severity": finding.severity,

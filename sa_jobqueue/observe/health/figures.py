@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 from itertools import pairwise
 from typing import Any
 
-from sa_jobqueue.operations import WorkerStatus
+from sa_jobqueue.operations import DeadLetterGroup, WorkerStatus
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
 MISSED = 100
@@ -328,24 +328,6 @@ class FailedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadGroup:
-    """Unresolved dead letters of one job type, reason and error."""
-
-    type_name: str
-    reason: str
-    fingerprint: str | None
-    error: dict[str, Any] | None
-    """Class and message of the error of one of them; the message may be redacted."""
-    count: int
-    last_hour: int
-    oldest_for: timedelta
-    job_id: Any
-    """One of their jobs."""
-    fairness_key: str = ""
-    """Their fairness key, if all have the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Unresolved dead letters, and jobs blocked by dead chains. Counts stop at the limit of the report."""
 
@@ -359,7 +341,7 @@ class Failures:
     """Thirty days."""
     oldest_for: timedelta | None = None
     """Age of the oldest unresolved dead letter."""
-    groups: Sequence[DeadGroup] = ()
+    groups: Sequence[DeadLetterGroup] = ()
     """The largest groups of the unresolved dead letters that were counted."""
     waiting: int = 0
     """Jobs blocked by a dead chain."""
@@ -578,8 +560,6 @@ class Health:
     measured_at: datetime
     """By the database's clock."""
     queues: Sequence[QueueDepth]
-    pending_estimate: int | None
-    """Pending jobs by the statistics of `ix_job_claim` at its last vacuum; None before the first."""
     rates: Rates
     workers: Workers
     running: Running

@@ -436,8 +436,8 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         at_least = "at least " if dead.is_capped else ""
         listed = dead.groups[:_GROUPS]
         for group in listed:
-            why = f": {group.error['type']}" if group.error and group.error.get("type") else ""
-            ages = f"{group.last_hour:,} from the last hour, the oldest {span(group.oldest_for)} old"
+            why = f": {group.error_type}" if group.error_type else ""
+            ages = f"{group.last_hour:,} from the last hour, the oldest {span(of.measured_at - group.first_died_at)} old"
             of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
             what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
             summary = f"{what}{why} ({group.reason}); {ages}."

@@ -18,7 +18,7 @@ from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import redacted_error
-from sa_jobqueue.errors import InvalidOptionError, NotFoundError
+from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health import figures
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
@@ -31,6 +31,7 @@ from sa_jobqueue.operations import (
     TypeStatus,
     WorkerStatus,
     get_job,
+    group_dead_letters,
     list_job_types,
     list_queues,
     list_schedules,
@@ -88,7 +89,6 @@ def health(
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
-    partial: bool = False,
     model: JobClass = Job,
 ) -> Health:
     """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
@@ -96,30 +96,26 @@ def health(
     `source`: an engine, of which one connection is used and then closed; or a session, whose transaction is used. With an
     async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `thresholds`: by default those that are
     stored (`set_thresholds`). `window`: the period of the rates.
-    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine. `partial`: with an engine,
-    leave out figures whose statement takes longer, and name them in `missing`; findings that depend on them are left out
-    as well. After the first, the others have a tenth of the time each.
+    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine. Figures whose statement takes
+    longer are left out and named in `missing`, and findings that depend on them are left out as well. After the first, the
+    others have a tenth of the time each.
 
     Cost: a dozen statements, each bounded by a limit or by the concurrency of the workers; counts stop at 10,000 per lane
     and are then marked as capped. With an engine no snapshot is held between them. Locks: none.
     Obliges: SELECT on the job tables; pg_monitor to see other users' sessions, else the report has a finding.
-    Raises: exceptions of the driver, including if a statement takes longer than `timeout`, unless `partial`;
-    InvalidOptionError for a partial report in a session, whose transaction would have failed.
+    Raises: exceptions of the driver; with a session, those of a cancelled statement as well.
     """
-    if not isinstance(source, Session):
-        with reading(source, timeout) as session:
-            return measured(
-                Parts(session, timeout=timeout if partial else None), thresholds, window, heartbeat_timeout, model
-            )
-    if partial:
-        raise InvalidOptionError("partial", "needs an engine: a statement that is cancelled ends a session's transaction")
-    return measured(Parts(source), thresholds, window, heartbeat_timeout, model)
+    if isinstance(source, Session):
+        return measured(Parts(source), thresholds, window, heartbeat_timeout, model)
+    with reading(source, timeout) as session:
+        return measured(Parts(session, timeout=timeout), thresholds, window, heartbeat_timeout, model)
 
 
 class Parts:
-    """Reads the parts of a report. A partial one leaves out those whose statement the server cancels.
+    """Reads the parts of a report, but for those whose statement the server cancels.
 
-    `timeout`: of each statement of a partial report, in whose `session` each statement is its own transaction.
+    `timeout`: of each statement, each its own transaction. None: a cancelled statement ends the session's transaction, so
+    the error is raised.
     """
 
     def __init__(self, session: Session, *, timeout: timedelta | None = None) -> None:
@@ -178,9 +174,6 @@ def measured(
 
     if thresholds is None:
         thresholds = parts.read("thresholds", lambda session: get_thresholds(session, model=model), Thresholds())
-    indexes = rows("indexes", storage.indexes(model))
-    claim = model.__jobqueue__.name("ix_job_claim")
-    estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
     queues: Sequence[figures.QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
     late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.of(one.queue).claim_age_warning]
     workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
@@ -188,14 +181,13 @@ def measured(
     report = Health(
         measured_at=now,
         queues=queues,
-        pending_estimate=estimates[0] if estimates else None,
         rates=parts.read("rates", lambda session: _rates(session, model, window, latest), figures.Rates(window=window)),
         workers=figures.Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
         running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), figures.Running()),
         failures=parts.read("failures", lambda session: _failures(session, model, now), figures.Failures()),
-        tables=[_table(row, server) for row in rows("tables", storage.tables(model))],
-        indexes=[_index(row) for row in indexes],
-        horizon=figures.Horizon(holders=parts.read("horizon", lambda session: _holders(session, model), [])),
+        tables=parts.read("tables", lambda session: measured_tables(session, server, model), []),
+        indexes=parts.read("indexes", lambda session: measured_indexes(session, model), []),
+        horizon=figures.Horizon(holders=parts.read("horizon", lambda session: measured_holders(session, model), [])),
         server=_filled(figures.Server, server, version=server["server_version"]),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
@@ -425,19 +417,7 @@ def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout
 
 def _failures(session: Session, model: JobClass, now: datetime) -> figures.Failures:
     dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
-    groups: list[figures.DeadGroup] = []
-    if dead_letters["unresolved"]:
-        found = session.execute(statements.dead_groups(model), {"scan": COUNTED, "limit": _DEAD_GROUPS}).mappings()
-        groups = [
-            _filled(
-                figures.DeadGroup,
-                row,
-                error=_error(row),
-                count=row["n"],
-                oldest_for=_since(row["oldest_at"], now) or timedelta(0),
-            )
-            for row in found
-        ]
+    groups = group_dead_letters(session, scan=COUNTED, limit=_DEAD_GROUPS, model=model) if dead_letters["unresolved"] else ()
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
     dead = session.execute(statements.dead_jobs(model), {"chain_ids": behind["chain_ids"]}).all() if behind["chains"] else ()
     cancelled = session.execute(statements.behind_cancelled(model), {"limit": COUNTED}).one()
@@ -460,6 +440,16 @@ def _failures(session: Session, model: JobClass, now: datetime) -> figures.Failu
         chains_to_unblock=chains_to_unblock["chains_to_unblock"],
         to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )
+
+
+def measured_tables(session: Session, server: Mapping[Any, Any], model: JobClass) -> list[figures.TableHealth]:
+    """Return the job tables, by name. `server`: the row of `storage.server`."""
+    return [_table(row, server) for row in session.execute(storage.tables(model)).mappings()]
+
+
+def measured_indexes(session: Session, model: JobClass) -> list[figures.IndexHealth]:
+    """Return the indexes of the job tables, by name."""
+    return [_index(row) for row in session.execute(storage.indexes(model)).mappings()]
 
 
 def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> figures.TableHealth:
@@ -495,7 +485,8 @@ def _options(given: Sequence[str] | None) -> dict[str, str]:
     return dict(option.split("=", 1) for option in given or ())
 
 
-def _holders(session: Session, model: JobClass) -> list[figures.Holder]:
+def measured_holders(session: Session, model: JobClass) -> list[figures.Holder]:
+    """Return what holds back the xmin horizon, oldest first."""
     rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
     named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION}
     ids = [job_id for job_id in named.values() if job_id is not None]
