@@ -14,16 +14,19 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.operations.explaining import end_of, holder_of
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import SETTINGS, MisfirePolicy
-from sa_jobqueue.statements import jobs
-from sa_jobqueue.types import ENDED, JobStatus
+from sa_jobqueue.statements import explaining, jobs, quarantine
+from sa_jobqueue.types import ENDED, JobStatus, RefusedWrite
 
 COUNTED: Final = 100
 """Limit of the count of skipped times."""
+_FIRED_WITHIN: Final = timedelta(seconds=30)
+"""How soon a worker fires a schedule that is due."""
 
 
 class ScheduleCause(StrEnum):
@@ -34,6 +37,10 @@ class ScheduleCause(StrEnum):
     PAUSED = "paused"
     NO_WORKER = "no_worker"
     """It is due, and no worker is alive to fire it."""
+    QUARANTINED = "quarantined"
+    """It is due, and the database rejects a write for it; the write is retried."""
+    LOCKED = "locked"
+    """It is due, and another session has locked its row, so that no worker can fire it."""
     ABOUT_TO_FIRE = "about_to_fire"
     """It is due, or its first time is not computed yet."""
     OVERLAPPING = "overlapping"
@@ -76,29 +83,46 @@ def explain_schedule(
     left_out = _left_out(session, one, now, evidence, model)
     if one.paused_at is not None:
         by = f" by {one.paused_by}" if one.paused_by else ""
-        sentence = f"It was paused {span(now - one.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
         evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
-        return ScheduleExplanation(name=name, cause=ScheduleCause.PAUSED, sentence=sentence + left_out, evidence=evidence)
-    if one.next_fire_at is None or one.next_fire_at <= now:
-        alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
-        evidence |= {"live_workers": alive, "overdue": one.overdue}
-        since = (
-            f"It has been due for {span(one.overdue)}" if one.overdue is not None else "Its first time is not computed yet"
-        )
-        if not alive:
-            sentence = f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
-            return ScheduleExplanation(name=name, cause=ScheduleCause.NO_WORKER, sentence=sentence, evidence=evidence)
-        sentence = f"{since}: a worker is about to fire it."
-        return ScheduleExplanation(name=name, cause=ScheduleCause.ABOUT_TO_FIRE, sentence=sentence, evidence=evidence)
-    due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    if is_open and not one.overlap:
-        sentence = f"Its last job {one.last_job_id} has not ended, and without overlap its times are skipped until then; the"
-        sentence += f" next one is {due}."
-        return ScheduleExplanation(
-            name=name, cause=ScheduleCause.OVERLAPPING, sentence=sentence + left_out, evidence=evidence
-        )
-    sentence = f"It fires next {due}."
-    return ScheduleExplanation(name=name, cause=ScheduleCause.WAITING, sentence=sentence + left_out, evidence=evidence)
+        cause = ScheduleCause.PAUSED
+        sentence = f"It was paused {span(now - one.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
+    elif one.next_fire_at is None or one.next_fire_at <= now:
+        left_out = ""  # not counted yet
+        cause, sentence = _due(session, one, heartbeat_timeout, evidence, model)
+    else:
+        due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        cause, sentence = ScheduleCause.WAITING, f"It fires next {due}."
+        if is_open and not one.overlap:
+            cause = ScheduleCause.OVERLAPPING
+            sentence = f"Its last job {one.last_job_id} has not ended, and without overlap its times are skipped until then;"
+            sentence += f" the next one is {due}."
+    return ScheduleExplanation(name=name, cause=cause, sentence=sentence + left_out, evidence=evidence)
+
+
+def _due(
+    session: Session, one: ScheduleStatus, heartbeat_timeout: timedelta, evidence: dict[str, Any], model: JobClass
+) -> tuple[ScheduleCause, str]:
+    """Return why a due schedule does not fire."""
+    alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
+    evidence |= {"live_workers": alive, "overdue": one.overdue}
+    late = one.overdue or timedelta(0)
+    since = f"It has been due for {span(late)}" if one.overdue is not None else "Its first time is not computed yet"
+    if not alive:
+        return ScheduleCause.NO_WORKER, f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
+    given = {"subjects": [one.name], "limit": len(RefusedWrite)}
+    for refused in session.execute(quarantine.page(model), given).mappings():
+        if refused["statement"] in {RefusedWrite.FIRE, RefusedWrite.DECLARE}:
+            evidence |= {"error": refused["error"], "failures": refused["failures"]}
+            why = f"the database rejects the write: {refused['error']}"
+            return ScheduleCause.QUARANTINED, f"{since}, but {why}. Correct the row, or the constraint or trigger."
+    locked = session.execute(explaining.schedule_locked_by(model), {"name": one.name}).mappings().first()
+    if locked is not None and late > _FIRED_WITHIN:
+        evidence |= {"locked_by": locked["pid"], "locked_for": locked["locked_for"]}
+        return ScheduleCause.LOCKED, f"{since}, but {holder_of(locked)} has locked its row; to end it: {end_of(locked)}."
+    if late > _FIRED_WITHIN:
+        todo = "a live worker should have fired it by now: see the logs of the workers"
+        return ScheduleCause.ABOUT_TO_FIRE, f"{since}: {todo}."
+    return ScheduleCause.ABOUT_TO_FIRE, f"{since}: a worker is about to fire it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,22 @@ def locked_by(model: JobClass) -> sa.Select[Any]:
     Locks: none. Index: the primary key.
     """
     job = table(model).alias("job")
+    return _locked_by(job, job.c.id == id_value(model, "job_id"))
+
+
+@once_a_model
+def schedule_locked_by(model: JobClass) -> sa.Select[Any]:
+    """Return the transaction in progress that locked a schedule's row last. Parameters: `name`. As `locked_by`."""
+    schedule = table(model.Schedule).alias("schedule")
+    return _locked_by(schedule, schedule.c.name == sa.bindparam("name", type_=sa.Text))
+
+
+def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     lock = sa.table("pg_locks", *map(sa.column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
     columns = ("pid", "application_name", "usename", "state", "query", "xact_start")
     session = sa.table("pg_stat_activity", *map(sa.column, columns), schema="pg_catalog")
     prepared = sa.table("pg_prepared_xacts", *map(sa.column, ("transaction", "gid", "owner")), schema="pg_catalog")
-    xmax: sa.ColumnClause[Any] = sa.literal_column("job.xmax")
+    xmax: sa.ColumnClause[Any] = sa.literal_column(f"{of.name}.xmax")
     held = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
     return (
         sa.select(
@@ -132,11 +143,11 @@ def locked_by(model: JobClass) -> sa.Select[Any]:
             sa.cast(sa.func.clock_timestamp() - session.c.xact_start, sa.Interval).label("locked_for"),
         )
         .select_from(
-            job.join(lock, held)
+            of.join(lock, held)
             .outerjoin(session, session.c.pid == lock.c.pid)
             .outerjoin(prepared, lock.c.pid.is_(None) & (prepared.c.transaction == xmax))
         )
-        .where(job.c.id == id_value(model, "job_id"))
+        .where(where)
         .limit(sa.literal_column("1"))
     )
 

@@ -75,6 +75,32 @@ def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Se
         explain_schedule(session, "another")
 
 
+def test_explain_schedule_names_what_keeps_a_late_one_from_firing(sessions: Sessions, jobs: Jobs) -> None:
+    put(sessions)
+    jobs.add_worker()
+    change(sessions, next_fire_at=func.now() - timedelta(minutes=2))
+
+    def explained() -> tuple[ScheduleCause, str]:
+        with sessions() as session:
+            found = explain_schedule(session, "nightly")
+            return found.cause, found.sentence
+
+    assert "a live worker should have fired it by now" in explained()[1]
+    with sessions.begin() as holder:
+        pid = holder.scalar(select(func.pg_backend_pid()))
+        holder.execute(select(Job.Schedule.name).with_for_update())
+        cause, sentence = explained()
+        assert cause is ScheduleCause.LOCKED
+        assert f"session {pid}" in sentence
+        assert f"has locked its row; to end it: SELECT pg_terminate_backend({pid})." in sentence
+    with sessions.begin() as session:
+        refused = "VALUES ('nightly', 'fire', '23514', 'CheckViolation: no reports', now())"
+        session.execute(text(f"INSERT INTO quarantine (subject, statement, sqlstate, error, retry_at) {refused}"))
+    cause, sentence = explained()
+    assert cause is ScheduleCause.QUARANTINED
+    assert "the database rejects the write: CheckViolation: no reports." in sentence
+
+
 def test_explain_schedule_reports_skipped_times_with_the_reason(sessions: Sessions) -> None:
     put(sessions, misfire_policy="skip", cron="*/10 * * * *")
     change(sessions, next_fire_at=func.now() - timedelta(hours=3), updated_at=func.now() - timedelta(hours=3))

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select, update
+from sqlalchemy import Engine, create_engine, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -217,7 +217,7 @@ def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempt
     first, second = health(engine).findings
     assert (first.code, first.severity) == (Code.DEAD_LETTERS, CRITICAL)  # as severe as that all attempts fail
     assert first.summary.startswith("30 dead letters of refund: ValueError (exhausted); 30 from the last hour")
-    assert first.evidence["error"] == {"type": "ValueError", "message": "expired"}
+    assert (first.evidence["error_type"], first.evidence["message"]) == ("ValueError", "expired")
     assert (second.code, second.severity) == (Code.DEAD_LETTERS, WARNING)
     assert second.summary.startswith("2 dead letters of charge: KeyError")
     with Session(engine) as session, session.begin():
@@ -324,6 +324,29 @@ def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_sil
     assert (found.code, found.severity) == (Code.READ_ONLY, CRITICAL)
     assert "default_transaction_read_only is on (database). No job can start." in found.summary
     assert "By its own data: 1 job is due, and no worker is alive." in found.summary
+
+
+def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_workers(engine: Engine, jobs: Jobs) -> None:
+    def late() -> list[str]:
+        return [one.summary for one in health(engine).findings if "been due" in one.summary]
+
+    columns = "(name, type_name, cron, next_fire_at)"
+    rows = ", ".join(f"('{name}', 't', '@daily', now() - interval '2 min')" for name in ("a", "b", "c"))
+    with engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO schedule {columns} VALUES {rows}"))
+    (found,) = late()
+    assert re.match("3 schedules, such as '[abc]', have been due for 2 min", found)
+    assert found.endswith("and no worker is alive to fire them: start one (sa-jobqueue worker).")
+    jobs.add()
+    (found,) = [one.summary for one in health(engine).findings]
+    assert found.startswith("1 job is due, and no worker is alive. 3 schedules, such as '")
+    jobs.add_worker(WORKER)
+    with engine.begin() as holder:
+        holder.execute(text("SELECT name FROM schedule WHERE name = 'b' FOR UPDATE"))
+        found, locked, _ = sorted(late())
+    assert found.startswith("Schedule 'a' has been due for 2 min")
+    assert locked.startswith("Schedule 'b' has been due for 2 min")
+    assert "has locked its row; to end it: SELECT pg_terminate_backend(" in locked
 
 
 def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs) -> None:

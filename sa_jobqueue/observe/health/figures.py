@@ -513,6 +513,8 @@ class LateSchedule:
     name: str
     overdue: timedelta | None
     """Time since it should have fired."""
+    sentence: str
+    """Why it does not fire; empty if it is not due."""
     error: str | None
     """Why it cannot fire."""
     missed_from: datetime | None = None

@@ -70,9 +70,10 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         for silent in of(Code.WORKERS_SILENT):
             if orphaned.evidence["orphaned"] <= silent.evidence["running"]:
                 fold(orphaned, silent)
-    for silent in of(Code.WORKERS_SILENT):
-        for none in of(Code.NO_WORKER):
-            fold(silent, none, f"{none.summary} {silent.summary}")
+    for code in (Code.WORKERS_SILENT, Code.SCHEDULE_LATE):
+        for child in of(code):
+            for none in of(Code.NO_WORKER):
+                fold(child, none, f"{none.summary} {child.summary}")
     for code in (Code.REPLICA, Code.READ_ONLY):
         for child in (*of(Code.WORKERS_SILENT), *of(Code.NO_WORKER), *of(Code.QUEUE_UNSERVED), *of(Code.ORPHANED)):
             for into in of(code):
@@ -220,7 +221,7 @@ def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
         yield _found(Code.PAUSED, bad, summary, advice, **seen)
 
 
-def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
+def _schedules(of: Health, _: Thresholds) -> Iterator[Finding]:
     for one in of.schedules:
         if one.error is not None:
             summary = f"Schedule {one.name!r} cannot fire: {one.error}."
@@ -238,11 +239,25 @@ def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
             advice = f"Run them ({run}), or leave them out: sa-jobqueue schedules resume {one.name}."
             seen = {"schedule": one.name, "missed_from": one.missed_from, "missed_until": one.missed_until}
             yield _found(Code.SCHEDULE_MISSED, WARNING, summary, advice, **seen)
-        late = one.overdue or timedelta(0)
-        if bad := _grade(late, at.claim_age_warning, at.claim_age_critical):
-            summary = f"Schedule {one.name!r} should have fired {span(late)} ago."
-            advice = "Any worker fires it: check that one is running, and that no transaction locks its row (pg_locks)."
-            yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=one.name, overdue=late)
+
+
+def _late_schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
+    late = [(one.overdue, one) for one in of.schedules if not one.error and one.overdue is not None]
+    late = sorted(
+        (pair for pair in late if pair[0] >= at.claim_age_warning),
+        key=lambda pair: (-int(pair[0].total_seconds()), pair[1].name),
+    )
+    # If no worker is alive, all of them wait for one.
+    for same in [late] if late and not of.workers.live else [[pair] for pair in late]:
+        overdue, first = same[0]
+        summary = first.sentence.replace("It has been due", f"Schedule {first.name!r} has been due", 1)
+        advice = f"See sa-jobqueue schedules explain {shlex.quote(first.name)}."
+        if len(same) > 1:
+            many = f"{len(same):,} schedules, such as {first.name!r}, have been due for {span(overdue)}"
+            summary = f"{many}, and no worker is alive to fire them: start one (sa-jobqueue worker)."
+        bad = _grade(overdue, at.claim_age_warning, at.claim_age_critical)
+        names = [one.name for _, one in same]
+        yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=first.name, overdue=overdue, schedules=names)
 
 
 def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
@@ -646,6 +661,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_failing_workers, {"workers", "waiting"}),
     (_paused, {"settings", "queues", "waiting"}),
     (_schedules, {"schedules"}),
+    (_late_schedules, {"schedules", "workers"}),
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),
     (_waiting, {"queues", "waiting"}),

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
-from sa_jobqueue.display.printable import shortened
+from sa_jobqueue.display.printable import shortened, span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
@@ -30,6 +30,7 @@ from sa_jobqueue.operations import (
     QueueStatus,
     TypeStatus,
     WorkerStatus,
+    explain_schedule,
     get_job,
     group_dead_letters,
     list_job_types,
@@ -56,7 +57,7 @@ _WRITES: Final = 1000
 _LATE_QUEUES: Final = 20
 """Maximum number of queues whose waiting jobs are explained."""
 _GROUPS: Final = 5
-"""Maximum number of groups of due jobs, by type and fairness key, that are explained of each queue."""
+"""Maximum number of groups of due jobs, by type and fairness key, that are explained of each queue; and of schedules."""
 _RETRIES: Final = 1_000
 """Maximum number of jobs of a lane, due later, among which retries are counted."""
 _FEW: Final = 10
@@ -198,7 +199,7 @@ def measured(
         statuses={row["status"]: row["n"] for row in rows("statuses", storage.statuses(model))},
         settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
         due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
-        schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
+        schedules=parts.read("schedules", lambda session: list(_late(session, model, heartbeat_timeout)), []),
         quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
         bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), figures.BulkWrites()),
     )
@@ -270,11 +271,18 @@ def _due_by_type(session: Session, model: JobClass, now: datetime) -> dict[str, 
     return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
-def _late(session: Session, model: JobClass) -> Iterator[figures.LateSchedule]:
+def _late(session: Session, model: JobClass, heartbeat_timeout: timedelta) -> Iterator[figures.LateSchedule]:
+    explained = 0
     for one in list_schedules(session, model=model):
         if one.overdue is not None or one.error is not None or one.missed_from is not None:
+            sentence = f"It has been due for {span(one.overdue)}." if one.overdue else ""
+            if one.overdue is not None and (explained := explained + 1) <= _GROUPS:
+                with suppress(NotFoundError):
+                    found = explain_schedule(session, one.name, heartbeat_timeout=heartbeat_timeout, model=model)
+                    sentence = found.sentence
             yield figures.LateSchedule(
                 name=one.name,
+                sentence=sentence,
                 overdue=one.overdue,
                 error=one.error,
                 missed_from=one.missed_from,
