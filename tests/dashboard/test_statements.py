@@ -54,13 +54,18 @@ def test_workers_show_versions_handlers_and_unserved_queues(engine: Engine, jobs
     assert "No worker serves" not in page
     jobs.add(queue="orphan")
     jobs.add_worker("other:2", queues=["mail"], job_types=["send"], version="2.0")
-    page = Client(dashboard(engine, authorize=everyone)).page("/queue/workers")
+    client = Client(dashboard(engine, operator=engine, authorize=everyone))
+    page = client.page("/queue/workers")
     assert "No worker serves orphan." in words(page)
     assert "Workers of several versions run: 1.0, 2.0." in words(page)
     (row,) = re.findall(rf"(?s)<tr[^>]*><th[^>]*><a[^>]*>{WORKER}</a>.*?</tr>", page)
     assert "0/9" in words(f"<h1>{row}")
     assert re.findall(r"/queue\?name=(\w+)", row) == ["mail", "pay"]
     assert re.findall(r"/job-type\?name=(\w+)", row) == ["send", "charge"]
+    jobs.add_worker("third:3", queues=["orphan"], job_types=["send"])
+    assert "No worker serves" not in client.page("/queue/workers")  # beside the row of a worker that does
+    due, later = (jobs.add(queue="mail", due_in=seconds) for seconds in (-5, 500))
+    assert ["acts/trigger-jobs" in client.page(f"/queue/job?id={one}") for one in (due, later)] == [False, True]
 
 
 def test_each_explanation_links_to_its_remedy(client: Client, engine: Engine, jobs: Jobs) -> None:

@@ -89,7 +89,10 @@ def view(context: Context) -> dict[str, Any]:
             "blocked_has_more": blocked.next is not None,
             "last_error": context.error(job.type_name, job.last_error),
             "can_cancel": job.status not in ENDED and context.may("cancel_jobs"),
-            "can_trigger": job.status in INITIAL and context.may("trigger_jobs"),
+            # One that is due already would not start sooner.
+            "can_trigger": job.status is JobStatus.PENDING
+            and job.scheduled_at > context.source.now()
+            and context.may("trigger_jobs"),
             "can_set_priority": job.status in INITIAL and context.may("set_priority"),
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
             "can_dismiss": any(one.resolution is None for one in dead_letters) and context.may("dismiss_dead_letters"),

@@ -10,28 +10,27 @@ from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers, resize_workers
+from sa_jobqueue.statements import jobs
 from sa_jobqueue.types import MOST_CONCURRENT
 
 _LISTED: Final = 100
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return a page of workers and, from the cached report, the queues without a worker."""
+    """Return a page of workers, and the queues with due jobs that no live worker serves."""
     params = context.params
     where = WorkerFilter(ids=params.texts("id"), names=params.texts("name"), queues=params.texts("queue"))
     after = (params.text("after") or "", params.text("after_id") or "") if "after" in params else None
     with context.read() as session:
         page = list_workers(session, where=where, after=after, limit=_LISTED, model=context.model)
-    sample = context.sample()
-    report = sample.value
+        unserved = session.scalars(jobs.unserved_queues(context.model), {"ttl": context.source.heartbeat_timeout}).all()
     filters = {"id": list(where.ids), "name": list(where.names), "queue": list(where.queues)}
     following = {} if page.next is None else {"after": page.next[0], "after_id": page.next[1]}
     return {
         "workers": list(page),
         "heartbeat_timeout": context.source.heartbeat_timeout,
         "versions": sorted({one.version for one in page}),
-        "unserved": None if report is None or "unserved" in report.missing else list(report.unserved),
-        "sample": sample,
+        "unserved": unserved,
         "is_filtered": any(filters.values()),
         "most": MOST_CONCURRENT,
         "next_url": context.url("workers", **filters, **following) if following else None,

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
+from sa_jobqueue.observe.metrics.samples import Sample, measured
 
 
 class DatabaseCollector:
@@ -29,14 +27,7 @@ class DatabaseCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of one report."""
-        try:
-            report = self._read()
-        except (DBAPIError, SchemaError):
-            yield _shown(up(False))
-            return
-        yield _shown(up(True))
-        for sample in of_report(report):
-            yield _shown(sample)
+        yield from map(_shown, measured(self._read))
 
 
 def _shown(sample: Sample) -> Metric:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import add
 
+from sqlalchemy.exc import DBAPIError
+
 from sa_jobqueue.display.printable import printable
+from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Code, Health
 from sa_jobqueue.observe.health.figures import HolderKind, Setting
 from sa_jobqueue.observe.metrics.tally import MOST_QUEUES, OTHER
@@ -27,13 +30,22 @@ class Sample:
     only_grows: bool = False
 
 
-def up(answered: bool) -> Sample:
-    """Return the sample that shows whether the database answered."""
+def _up(answered: bool) -> Sample:
     return _one("up", "Whether the database answered.", int(answered))
+
+
+def measured(read: Callable[[], Health]) -> list[Sample]:
+    """Return the samples of a report; only `up` 0 if the database does not answer."""
+    try:
+        report = read()
+    except (DBAPIError, SchemaError):
+        return [_up(False)]
+    return [*of_report(report)]
 
 
 def of_report(report: Health) -> Iterator[Sample]:
     """Yield the samples of a report. The number of labels is bounded."""
+    yield _up(True)
     yield from _queues(report)
     yield from _settings(report)
     yield from _jobs(report)

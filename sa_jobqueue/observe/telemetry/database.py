@@ -8,11 +8,9 @@ from functools import partial
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
+from sa_jobqueue.observe.metrics.samples import Sample, measured
 
 _UNITS: Final = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_per_second": "{job}/s"}
 """Units by the suffix of Prometheus' names; in OpenTelemetry the unit is not part of the name."""
@@ -28,27 +26,20 @@ class DatabaseMetrics:
         self._read = read
         self._until = float("-inf")
         self._figures: dict[str, Sample] = {}
-        for sample in (up(True), *named):
+        for sample in named:
             create = meter.create_observable_counter if sample.only_grows else meter.create_observable_gauge
             name, unit = _name_and_unit(sample.name)
             create(name, [partial(self._observe, sample.name)], unit, sample.words)
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
         if time.monotonic() > self._until:
-            self._figures = self._measure()
+            self._figures = {sample.name: sample for sample in measured(self._read)}
             self._until = time.monotonic() + _CACHE_SECONDS
         sample = self._figures.get(name)
         if sample is None:
             return []
         keys = [f"sa_jobqueue.{label}" for label in sample.labels]
         return [Observation(value, dict(zip(keys, labels, strict=True))) for labels, value in sample.values.items()]
-
-    def _measure(self) -> dict[str, Sample]:
-        try:
-            report = self._read()
-        except (DBAPIError, SchemaError):
-            return {"up": up(False)}
-        return {sample.name: sample for sample in (up(True), *of_report(report))}
 
 
 def _name_and_unit(name: str) -> tuple[str, str]:
