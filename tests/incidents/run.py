@@ -1,15 +1,13 @@
-"""Stage an incident, find it, follow its link, and end it."""
+"""Stage incidents, find each, follow its link, and end it."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.incidents.staged import INCIDENTS, Incident, Staged
-from tests.incidents.world import PATIENCE, Seen, World, open_world
+from tests.incidents.staged import FIRST, INCIDENTS, Incident, Staged
+from tests.incidents.world import PATIENCE, World, open_world
 
 LOOKS = 30.0
 """Seconds that a look of a worker and the overview's next report may take: one is kept for 20 times what measuring took."""
@@ -21,51 +19,36 @@ class Result:
 
     incident: Incident
     sentence: str
+    """The summary of its finding; empty if there is none."""
     fault: str
     """Its errors; empty for none."""
 
 
-def run(incident: Incident, server_url: str, logs: Path) -> Result:
-    """Stage one incident in a world of its own."""
-    with open_world(server_url, logs) as world:
-        world.worker("main")
-        staged = incident.stage(world)
-        return _judged(world, incident, staged, time.monotonic() - staged.since)
-
-
-def storm(server_url: str, logs: Path) -> tuple[list[Result], Sequence[Seen]]:
-    """Stage all incidents at once; return the view of each, and all findings."""
+def storm(server_url: str, logs: Path) -> tuple[list[Result], list[str]]:
+    """Stage all incidents at once; return the view of each, and the summaries of all findings before any was ended."""
     with open_world(server_url, logs) as world:
         world.worker("main", concurrency=9)
-        staged = [(one, one.stage(world), time.monotonic()) for one in INCIDENTS]
+        staged = [(one, one.stage(world)) for one in INCIDENTS]
+        patience = max(one.threshold - beginning.since for one, beginning in staged) + LOOKS
+        deadline = time.monotonic() + patience
         world.until(
-            lambda: all(world.matching(one.says) for one, _, _ in staged) or time.monotonic() > staged[-1][2] + 90,
+            lambda: all(world.matching(one.says) for one in INCIDENTS) or time.monotonic() > deadline,
             "the storm",
-            PATIENCE * 2,
+            patience + PATIENCE,
         )
-        findings = world.findings()
-        results = []
-        for one, _, _ in staged:
-            found = [seen for seen in findings if _matches(one, seen)]
-            results.append(Result(one, found[0].summary if found else "", "" if found else "not found"))
-        return results, findings
+        findings = [seen.summary for seen in world.findings() if seen.severity != "ok"]
+        staged.sort(key=lambda pair: FIRST.index(pair[0].stage) if pair[0].stage in FIRST else len(FIRST))
+        return [_judged(world, one, beginning) for one, beginning in staged], findings
 
 
-def _matches(incident: Incident, seen: Seen) -> bool:
-    return re.search(incident.says, seen.summary) is not None
-
-
-def _judged(world: World, incident: Incident, staged: Staged, began: float) -> Result:
-    deadline = began + incident.threshold + LOOKS
+def _judged(world: World, incident: Incident, staged: Staged) -> Result:
+    deadline = time.monotonic() + LOOKS
     while not (found := world.matching(incident.says)):
         if time.monotonic() > deadline:
-            return Result(incident, "; ".join(one.summary for one in world.findings()), "not found")
+            return Result(incident, "", "not found")
         time.sleep(0.25)
-    (seen,) = found[:1]
-    others = [one.summary for one in world.findings() if one.severity != "ok" and not _matches(incident, one)]
+    seen = found[0]
     fault = []
-    if others:
-        fault.append(f"with {others}")
     if staged.shows not in world.client.page(seen.link.partition("#")[0]):
         fault.append(f"{seen.link} does not show {staged.shows}")
     if staged.act is not None:

@@ -284,3 +284,8 @@ def bloat(world: World) -> Staged:
     world.sql("SELECT pg_stat_force_next_flush()")
     world.sql("VACUUM ANALYZE job")
     return Staged("ix_job_claim", lambda seen: world.run_advice(seen, r"VACUUM FULL"))
+
+
+FIRST: Final = (locked_row, long_transaction, rate_limit)
+"""Those that are ended before the others, in this order: a session that locks a row also holds the horizon back, both hold
+back the remedies of others, and one of these puts other jobs before those that wait for the limit."""
