@@ -65,7 +65,7 @@ class Children(Part):
         jobs, options = shared.jobs, shared.options
         # One is kept warm where their own queue is served; jobs that come by another one wait for theirs to start.
         self._needed = any(kind.isolated and kind.queue in options.limits for kind in jobs.registry)
-        # With the name of a registry come all of its handlers; one that was found by itself may be declared elsewhere.
+        # With the name of a registry come all of its handlers; one that was not named may have some declared elsewhere.
         self._app, self._modules = (app, []) if app is not None else (app_of(jobs, app), _modules(jobs))
         self._idle: list[Process] = []
         self._all: set[Process] = set()
