@@ -13,11 +13,11 @@ from typing import Final
 from benchmarks.peers import running
 from benchmarks.peers.catalogue import System
 from benchmarks.place import Place, own_server
-from sa_jobqueue.testing.databases import DatabaseTemplate, drop_database
+from sa_jobqueue.testing.databases import create_database, create_template, database_name, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 
 _PATIENCE: Final = 10.0
-_templates: dict[tuple[str, str], DatabaseTemplate] = {}
+_templates: dict[tuple[str, str], str] = {}
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def open_for(system: System, server: PostgresServer) -> Iterator[Place]:
                 if not system.is_elsewhere:
                     running.setup(system, url)
 
-            template = _templates[server.url, system.name] = DatabaseTemplate(server.url, prepare)
-        url = template.clone()
+            template = _templates[server.url, system.name] = create_template(server.url, prepare)
+        url = create_database(server.url, database_name(template))
         stack.callback(drop_database, url)
         place = Place(url, server_pid=pid, bin_dir=bin_dir)
         if system.is_elsewhere:
@@ -49,7 +49,7 @@ def templates(server: PostgresServer) -> Iterator[None]:
         yield
     finally:
         for key in [key for key in _templates if key[0] == server.url]:
-            _templates.pop(key).drop()
+            drop_database(_templates.pop(key))
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session, scoped_session
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.testing._dispatch import opened, run
 from sa_jobqueue.testing.clock import move
@@ -145,7 +144,7 @@ class _Drain:
             wait: timedelta | None = await self._at(_next_due, self._jobs)
             if wait is None or (left is not None and wait > left):
                 return self._drained
-            await self._at(_advance, wait, self._jobs.model)
+            await self._at(move, wait, self._jobs.model)
             left = None if left is None else left - wait
 
     async def _work(self) -> None:
@@ -221,7 +220,3 @@ def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
     waits = [job.status == JobStatus.PENDING, job.scheduled_at > func.now(), job.type_name.in_(jobs.registry.names)]
     found: timedelta | None = session.scalars(select(func.min(job.scheduled_at) - func.now()).where(*waits)).one()
     return found
-
-
-def _advance(session: Session, by: timedelta, model: JobClass) -> None:
-    move(session, by, model)

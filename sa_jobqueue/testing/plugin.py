@@ -15,11 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
 
-    from sa_jobqueue.testing.databases import DatabaseTemplate
     from sa_jobqueue.testing.servers import PostgresServer
 
 MakeDatabase = Callable[["PostgresServer"], str]
-Templates = dict[tuple[str, "MetaData"], "DatabaseTemplate"]
+Templates = dict[tuple[str, "MetaData"], str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,11 +52,13 @@ def jobqueue_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 def _jobqueue_templates() -> Iterator[Templates]:
     from sqlalchemy.exc import OperationalError
 
+    from sa_jobqueue.testing.databases import drop_database
+
     templates: Templates = {}
     yield templates
     for template in templates.values():
         with suppress(OperationalError):  # its server is gone, and its databases with it
-            template.drop()
+            drop_database(template)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
     """
     from sqlalchemy.exc import OperationalError
 
-    from sa_jobqueue.testing.databases import DatabaseTemplate, create_schema, drop_database
+    from sa_jobqueue.testing.databases import create_database, create_schema, create_template, database_name, drop_database
 
     made: list[str] = []
 
@@ -77,9 +78,9 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
         metadata: MetaData = request.getfixturevalue("jobqueue_metadata")
         template = _jobqueue_templates.get((server.url, metadata))
         if template is None:
-            template = DatabaseTemplate(server.url, lambda url: create_schema(url, metadata))
+            template = create_template(server.url, lambda url: create_schema(url, metadata))
             _jobqueue_templates[server.url, metadata] = template
-        made.append(template.clone())
+        made.append(create_database(server.url, database_name(template)))
         return made[-1]
 
     yield make

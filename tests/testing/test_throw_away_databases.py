@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from sa_jobqueue.testing.databases import DatabaseTemplate, create_database, drop_database, throw_away_database
+from sa_jobqueue.testing.databases import create_database, create_template, drop_database, throw_away_database
 from sa_jobqueue.testing.servers import TEST_SETTINGS, ExternalServer, PostgresServer, open_server
 from tests.fixtures.database import extreme
 
@@ -45,18 +45,6 @@ def test_a_throw_away_database_is_dropped_despite_open_sessions(newest_server: P
         create_engine(url, poolclass=NullPool).connect()
 
 
-def test_a_template_is_prepared_once(newest_server: PostgresServer) -> None:
-    prepared: list[str] = []
-    template = DatabaseTemplate(newest_server.url, prepared.append)
-    clones = {template.clone(), template.clone()}
-    template.drop()
-    assert len(prepared) == 1
-    assert len(clones) == 2
-    for url in clones:
-        drop_database(url)
-        drop_database(url)
-
-
 def test_a_template_that_cannot_be_prepared_is_dropped(newest_server: PostgresServer) -> None:
     begun: list[str] = []
 
@@ -65,7 +53,7 @@ def test_a_template_that_cannot_be_prepared_is_dropped(newest_server: PostgresSe
         raise LookupError("no schema")
 
     with pytest.raises(LookupError):
-        DatabaseTemplate(newest_server.url, fail).clone()
+        create_template(newest_server.url, fail)
     with pytest.raises(OperationalError, match="does not exist"):
         create_engine(begun[0], poolclass=NullPool).connect()
 
