@@ -14,11 +14,10 @@ import click
 from sqlalchemy import Connection, Row, inspect, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, stacked, url_option
+from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, url_option
 from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacted
-from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import Deduplicate, enqueue_many
@@ -61,25 +60,27 @@ class Source:
         return ".".join(quote(part) for part in (schema, name) if part)
 
 
-PROCRASTINATE: Final = Source(
-    name="procrastinate",
-    table="procrastinate_jobs",
-    columns={
-        **{"task": "task_name", "payload": "args", "due": "scheduled_at", "queue": "queue_name"},
-        **{"deduplication_key": "queueing_lock", "ordering_key": "lock"},
-    },
-    deduplication_scope="waiting",
-    waiting="todo",
-    running="doing",
-)
-PGQUEUER: Final = Source(
-    name="pgqueuer",
-    table="pgqueuer",
-    columns={"task": "entrypoint", "payload": "payload", "due": "execute_after", "deduplication_key": "dedupe_key"},
-    deduplication_scope="open",
-    waiting="queued",
-    running="picked",
-)
+_SOURCES: Final = {
+    "procrastinate": Source(
+        name="procrastinate",
+        table="procrastinate_jobs",
+        columns={
+            **{"task": "task_name", "payload": "args", "due": "scheduled_at", "queue": "queue_name"},
+            **{"deduplication_key": "queueing_lock", "ordering_key": "lock"},
+        },
+        deduplication_scope="waiting",
+        waiting="todo",
+        running="doing",
+    ),
+    "pgqueuer": Source(
+        name="pgqueuer",
+        table="pgqueuer",
+        columns={"task": "entrypoint", "payload": "payload", "due": "execute_after", "deduplication_key": "dedupe_key"},
+        deduplication_scope="open",
+        waiting="queued",
+        running="picked",
+    ),
+}
 _COLUMNS: Final = ("task", "payload", "due", "queue", "deduplication_key", "ordering_key")
 
 
@@ -104,10 +105,6 @@ class TaskCounts:
         self.left += 1
         known = reason if reason in self.reasons or len(self.reasons) < _REASONS else "other reasons"
         self.reasons.setdefault(known, []).append(job_id)
-
-
-class _NotMovableError(Exception):
-    """A job cannot be moved; the message states why."""
 
 
 @dataclass(slots=True)
@@ -148,15 +145,16 @@ class _Move:
     def _move(self, page: Sequence[Row[Any]]) -> None:
         moved: list[int] = []
         plain: list[JobMixin[Any]] = []
-        keyed: list[JobMixin[Any]] = []
-        of_keyed: list[TaskCounts] = []
+        keyed: list[tuple[JobMixin[Any], TaskCounts]] = []
         for row in page:
             counts = self._counts(row.task)
             counts.waiting += 1
             try:
                 job = self._job(row, counts.type_name)
-            except _NotMovableError as error:
-                counts.leave(str(error), row.id)
+            except JobQueueError as error:
+                # The message of a refused payload can quote it.
+                hidden = isinstance(error, InvalidJobError) and is_redacted(counts.type_name)
+                counts.leave("(redacted)" if hidden else str(error), row.id)
                 if row.ordering_key is not None:
                     self.held.setdefault(row.ordering_key, "a job with the same lock that runs earlier cannot be moved")
                 continue
@@ -166,12 +164,10 @@ class _Move:
             if row.deduplication_key is None:
                 plain.append(job)
             else:
-                job.deduplication_key = row.deduplication_key
-                keyed.append(job)
-                of_keyed.append(counts)
+                keyed.append((job, counts))
         self.ids += enqueue_many(self.session, plain)
-        found = enqueue_many(self.session, keyed, deduplicate_by=self._policy)
-        for counts, (job_id, outcome) in zip(of_keyed, found, strict=True):
+        found = enqueue_many(self.session, [job for job, _ in keyed], deduplicate_by=self._policy)
+        for (_, counts), (job_id, outcome) in zip(keyed, found, strict=True):
             if outcome is Enqueued.CREATED:
                 self.ids.append(job_id)
             else:
@@ -188,39 +184,35 @@ class _Move:
         return self.tasks[task]
 
     def _job(self, row: Row[Any], type_name: str | None) -> JobMixin[Any]:
-        """Return a waiting job as one of this queue. Raises: _NotMovableError."""
+        """Return a waiting job as one of this queue. Raises: JobQueueError if it cannot be moved."""
         if type_name is None:
-            raise _NotMovableError(f"no handler is named {row.task!r}; pass --map '{row.task}=TYPE'")
+            raise JobQueueError(f"no handler is named {row.task!r}; pass --map '{row.task}=TYPE'")
         if row.ordering_key in self.held:
-            raise _NotMovableError(self.held[row.ordering_key])
+            raise JobQueueError(self.held[row.ordering_key])
         handler = self.jobs[type_name]
-        try:
-            job: JobMixin[Any] = handler.job(
-                _payload(handler, row.payload),
-                at=row.due,
-                # the queue of a procrastinate task that declares none
-                queue=None if row.queue in {None, DEFAULT_QUEUE} else row.queue,
-                priority=min(max(row.priority, MIN_PRIORITY), MAX_PRIORITY),
-                deduplication_key=row.deduplication_key,
-                ordering_key=row.ordering_key,
-            )
-        except InvalidJobError as error:
-            # The message can quote the payload.
-            raise _NotMovableError("(redacted)" if is_redacted(type_name) else str(error)) from None
+        job: JobMixin[Any] = handler.job(
+            _payload(handler, row.payload),
+            at=row.due,
+            # the queue of a procrastinate task that declares none
+            queue=None if row.queue in {None, DEFAULT_QUEUE} else row.queue,
+            priority=min(max(row.priority, MIN_PRIORITY), MAX_PRIORITY),
+            deduplication_key=row.deduplication_key,
+            ordering_key=row.ordering_key,
+        )
         return job
 
 
 def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
-    """Return the typed payload of JSON bytes, or of arguments. Raises: InvalidJobError, _NotMovableError."""
+    """Return the typed payload of JSON bytes, or of arguments. Raises: JobQueueError."""
     if isinstance(stored, (bytes, memoryview)):
         try:
             stored = json.loads(bytes(stored))
         except ValueError:
-            raise _NotMovableError("its payload is not JSON") from None
+            raise JobQueueError("its payload is not JSON") from None
     if stored is None or (stored == {} and not handler.job_type.takes_input):
         return None
     if not handler.job_type.takes_input:
-        raise _NotMovableError(f"handler {handler.name!r} takes no payload, and the job has one")
+        raise JobQueueError(f"handler {handler.name!r} takes no payload, and the job has one")
     kind = handler.job_type.input
     payload = kind.decode("payload", stored)
     # A model that ignores fields it does not have would lose them: the old row is deleted.
@@ -230,55 +222,39 @@ def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
     return payload
 
 
-import_: Final = noun_group("import")
-_options: Final = stacked(
-    application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True),
-    click.option(
-        "--map",
-        "pairs",
-        multiple=True,
-        metavar="TASK=TYPE",
-        help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
-    ),
-    click.option("--schema", metavar="NAME", help="Schema of the old tables.  [default: the search path]"),
-    click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved."),
-    click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back."),
-    by_option,
-    url_option,
-    json_option,
+@click.command("import")
+@click.argument("source", metavar="procrastinate|pgqueuer", type=click.Choice(list(_SOURCES)))
+@application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True)
+@click.option(
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="TASK=TYPE",
+    help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
 )
-
-
-@import_.command()
-@_options
-def procrastinate(**options: Any) -> None:
-    """Move jobs with the status todo. They keep their arguments, time, priority, queue, lock and queueing lock.
-
-    In one transaction: all of them or, if one cannot be moved, none; each that cannot be is counted with the reason, and
-    the exit status is 1. Stop procrastinate's workers first. Running this again moves what has been added since.
-    """
-    _run(PROCRASTINATE, **options)
-
-
-@import_.command()
+@click.option("--schema", metavar="NAME", help="Schema of the old tables.  [default: the search path]")
 @click.option("--prefix", default="", metavar="PREFIX", help="PGQUEUER_PREFIX of the installation.")
-@_options
-def pgqueuer(**options: Any) -> None:
-    """Move jobs with the status queued. They keep their payload, which must be JSON, time, priority and dedupe key.
+@click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved.")
+@click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back.")
+@by_option
+@url_option
+@json_option
+def import_(
+    *, source: str, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str, partial: bool,
+    dry_run: bool, by: str,
+) -> None:  # fmt: skip
+    """Move the waiting jobs of another queue in the same database to this one.
+
+    Jobs of procrastinate with the status todo keep their arguments, time, priority, queue, lock and queueing lock. Jobs of
+    pgqueuer with the status queued keep their payload, which must be JSON, time, priority and dedupe key.
 
     In one transaction: all of them or, if one cannot be moved, none; each that cannot be is counted with the reason, and
-    the exit status is 1. Stop pgqueuer's workers first. Running this again moves what has been added since.
+    the exit status is 1. Stop the other queue's workers first. Running this again moves what has been added since.
     """
-    _run(PGQUEUER, **options)
-
-
-def _run(
-    source: Source, *, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str = "",
-    partial: bool, dry_run: bool, by: str,
-) -> None:  # fmt: skip
+    of = _SOURCES[source]
     with application_session(app, url) as (jobs, session), session.begin() as transaction:
         types = _types(jobs, pairs)
-        move = _Move(session, jobs, source, source.find(session.connection(), schema, prefix), types)
+        move = _Move(session, jobs, of, of.find(session.connection(), schema, prefix), types)
         move.run()
         others = move.others()
         tasks = sorted(move.tasks.values(), key=lambda counts: counts.task)
@@ -286,8 +262,8 @@ def _run(
         if dry_run or is_refused:
             transaction.rollback()
         else:
-            record(session, "import_jobs", by=by, ids=move.ids, model=jobs.model, source=source.name, types=types)
-    _print(tasks, others, source, dry_run=dry_run, is_refused=is_refused)
+            record(session, "import_jobs", by=by, ids=move.ids, model=jobs.model, source=source, types=types)
+    _print(tasks, others, of, dry_run=dry_run, is_refused=is_refused)
     if is_refused:
         echo("Nothing was changed. Correct these jobs, or pass --partial to move the rest.", err=True)
         raise click.exceptions.Exit(1)
