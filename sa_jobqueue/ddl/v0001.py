@@ -17,14 +17,14 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         *place(schema=schema, prefix=prefix, id_type=id_type),
         *statements(_TABLES, schema, prefix, id_type),
         *routines(schema=schema, prefix=prefix, id_type=id_type),
-        *dead_letter_triggers(schema=schema, prefix=prefix, id_type=id_type),
         _render(_STAMP, schema, prefix, id_type),
     ]
 
 
 def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
-    dropped = statements(_DROP, schema, prefix, id_type)
+    parts = (_DROP_VIEWS, _DROP_TABLES, _DROP_FUNCTIONS, _DROP_TYPE)
+    dropped = [_render(part, schema, prefix, id_type) for part in parts]
     own_schema = schema and schema != "public"  # which every database has, and its grants with it
     return [*dropped, _render(_DROP_SCHEMA, schema, prefix, id_type)] if own_schema else dropped
 
@@ -35,13 +35,18 @@ def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 
 
 def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the functions and views, and the triggers of `job` and `job_blocker`, which `create_all` does not create."""
+    """Return the functions, views and triggers, which `create_all` does not create."""
     return statements(_ROUTINES, schema, prefix, id_type)
 
 
-def dead_letter_triggers(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the triggers of `dead_letter`. They need the functions of `routines`."""
-    return statements(_DEAD_LETTER_TRIGGERS, schema, prefix, id_type)
+def drop_views(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statement that drops the views, to run before the tables go."""
+    return statements(_DROP_VIEWS, schema, prefix, id_type)
+
+
+def drop_functions(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statement that drops the functions, to run when the tables with their triggers are gone."""
+    return statements(_DROP_FUNCTIONS, schema, prefix, id_type)
 
 
 def statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -868,24 +873,24 @@ CREATE TRIGGER ${p}tr_job_queue_update INSTEAD OF UPDATE ON ${q}job_queue FOR EA
   EXECUTE FUNCTION ${q}job_queue_update()
 --;
 CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EACH ROW
-  EXECUTE FUNCTION ${q}job_refuse()"""
-
-_DEAD_LETTER_TRIGGERS = """\
+  EXECUTE FUNCTION ${q}job_refuse()
+--;
 CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id()) EXECUTE FUNCTION ${q}job_stamp()"""
 
-_DROP = """\
-DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
---;
+_DROP_VIEWS = "DROP VIEW IF EXISTS ${q}job_queue, ${q}job_chain, ${q}job_transition"
+
+_DROP_TABLES = """\
 DROP TABLE ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
-  ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
---;
-DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),
-  ${q}job_notify_due(text), ${q}job_idle_lock(text),
+  ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job"""
+
+_DROP_FUNCTIONS = """\
+DROP FUNCTION IF EXISTS ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(),
+  ${q}job_uuid7(), ${q}job_notify_due(text), ${q}job_idle_lock(text),
   ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
-  ${q}job_refuse()
---;
-DROP TYPE ${q}job_status"""
+  ${q}job_refuse()"""
+
+_DROP_TYPE = "DROP TYPE ${q}job_status"
 
 # Kept if it contains anything else, or if another role owns it.
 _DROP_SCHEMA = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -49,8 +49,6 @@ REGISTRY_KEY = "sa_jobqueue"
 STORAGE_KEY = "sa_jobqueue.storage"
 """`Table.info[STORAGE_KEY]` has the storage parameters of a table by name."""
 
-_ARGUMENTS: Final = {"job_send_event": "text, jsonb, interval", "job_notify_due": "text", "job_idle_lock": "text"}
-"""Types of the arguments of the queue's functions; none of the others has any."""
 CURRENT_XID = text("pg_current_xact_id()")
 
 
@@ -240,6 +238,7 @@ def register(table: Table, layout: Layout) -> None:
     """Record a queue in its metadata, and make `create_all` run the routines and the stamp that belong to it."""
     queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
     queues.append(layout)
+    places: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
 
     @event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
     def create_schema(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
@@ -247,43 +246,30 @@ def register(table: Table, layout: Layout) -> None:
             return  # other tables of the application, which may well be created elsewhere
         require_postgresql(connection.dialect.name)
         layout.check_translation(connection.get_execution_options())
-        for statement in ddl.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+        for statement in ddl.v0001.place(**places):
             connection.execute(verbatim(statement))
 
     @event.listens_for(table.metadata, "after_create")
     def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
-        places: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
-        first = ddl.v0001
-        for routines, nouns in (
-            (first.routines, ("job", "job_blocker")),
-            (first.dead_letter_triggers, ("job", "job_blocker", "dead_letter")),
-        ):
-            needed = {layout.name(noun) for noun in nouns}
-            # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
-            if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
-                for statement in routines(**places):
-                    connection.execute(verbatim(statement))
+        needed = {layout.name(noun) for noun in ("job", "job_blocker", "dead_letter")}
+        # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
+        if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
+            for statement in ddl.v0001.routines(**places):
+                connection.execute(verbatim(statement))
 
     @event.listens_for(table, "before_drop")
     def drop_views(target: Table, connection: Connection, **_: Any) -> None:
-        for view in ("job_queue", "job_chain", "job_transition"):
-            connection.execute(verbatim(f"DROP VIEW IF EXISTS {layout.qualified(view)}"))
+        for statement in ddl.v0001.drop_views(**places):
+            connection.execute(verbatim(statement))
         # Where dead letters stay, their trigger goes: its function does, and it is made again with the next job table.
         trigger = layout.name("tr_dead_letter_stamp")
         connection.execute(verbatim(f"DROP TRIGGER IF EXISTS {trigger} ON {layout.qualified('dead_letter')}"))
 
     @event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
-    def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
-        if table not in (tables or ()):
-            return
-        for routine in (
-            *("job_send_event", "job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
-            *("job_notify_due", "job_idle_lock", "job_blocker_refuse", "job_changed", "job_stamp", "job_declared"),
-            "job_refuse",
-        ):
-            arguments = _ARGUMENTS.get(routine, "")
-            connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}({arguments})"))
+    def drop_functions(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+        for statement in ddl.v0001.drop_functions(**places) if table in (tables or ()) else ():
+            connection.execute(verbatim(statement))
 
 
 def expressed(table: Table, *events: str) -> None:
