@@ -14,13 +14,12 @@ from sqlalchemy import URL, Row
 from sqlalchemy import Engine as Database
 
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.pipeline.archive import planning
 from sa_jobqueue.pipeline.archive.connection import check_columns, instant, opened
 from sa_jobqueue.pipeline.archive.engines import HERE, Engine
 from sa_jobqueue.pipeline.archive.errors import ArchiveError
 from sa_jobqueue.pipeline.archive.locations import Location
-from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
-from sa_jobqueue.pipeline.archive.runs import Archiver
+from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, Month, check_before
+from sa_jobqueue.pipeline.archive.runs import Archiver, choose, forget_run
 from sa_jobqueue.pipeline.statements import archiving
 from sa_jobqueue.types import ArchiveState
 
@@ -96,8 +95,9 @@ def preview(
         with connection.begin():
             check_columns(connection, model)
         cutoff = instant(connection, before)
-        choice = planning.choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
-        found = planning.months(connection, model)
+        choice = choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
+        with connection.begin():
+            found = tuple(Month(*row) for row in connection.execute(archiving.months(model)))
     return ArchivePreview(
         cutoff=cutoff,
         chains=choice.chains,
@@ -142,6 +142,4 @@ def abandon_run(database: Database | URL | str, run_id: UUID, *, model: JobClass
             location = Location.of(row.path)
             with location.usable():
                 location.discard(run_id)
-        with connection.begin():
-            connection.execute(archiving.forget_chains(model), {"run_id": run_id})
-            connection.execute(archiving.forget_run(model), {"run_id": run_id})
+        forget_run(connection, model, run_id)

@@ -109,7 +109,7 @@ def _delete_unchanged(
     connection.execute(deletion.delete_edges(model), given)
     connection.execute(deletion.delete_attempts(model), given)
     connection.execute(archived.delete_dead_letters(model), given)
-    connection.execute(archived.delete_jobs(model), given)
+    connection.execute(deletion.delete_jobs(model), given)
     connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(to_delete)})
     written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}
     connection.execute(quarantine.drop(model), written)

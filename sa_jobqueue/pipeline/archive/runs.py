@@ -14,18 +14,76 @@ from sqlalchemy import Connection
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.pipeline.archive import deleting, planning, retained
+from sa_jobqueue.pipeline.archive import deleting
+from sa_jobqueue.pipeline.archive.connection import bounded
 from sa_jobqueue.pipeline.archive.engines import Engine, Parts
 from sa_jobqueue.pipeline.archive.errors import ArchiveElsewhereError, ArchiveError
 from sa_jobqueue.pipeline.archive.locations import File, Location
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
-from sa_jobqueue.pipeline.archive.verifying import Contents, verify
+from sa_jobqueue.pipeline.archive.verifying import Contents, count, remove_chains, verify
 from sa_jobqueue.pipeline.history import DATASETS
 from sa_jobqueue.pipeline.statements import archived, archiving
 from sa_jobqueue.types import ArchiveState
 
+_HELD_SHOWN: Final = 100
+"""Held chains that a report names."""
 _UNFINISHED: Final = 100
 _COUNTED: Final = ("chains", "jobs", "attempts", "dead_letters", "blockers", "files", "bytes", "retained")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Selected chains, which are in a temporary table of the connection."""
+
+    chains: int
+    jobs: int
+    """Number of jobs of the selected chains, or of those among them that could be locked."""
+    held: int
+    held_by: tuple[Held, ...]
+    after: Any
+    """The last chain looked at: the next run begins behind it."""
+    is_last: bool
+    """Whether it is the last one."""
+
+
+def choose(
+    connection: Connection, model: JobClass, options: ArchiveOptions, *, cutoff: datetime, after: Any = None, room: int
+) -> Choice:
+    """Choose chains of about `room` jobs, by id from behind `after` on.
+
+    Held back is a chain which a job of another one refers to that is not among the chosen, and all that this one refers to
+    in turn. So a chain may be held because what waits for it belongs to a later run; it is looked at again after that.
+    Changes: the connection's temporary table. Locks: none. Holds no transaction from one page to the next.
+    """
+    chains = jobs = 0
+    is_last = False
+    with connection.begin():
+        connection.execute(archiving.drop_candidates(model))
+        connection.execute(archiving.create_candidates(model))
+    while jobs < room and not is_last:
+        given = {"after": after, "scan": options.scan_batch_size, "cutoff": cutoff, "room": room - jobs}
+        if after is None:
+            del given["after"]
+        statement = archiving.choose(model, include_dead=options.include_dead, first=after is None)
+        with connection.begin():
+            page = connection.execute(statement, given).one()
+        chains, jobs = chains + page.taken, jobs + page.jobs
+        is_full = page.taken < page.fitting
+        is_last = not is_full and page.scanned < options.scan_batch_size
+        after = page.last_taken if is_full else page.last_scanned
+    held_by: tuple[Held, ...] = ()
+    held = 0
+    if chains:
+        bounded(connection, options, guarded=False)
+        with connection.begin():
+            connection.execute(archiving.analyze_candidates())
+        with connection.begin():
+            held_by = tuple(Held(*row) for row in connection.execute(archiving.holders(model), {"limit": _HELD_SHOWN}))
+        if held_by:
+            with connection.begin():
+                held = len(connection.execute(archiving.drop_held(model)).all())
+        bounded(connection, options, guarded=True)
+    return Choice(chains - held, jobs, held, held_by, after, is_last)
 
 
 @dataclass(slots=True)
@@ -42,6 +100,13 @@ class _Run:
     """Files that this process has verified."""
     contents: Contents | None = None
     """Contents that this process has read back from its files. Nothing is deleted without them."""
+
+
+def forget_run(connection: Connection, model: JobClass, run_id: UUID) -> None:
+    """Delete a run that has only been planned, and its plan."""
+    with connection.begin():
+        connection.execute(archiving.forget_chains(model), {"run_id": run_id})
+        connection.execute(archiving.forget_run(model), {"run_id": run_id})
 
 
 class Archiver:
@@ -77,7 +142,8 @@ class Archiver:
             held_by = ()
             after, is_last = None, False
             while not is_last and runs != self._options.max_runs:
-                choice = self._choose(cutoff, after)
+                room = self._options.max_jobs
+                choice = choose(self._connection, self._model, self._options, cutoff=cutoff, after=after, room=room)
                 after, is_last = choice.after, choice.is_last
                 held, held_by = held + choice.held, held_by or choice.held_by
                 if choice.chains:
@@ -119,22 +185,13 @@ class Archiver:
                 self._finish(run)
         return len(found)
 
-    def _choose(self, cutoff: datetime, after: Any) -> planning.Choice:
-        room = self._options.max_jobs
-        return planning.choose(self._connection, self._model, self._options, cutoff=cutoff, after=after, room=room)
-
     def _plan(self, cutoff: datetime, jobs: int) -> _Run:
-        run_id = uuid7()
-        parts, chains = planning.add_chains(
-            self._connection,
-            self._model,
-            run_id,
-            read_batch_size=self._options.read_batch_size,
-            path=self._location.name,
-            engine=self._engine.name,
-            cutoff=cutoff,
-        )
-        run = _Run(run_id, ArchiveState.PLANNED, {"chains": chains}, parts, jobs)
+        run = _Run(uuid7(), ArchiveState.PLANNED, {}, (jobs - 1) // self._options.read_batch_size + 1, jobs)
+        ledger = {"id": run.id, "path": self._location.name, "engine": self._engine.name, "cutoff": cutoff}
+        chains = {"run_id": run.id, "read_batch_size": self._options.read_batch_size}
+        with self._connection.begin():
+            self._connection.execute(archiving.begin(self._model), ledger)
+            self._connection.execute(archiving.add_chains(self._model), chains)
         self._report(run, Step.PLANNED)
         return run
 
@@ -142,9 +199,7 @@ class Archiver:
         with self._location.usable():
             self._location.discard(run.id)
         self._report(run, Step.ABANDONED_FILES)
-        with self._connection.begin():
-            self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
-            self._connection.execute(archiving.forget_run(self._model), {"run_id": run.id})
+        forget_run(self._connection, self._model, run.id)
         self._report(run, Step.ABANDONED)
 
     def _finish(self, run: _Run) -> int:
@@ -205,9 +260,9 @@ class Archiver:
         with self._connection.begin():
             stayed = self._connection.scalars(archived.remaining(self._model), {"run_id": run.id}).all()
         files = self._location.shown_files(run.id)
-        retained.remove_chains(self._location, files, map(str, stayed), lambda: self._report(run, Step.REWRITTEN))
+        remove_chains(self._location, files, map(str, stayed), lambda: self._report(run, Step.REWRITTEN))
         files = self._location.shown_files(run.id)
-        rows, chains = retained.count(self._location, files)
+        rows, chains = count(self._location, files)
         stay = run.counts["chains"] - chains
         run.counts = {"chains": chains, **rows}
         with self._connection.begin():

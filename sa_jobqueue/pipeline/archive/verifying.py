@@ -1,18 +1,20 @@
-"""Reading an archive's files back: whether they hold the rows of the database."""
+"""Files of a run after they were written: whether they hold the rows of the database, and without chains that stay there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sa_jobqueue.pipeline.archive.arrow import CHECKSUM, arrow_schema, checksums
+from sa_jobqueue.pipeline.archive.engines import parquet_writer
 from sa_jobqueue.pipeline.archive.errors import ArchiveCorruptError
 from sa_jobqueue.pipeline.archive.locations import File, Location
-from sa_jobqueue.pipeline.history import DATASETS, JOBS, Dataset
+from sa_jobqueue.pipeline.history import DATASETS, JOBS
 
 _BATCH_ROWS: Final = 20_000
 
@@ -92,23 +94,79 @@ def _add_others(chain_of: dict[str, ChainRows], batch: Any, sums: list[int], fil
 
 def _read(location: Location, file: File) -> Iterator[Any]:
     try:
-        with open_file(location, file.path) as opened:
-            check_columns(opened.schema_arrow, file.dataset, file.path)
+        with _open(location, file.path) as opened:
+            if not opened.schema_arrow.equals(arrow_schema(file.dataset), check_metadata=False):
+                names = opened.schema_arrow.names
+                raise ArchiveCorruptError(file.path, f"has other columns than {file.dataset.name} of this version: {names}")
             yield from opened.iter_batches(batch_size=_BATCH_ROWS)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError) as error:
-        raise ArchiveCorruptError(file.path, f"cannot be read: {error}") from error
-    except OSError as error:
-        # Arrow's errors for a page whose checksum is wrong, or whose compressed bytes are.
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError, OSError) as error:
+        # OSError: Arrow's for a page whose checksum is wrong, or whose compressed bytes are.
         raise ArchiveCorruptError(file.path, f"cannot be read: {error}") from error
 
 
-def open_file(location: Location, path: str) -> Any:
+def _open(location: Location, path: str) -> Any:
     """Open a Parquet file, its pages' checksums to be checked."""
     return pq.ParquetFile(path, filesystem=location.files, page_checksum_verification=True)
 
 
-def check_columns(found: Any, dataset: Dataset, path: str) -> None:
-    """Check the columns of a file, names, order and types. Raises: ArchiveCorruptError."""
-    wanted = arrow_schema(dataset)
-    if not found.equals(wanted, check_metadata=False):
-        raise ArchiveCorruptError(path, f"has other columns than {dataset.name} of this version: {found.names}")
+def remove_chains(
+    location: Location, files: Iterable[File], chain_ids: Iterable[str], on_progress: Callable[[], None]
+) -> None:
+    """Rewrite the files that have rows of chains, without those; done twice, it changes nothing the second time.
+
+    Each new file is written beside the old one, then replaces it. Jobs go last: they determine which of the other
+    rows belong to a chain, even after a crash between two files.
+    """
+    staying = pa.array(sorted(chain_ids), pa.string())
+    if not len(staying):
+        return
+    every = list(files)
+    jobs = [file for file in every if file.dataset is JOBS]
+    ids: list[Any] = []
+    for file in jobs:
+        with _open(location, file.path) as opened:
+            keys = opened.read(columns=["id", "chain_id"])
+        ids += keys.filter(pc.is_in(keys["chain_id"], staying))["id"].to_pylist()
+    job_ids = pa.array(ids, pa.string())
+    for file in (file for file in every if file.dataset is not JOBS):
+        _rewrite(location, file, "job_id", job_ids, on_progress)
+    for file in jobs:
+        _rewrite(location, file, "chain_id", staying, on_progress)
+
+
+def count(location: Location, files: Iterable[File]) -> tuple[dict[str, int], int]:
+    """Return the number of rows of each dataset and the number of chains in files."""
+    counts = dict.fromkeys(DATASETS, 0)
+    chains = 0
+    for file in files:
+        with _open(location, file.path) as opened:
+            counts[file.dataset.name] += opened.metadata.num_rows
+            if file.dataset is JOBS:
+                indexes = opened.read(columns=["chain_index"])["chain_index"]
+                chains += pc.sum(pc.equal(indexes, 0)).as_py() or 0
+    return counts, chains
+
+
+def _rewrite(location: Location, file: File, column: str, values: Any, on_progress: Callable[[], None]) -> None:
+    with _open(location, file.path) as opened:
+        found = pc.any(pc.is_in(opened.read(columns=[column])[column], values)).as_py()
+    if not found:
+        return
+    folder, _, name = file.path.rpartition("/")
+    beside = f"{folder}/_rewriting-{name}"
+    rows_kept = 0
+    with _open(location, file.path) as opened, parquet_writer(location, beside, opened.schema_arrow) as writer:
+        for group in range(opened.num_row_groups):
+            rows = opened.read_row_group(group)
+            stay = rows.filter(pc.invert(pc.is_in(rows[column], values)))
+            rows_kept += stay.num_rows
+            if stay.num_rows:
+                writer.write_table(stay)
+    if rows_kept:
+        location.sync(beside)
+        location.files.move(beside, file.path)
+    else:
+        location.files.delete_file(file.path)
+        location.files.delete_file(beside)
+    location.sync_folders(folder)
+    on_progress()

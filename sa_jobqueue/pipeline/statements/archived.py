@@ -109,18 +109,6 @@ def delete_dead_letters(model: JobClass) -> sa.Delete:
 
 
 @once_a_model
-def delete_jobs(model: JobClass) -> sa.Delete:
-    """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
-
-    Parameters: `job_ids`. Obliges: the jobs are locked, their edges deleted, and no other job refers to them.
-    Index: the primary key; and to check that nothing refers to them `uq_job_chain`, `pk_job_blocker`,
-    `ix_job_blocker_chain`.
-    """
-    job = table(model)
-    return sa.delete(job).where(job.c.id == sa.any_(id_array(model, "job_ids")))
-
-
-@once_a_model
 def forget(model: JobClass) -> sa.Delete:
     """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
     chain = table(model.ArchiveChain)

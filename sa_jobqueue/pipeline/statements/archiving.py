@@ -245,16 +245,6 @@ def add_chains(model: JobClass) -> sa.Insert:
 
 
 @once_a_model
-def parts(model: JobClass) -> sa.Select[Any]:
-    """Return of a run its parts and chains. Parameters: `run_id`. Shape: one row `(parts, chains)`."""
-    chain = table(model.ArchiveChain)
-    of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
-    last = sa.func.coalesce(sa.func.max(chain.c.part) + 1, 0)
-    found: Any = sa.select(last.label("parts"), sa.func.count().label("chains")).where(of_run)
-    return typed("sa.Select[Any]", found)
-
-
-@once_a_model
 def advance(model: JobClass, *, counted: bool) -> sa.Update:
     """Bring a run from one state to the next.
 
