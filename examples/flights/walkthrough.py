@@ -204,7 +204,7 @@ def main() -> int:
             left = session.scalar(select(func.count()).select_from(Job))
         if given.report:
             lines.begin("report")
-            contents = collect(history, sources=[f"the archive {folder}"], on_progress=lines.update)
+            contents = collect(history, sources=[f"the archive {folder}"])
             given.report.write_text(render(contents))
             console.print(f"report     {given.report}")
         engine.dispose()

@@ -272,7 +272,7 @@ def test_a_report_shows_no_raw_control_characters() -> None:
     page = render(replace(contents, sources=(LONE,), queues=(LONE,), types=(LONE,), **rows))
     body = page[page.index("<body>") :]
     assert FORGED in body
-    assert not [char for char in unsafe(body[: body.index("<script>")]) if not char.startswith("2026")]
+    assert not [char for char in unsafe(body) if not char.startswith("2026")]
 
 
 def hostile_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_an_archive_and_a_database_are_combined_in_one_report(
 
 
 def test_invalid_report_arguments_are_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("plotly")
+    needs("jinja2")
     monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
     page = ["--html", str(tmp_path / "report.html")]
     nowhere = f"postgresql://me:{SECRET}@127.0.0.1:1/none"

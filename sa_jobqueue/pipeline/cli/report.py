@@ -40,7 +40,7 @@ _SETTINGS: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
-_NEEDS: Final = ("pyspark", "pyarrow", "pandas", "plotly", "jinja2")
+_NEEDS: Final = ("pyspark", "pyarrow", "pandas", "jinja2")
 
 
 class MissingReportExtraError(JobQueueError, ImportError):
@@ -125,7 +125,6 @@ def report(
             target_wait=target_wait,
             slots=slots,
             now=datetime.now(UTC),
-            on_progress=lines.update,
         )
     if html_path is not None:
         _write(html_path, render(contents))

@@ -1,8 +1,7 @@
 """An HTML report of a queue's history, from a database, an archive or both.
 
-`collect` computes the contents with `sa_jobqueue.pipeline.spark.analytics`; `render` returns a self-contained HTML page,
-with its plots, script and style. Its content security policy allows only these scripts, so texts of errors are never
-executed.
+`collect` computes the contents with `sa_jobqueue.pipeline.spark.analytics`; `render` returns a self-contained HTML page
+without scripts.
 """
 
 from __future__ import annotations

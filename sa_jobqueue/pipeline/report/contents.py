@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from sa_jobqueue.display.redaction import REDACTED, is_redacted, is_redacting
 from sa_jobqueue.types import ENDED, JobStatus
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sa_jobqueue.pipeline.spark.analytics import History
 
 Row = dict[str, Any]
-T = TypeVar("T")
 
 MAX_ROWS: Final = 50
 """Maximum number of rows of a table; the rest are counted."""
@@ -31,8 +30,6 @@ _BUCKETS: Final = (
 _MOST_BUCKETS: Final = 170
 _HOURLY: Final = timedelta(days=62)
 _BRIEF: Final = timedelta(hours=3)
-_PARTS: Final = 11
-"""Number of parts that are computed one after the other, for the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +53,7 @@ class Contents:
     target_wait: timedelta = timedelta(seconds=1)
     summary: Row = field(default_factory=dict)
     throughput: list[Row] = field(default_factory=list)
-    """In order of time, including empty buckets."""
+    """In order of time, without empty buckets."""
     latency: list[Row] = field(default_factory=list)
     """By `type_name` and `measure`; the type with the longest total run time first."""
     retries: list[Row] = field(default_factory=list)
@@ -97,58 +94,47 @@ def collect(
     target_wait: timedelta = timedelta(seconds=1),
     slots: int | None = None,
     now: datetime | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
 ) -> Contents:
     """Compute a report. The history is read once.
 
     `sources` are shown unchanged: they must not contain a password. `since` to `slots`: as in `History.where` and
     `capacity`. `now`: the reference for ages and for the run time of running jobs; by default this machine's clock. For
-    job types in SA_JOBQUEUE_REDACT only the class of an error is included. `on_progress`: called after each part, with the
-    number of parts that are computed and their total.
+    job types in SA_JOBQUEUE_REDACT only the class of an error is included.
     Raises: InvalidOptionError if an option is out of range.
     """
     from sa_jobqueue.pipeline.spark import analytics
 
     now = now or datetime.now(UTC)
     part = history.where(since=since, until=until, queues=queues, types=types)
-    done = 0
-
-    def computed(found: T) -> T:
-        nonlocal done
-        done += 1
-        if on_progress is not None:
-            on_progress(done, _PARTS)
-        return found
 
     with part.cached() as cached:
-        computed(cached)
-        first, last = computed(_span(cached))
+        first, last = _span(cached)
         common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
         common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
         every = _width(first, last)
         capacity_every = _capacity_width(every, first, last)
-        measured = computed(analytics.workflows(cached)).persist()
+        measured = analytics.workflows(cached).persist()
         try:
-            slowest = computed(_slowest(measured, cached))
+            slowest = _slowest(measured, cached)
             workflow_count = measured.count()
         finally:
             measured.unpersist()
-        latency = computed(_rows(analytics.latency_percentiles(cached, ["type_name"])))
-        retries = computed(_rows(analytics.retry_rate(cached)))
-        dead_letters = computed(_rows(analytics.dead_letter_ageing(cached, as_of=now)))
+        latency = _rows(analytics.latency_percentiles(cached, ["type_name"]))
+        retries = _rows(analytics.retry_rate(cached))
+        dead_letters = _rows(analytics.dead_letter_ageing(cached, as_of=now))
         measured_load = analytics.capacity(
             cached, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
         )
-        busy = computed(_rows(measured_load))
-        summary = computed(_summary(cached, retries, dead_letters, now))
-        throughput = computed(_filled(_rows(analytics.throughput(cached, every=every)), every))
-        errors = computed(_rows(analytics.error_groups(cached, every=max(every, timedelta(hours=1)))))
+        busy = _rows(measured_load)
+        summary = _summary(cached, retries, dead_letters, now)
+        throughput = _rows(analytics.throughput(cached, every=every))
+        errors = _rows(analytics.error_groups(cached, every=capacity_every))
         return Contents(
             **common,
             every=every,
             capacity_every=capacity_every,
             summary=summary,
-            throughput=throughput,
+            throughput=sorted(throughput, key=lambda row: row["bucket_start"]),
             latency=_longest_first(latency),
             retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
             errors=sorted(map(_as_shown, errors), key=lambda row: (-row["count"], row["fingerprint"])),
@@ -237,19 +223,6 @@ def _summary(history: History, retries: list[Row], dead_letters: list[Row], now:
         for point in ("p50_seconds", "p95_seconds"):
             found[f"{measure}_{point}"] = of_all.get(measure, {}).get(point)
     return found
-
-
-def _filled(rows: list[Row], every: timedelta) -> list[Row]:
-    """Return the buckets in order, including empty ones."""
-    if not rows:
-        return []
-    by_start = {row["bucket_start"]: row for row in rows}
-    nothing = dict.fromkeys((name for name in rows[0] if name != "bucket_start"), 0)
-    bucket, last, filled = min(by_start), max(by_start), []
-    while bucket <= last:
-        filled.append(by_start.get(bucket, {"bucket_start": bucket} | nothing))
-        bucket += every
-    return filled
 
 
 def _longest_first(latency: list[Row]) -> list[Row]:

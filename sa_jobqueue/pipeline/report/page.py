@@ -1,30 +1,26 @@
-"""Render the page from its template, with a content security policy of script hashes."""
+"""Render the page from its template."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
 
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.pipeline.report.charts import figures, shown_seconds, sparkline
+from sa_jobqueue.pipeline.report.charts import charts, shown_seconds, sparkline
 from sa_jobqueue.pipeline.report.contents import MAX_ROWS, Contents, Row
 
 _TEMPLATES: Final = files("sa_jobqueue.pipeline.report") / "templates"
 
 
 def render(contents: Contents) -> str:
-    """Return a report as one self-contained HTML document of about 5 MB, which works offline.
+    """Return a report as one self-contained HTML document.
 
-    Values from the history are escaped, including control and bidirectional characters. The page's content security policy
-    blocks all scripts except its own two, and all network requests.
+    Values from the history are escaped, including control and bidirectional characters. The page has no scripts, and its
+    content security policy blocks them, and all network requests.
     """
     from jinja2 import Environment, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
     contents = replace(contents, **{one.name: _printable(getattr(contents, one.name)) for one in fields(contents)})
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -36,16 +32,11 @@ def render(contents: Contents) -> str:
         "short": _short,
         "small": _small,
     }
-    plots = {} if contents.is_empty else figures(contents)
-    scripts = [get_plotlyjs(), _text("report.js")] if plots else []
     template = environment.from_string(_text("report.html.j2"))
     return template.render(
         it=contents,
-        plots=plots,
-        # Not escaped: they are part of this package, and escaping would change the scripts' hashes.
-        style=_safe(_text("report.css")),
-        scripts=[_safe(script) for script in scripts],
-        policy=_policy(scripts),
+        charts=charts(contents),
+        style=_text("report.css"),
         types=_by_type(contents.latency),
         sparkline=sparkline,
         most=MAX_ROWS,
@@ -65,26 +56,6 @@ def _printable(value: Any) -> Any:
 
 def _text(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _safe(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704 - a file of this package, or plotly's
-
-
-def _policy(scripts: Iterable[str]) -> str:
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
-    parts = {
-        "default-src": "'none'",
-        "script-src": allowed,
-        "style-src": "'unsafe-inline'",  # plotly positions texts by styles; styles cannot send requests here
-        "img-src": "data: blob:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
 def _by_type(latency: list[Row]) -> list[Row]:

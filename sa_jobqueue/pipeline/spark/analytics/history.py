@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import reduce
-from types import TracebackType
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.pipeline.arrow import TYPES
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.analytics._expressions import aware
-from sa_jobqueue.pipeline.spark.decoding import SPARK
 
 _DAY: Final = "completed_date"
 """The archive's partition column, as `sa_jobqueue.pipeline.archive` writes it."""
+
+_SPARK: Final = {kind: from_arrow_type(of).simpleString() for kind, of in TYPES.items()}
 
 USED: Final = {
     JOBS.name: (
@@ -67,7 +69,7 @@ class History:
         `spark`: the session that reads. `url` and `options` are those of that source, and apply to all four datasets.
         """
         reader = spark.read.format("jobqueue").options(**options).option("url", url)
-        frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
+        frames = {name: reader.option("columns", ",".join(USED[name])).load(name) for name in DATASETS}
         return cls(**frames)
 
     @classmethod
@@ -123,34 +125,24 @@ class History:
             blockers = blockers.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
         return History(jobs, attempts, dead_letters, blockers)
 
-    def cached(self) -> CachedHistory:
+    @contextmanager
+    def cached(self) -> Iterator[History]:
         """Return a context manager that reads each dataset once and caches it, on disk if memory is short.
 
         All measures computed inside use the same rows.
         """
-        return CachedHistory(self)
-
-
-class CachedHistory(AbstractContextManager[History]):
-    """A history that Spark caches until the `with` block ends."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._frames: list[DataFrame] = []
-
-    def __enter__(self) -> History:
-        self._frames = [getattr(self._history, name).persist() for name in DATASETS]
-        # Read everything now in one query, because each query costs more than reading a small dataset.
-        reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in self._frames]).count()
-        return History(*self._frames)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for frame in self._frames:
-            frame.unpersist()
+        frames = [getattr(self, name).persist() for name in DATASETS]
+        try:
+            # Read everything now in one query, because each query costs more than reading a small dataset.
+            reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in frames]).count()
+            yield History(*frames)
+        finally:
+            for frame in frames:
+                frame.unpersist()
 
 
 def _archived(spark: SparkSession, path: str, dataset: Dataset, since: date | None) -> DataFrame:
-    schema = _schema(dataset, dataset.names)
+    schema = ", ".join(f"`{column.name}` {_SPARK[column.kind]}" for column in dataset.columns)
     folder = f"{path.rstrip('/')}/{dataset.name}"
     reader = spark.read.option("pathGlobFilter", "part-*.parquet")  # not other files that lie there
     try:
@@ -171,10 +163,6 @@ def _archived(spark: SparkSession, path: str, dataset: Dataset, since: date | No
     return frame
 
 
-def _schema(dataset: Dataset, names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}` {SPARK[dataset.column(name).kind].simpleString()}" for name in names)
-
-
 def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
     existing = set(frame.columns)
     for name in dataset.key:
@@ -183,14 +171,14 @@ def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
     wanted: list[Column] = []
     for name in USED[dataset.name]:
         column = sf.col(name) if name in existing else sf.lit(None)
-        wanted.append(column.cast(SPARK[dataset.column(name).kind]).alias(name))
+        wanted.append(column.cast(_SPARK[dataset.column(name).kind]).alias(name))
     return frame.select(*wanted)
 
 
 def _between(instant: Column, since: datetime | None, until: datetime | None) -> Column:
-    bounds: list[Callable[[], Column]] = []
+    found = sf.lit(True)
     if since is not None:
-        bounds.append(lambda: instant >= aware("since", since))
+        found &= instant >= aware("since", since)
     if until is not None:
-        bounds.append(lambda: instant < aware("until", until))
-    return reduce(Column.__and__, [bound() for bound in bounds], sf.lit(True))
+        found &= instant < aware("until", until)
+    return found
