@@ -47,7 +47,6 @@ def stage(url: str, *tasks: Sequence[Row], write_id: str = "nightly") -> dict[in
 
 def commit(session: Session, tasks: dict[int, int], *, write_id: str = "nightly", **options: Any) -> WriteResult:
     """Commit what they staged, up to the transaction's end."""
-    options.setdefault("defaults", {"type_name": "t"})
     return commit_write(session, write_id=write_id, tasks=tasks, **options)
 
 
@@ -142,7 +141,7 @@ def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, s
     rejected = session.scalars(select(Job.Reject).order_by(Job.Reject.row)).all()
     assert [(one.row, one.field) for one in rejected] == [(0, "id"), (2, "id"), (6, "input")]
     assert rejected[0].reason == "is that of another job, in the queue or in this write"
-    assert json.loads(rejected[0].record or "") == {"id": taken, "priority": 1, "input": {"n": None}}
+    assert json.loads(rejected[0].record or "") == {"id": taken, "type_name": "t", "priority": 1, "input": {"n": None}}
     # A key that is taken is no id: with onDuplicate=fail, it still refuses the write.
     with pytest.raises(ConflictError, match="onDuplicate is fail"):
         write(database_url, [{"deduplication_key": "k"}, {"id": twice}], type="t", mode="PERMISSIVE", onDuplicate="fail")
@@ -486,10 +485,9 @@ def test_the_cost_of_blockers_grows_linearly(database_url: str, engine: Engine) 
         for statement in (
             bulk.chains_waited_for(Job),
             bulk.circular_edges(Job),
-            bulk.enqueue_waiting(Job, keyed=False, skip=True),
+            bulk.enqueue_staged(Job, keyed=False, skip=True),
         ):
-            own: dict[str, Any] = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t"}
-            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1, "rate_cost": None}
+            own: dict[str, Any] = {"ended_ids": [], "completed": []}
             compiled = statement.compile(dialect=connection.dialect)
             given = compiled.construct_params(parameters | own)
             sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"

@@ -36,23 +36,23 @@ class StageMixin(Companion, Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), sort_order=-90)
 
     queue: Mapped[str | None] = mapped_column(Text, sort_order=-89)
-    """The job's queue; null for that of the write's options."""
+    """The job's queue; null for its type's."""
     fairness_key: Mapped[str | None] = mapped_column(Text, sort_order=-89)
     """The job's fairness key; null for none."""
     type_name: Mapped[str | None] = mapped_column(Text, sort_order=-88)
-    """The job's type; null for that of the write's options."""
+    """The job's type; null for a rejected row that has none."""
     priority: Mapped[int | None] = mapped_column(SmallInteger, sort_order=-87)
-    """The job's priority; null for that of the write's options."""
+    """The job's priority; null for its type's."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-86)
     """The job's input, as JSON."""
     input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-85)
-    """Version of the input's shape; null for that of the write's options."""
+    """Version of the input's shape; null for its type's."""
     scheduled_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-84)
     """When the job is due; null for now. With `delay`, the later of the two."""
     delay: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-83)
     """How long after the commit the job is due; null for none."""
     max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-82)
-    """The job's `max_attempts`; null for that of the write's options."""
+    """The job's `max_attempts`; null for its type's."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-81)
     """Timeout of one attempt; null for none."""
     deduplication_key: Mapped[str | None] = mapped_column(Text, sort_order=-80)

@@ -88,12 +88,6 @@ class WriteResult:
     """Whether an earlier write with this id had committed, so that this one enqueued nothing."""
 
 
-_DEFAULTS: Final = dict.fromkeys(
-    ("type_name", "queue", "priority", "max_attempts", "input_version", "trace_context", "rate_cost")
-)
-"""Columns of a job that may have a default for the rows of a write that lack them."""
-
-
 def commit_write(
     session: Session,
     *,
@@ -101,7 +95,6 @@ def commit_write(
     sequence: int = 0,
     tasks: Mapping[int, int],
     fingerprint: int = 0,
-    defaults: Mapping[str, Any] = {},
     on_duplicate: Literal["skip", "fail"] = "skip",
     on_repeat: Literal["skip", "check"] = "skip",
     on_taken_id: Literal["fail", "reject"] = "fail",
@@ -112,8 +105,7 @@ def commit_write(
     """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
     `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
-    leaves no entry in the ledger, so that the rows can still be written later. `defaults`: valid values for rows that lack
-    them, by column; without one, the database decides. `fingerprint`: sum of the hashes of the rows.
+    leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
     `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint. `is_stream`:
     whether the write is a batch of a stream, for the message. `on_taken_id`: "reject" rejects rows whose id exists, and all
     but one of those with the same id.
@@ -139,7 +131,6 @@ def commit_write(
         if entry is None:
             return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
         return replace(entry[0], repeated=True)
-    parameters: dict[str, Any] = staged | _DEFAULTS | dict(defaults)
     while True:
         counted = session.execute(bulk.count_staged(model), staged).all()
         rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
@@ -148,7 +139,7 @@ def commit_write(
         modes = {"keyed": bool(keyed), "skip": on_duplicate == "skip"}
         try:
             with session.begin_nested() if on_taken_id == "reject" else nullcontext():
-                enqueued = _enqueue(session, parameters, model, modes=modes, waiting=bool(waiting))
+                enqueued = _enqueue(session, staged, model, modes=modes, waiting=bool(waiting))
             break
         except ConflictError:
             # Looked for only now, because a search of the queue for each row would make every other write slower.
@@ -163,24 +154,18 @@ def commit_write(
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
-        queues = [(row.queue or parameters["queue"], row.fairness_key or "") for row in counted]
-        notified = {QueueKey(queue, key).text if queue else ANY_QUEUE for queue, key in queues}
+        notified = {QueueKey(row.queue, row.fairness_key or "").text if row.queue else ANY_QUEUE for row in counted}
         for queue_key in sorted(notified):
             session.execute(notifications.notify_due(model), {"queue": queue_key})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 
-def _enqueue(session: Session, parameters: dict[str, Any], model: JobClass, *, modes: dict[str, bool], waiting: bool) -> int:
-    staged = {name: parameters[name] for name in ("write_id", "sequence", "task_ids")}
+def _enqueue(session: Session, staged: dict[str, Any], model: JobClass, *, modes: dict[str, bool], waiting: bool) -> int:
     ended = _lock_chains(session, staged, model) if waiting else {}
+    given = staged | {"ended_ids": list(ended), "completed": list(ended.values())}
     try:
         with translated():
-            if not waiting:
-                statement = bulk.enqueue_staged(model, **modes).execution_options(preserve_rowcount=True)
-                result: Any = session.execute(statement, parameters)
-                return int(result.rowcount)
-            edges = {"ended_ids": list(ended), "completed": list(ended.values())}
-            return int(session.scalars(bulk.enqueue_waiting(model, **modes), parameters | edges).one())
+            return int(session.scalars(bulk.enqueue_staged(model, **modes), given).one())
     except ConflictError as error:
         raise _explained(error) from error
 

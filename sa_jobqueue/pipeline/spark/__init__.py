@@ -18,7 +18,7 @@ if _missing := next((library for library in ("pyspark", "pyarrow") if find_spec(
 
 from sa_jobqueue.pipeline.spark.archiving import archive
 from sa_jobqueue.pipeline.spark.enqueueing import enqueue, written
-from sa_jobqueue.pipeline.spark.lag import Holder, StreamLag, stream_lag
+from sa_jobqueue.pipeline.spark.offsets import Holder, StreamLag, stream_lag
 from sa_jobqueue.pipeline.spark.options import REDACTION
 from sa_jobqueue.pipeline.spark.progress import WorkersReport
 from sa_jobqueue.pipeline.spark.redacting import redacted

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +28,11 @@ from pyspark.sql.types import (
 )
 
 from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.models.checks import check_deadline, check_flag, check_name, check_text, due_at
+from sa_jobqueue.models.job import check_option
+from sa_jobqueue.models.waits import WaitFor
+from sa_jobqueue.pipeline.spark.options import suggestion
+from sa_jobqueue.policies.fairness import check_fairness_key
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _SECONDS: Final = (*_WHOLE, FloatType, DoubleType, DecimalType, DayTimeIntervalType)
@@ -55,6 +61,20 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
 """Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
 type."""
 
+CHECKS: Final[dict[str, Callable[[Any], object]]] = {
+    **{name: partial(check_option, name) for name in ("queue", "priority", "max_attempts", "input_version")},
+    **{name: partial(check_option, name) for name in ("rate_cost", "timeout")},
+    **{name: partial(check_text, name) for name in ("deduplication_key", "ordering_key")},
+    "type_name": partial(check_name, "type_name"),
+    "fairness_key": check_fairness_key,
+    "on_failure": lambda value: WaitFor(None, on_failure=value),
+    "scheduled_at": lambda value: due_at(at=value, delay=None),
+    "delay": lambda value: due_at(at=None, delay=value),
+    "expires_at": check_deadline,
+    "skip_while_retrying": partial(check_flag, "skip_while_retrying"),
+}
+"""Checks of one value of a column, as `Job(...)` has them."""
+
 
 class InvalidColumnError(InvalidJobError):
     """A DataFrame has a column that cannot be part of a job, or lacks one; nothing was written.
@@ -72,7 +92,7 @@ def check_columns(schema: StructType, *, has_type: bool) -> None:
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidColumnError(
-                field.name, f"is no column of a job{_near(field.name)}; drop it, or put it into the input"
+                field.name, f"is no column of a job{suggestion(field.name, [*COLUMNS])}; drop it, or put it into the input"
             )
         if field.name in seen:
             raise InvalidColumnError(field.name, "is there twice")
@@ -94,8 +114,3 @@ def _check_type(name: str, kind: DataType) -> None:
     elif wanted == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
         advice = ": a time without a zone is no instant; cast it to timestamp"
     raise InvalidColumnError(name, f"must be {wanted}, not {kind.simpleString().upper()[:100]}{advice}")
-
-
-def _near(name: str) -> str:
-    meant = get_close_matches(name.strip().lower(), COLUMNS, n=1)
-    return f"; did you mean {meant[0]}?" if meant else f" (they are {', '.join(COLUMNS)})"

@@ -13,24 +13,20 @@ from typing import Any, Final, Literal
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls them
-from pyspark.sql.types import StringType, StructType
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark import writing
+from sa_jobqueue.pipeline.spark.columns import CHECKS
 from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object
 from sa_jobqueue.pipeline.spark.documents import Ours, document, named
 from sa_jobqueue.pipeline.spark.options import Options, Use, checked, plain, read_options, refuse
 from sa_jobqueue.pipeline.spark.progress import counted_tasks
-from sa_jobqueue.pipeline.spark.sampling import check_payload
-from sa_jobqueue.pipeline.spark.validation import check_on_failure
 from sa_jobqueue.pipeline.spark.writing import WriteError
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import current_traceparent
 
 _NAMED: Final = {"id", "blockers", "deduplication_key", "ordering_key", "fairness_key"}
@@ -86,14 +82,10 @@ def enqueue(
     enqueued then, unless only the response was lost.
     """
     given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
-    if isinstance(target, Handler):
-        given["app"] = app or _app_of(target)
-    elif app is not None:
-        given["app"] = app
-    given |= {name: value for name, value in (("url", url), ("writeId", write_id)) if value is not None}
-    kind = _kind_of(target, app)
-    columns: dict[str, Column] = {"input": document(df, payload, is_typed=kind is not None)}
-    of_column = {column: option for option, column in writing.DEFAULTS.items()}
+    if app is None and isinstance(target, Handler):
+        app = _app_of(target)
+    given |= {name: value for name, value in (("url", url), ("app", app), ("writeId", write_id)) if value is not None}
+    columns = {"input": document(df, payload, is_typed=_is_declared(target, app))}
     for name, one in {
         **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
         **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
@@ -102,21 +94,19 @@ def enqueue(
     }.items():
         if isinstance(one, Column):
             columns[name] = one
-        elif one is not None and name in of_column:
-            given[of_column[name]] = str(one)
         elif one is not None and name not in _NAMED:
-            columns[name] = F.lit(_constant(name, one))
+            checked(CHECKS[name], one)
+            columns[name] = F.lit(one.total_seconds() if isinstance(one, timedelta) else one)
         elif isinstance(one, str):
             columns[name] = named(df, one)
         elif one is not None:
             refuse(name, f"must be a column or its name, got {one!r}")
+    trace = current_traceparent()
+    if trace is not None:
+        columns["trace_context"] = F.lit(trace)
     given = _with_options(given, options or {})
-    written_by = df.sparkSession.conf.get("spark.app.name")
-    for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):
-        if default and plain(name) not in map(plain, given):
-            given[name] = default
-    if kind is not None and mode.upper() == "FAILFAST":
-        _check_sample(kind, df, payload)
+    if "writtenby" not in map(plain, given):
+        given["writtenBy"] = str(df.sparkSession.conf.get("spark.app.name"))
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
 
 
@@ -129,24 +119,10 @@ def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str
     return given | dict(options)
 
 
-def _kind_of(target: Handler[Any, Any, Any] | str, app: str | None) -> JobType | None:
-    """Return the job type, or None for a name without a JobQueue that declares it."""
-    if isinstance(target, Handler):
-        return target.job_type
-    jobs = load_object(app) if app is not None else None
-    return jobs.registry.get(target) if isinstance(jobs, JobQueue) else None
-
-
-def _check_sample(kind: JobType, df: DataFrame, payload: Ours | Sequence[str] | None) -> None:
-    if payload is None or not isinstance(payload, (str, Column)):
-        check_payload(kind, df.schema if payload is None else df.select(*payload).schema)
-        return
-    schema = df.select(payload).schema
-    own = schema[0].dataType
-    if isinstance(own, StructType) and not schema[0].nullable:  # which becomes a JSON object
-        check_payload(kind, own)
-    elif not isinstance(own, StringType):  # texts are JSON documents of any type
-        check_payload(kind, schema, schema[0].name)
+def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:
+    """Return whether a handler reads the inputs. Raises: UnknownJobTypeError for a name that the JobQueue lacks."""
+    jobs = load_object(app) if isinstance(target, str) and app is not None else None
+    return isinstance(target, Handler) or (isinstance(jobs, JobQueue) and jobs.registry.get(target) is not None)
 
 
 def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:
@@ -201,23 +177,6 @@ def _written(options: Options, write_id: str, sequence: int) -> WriteResult | No
 
 def _options(given: Mapping[str, str]) -> Options:
     return read_options(given, Use.WRITE)
-
-
-def _constant(name: str, value: Any) -> Any:
-    if name == "scheduled_at":
-        checked(due_at, at=value, delay=None)
-    elif name == "expires_at":
-        checked(check_deadline, value)
-    elif name == "skip_while_retrying":
-        checked(check_flag, name, value)
-    elif isinstance(value, timedelta):
-        checked(due_at, at=None, delay=value)
-        return value.total_seconds()
-    elif name == "on_failure":
-        checked(check_on_failure, value)
-    else:
-        refuse(name, f"must be a timedelta or a column, got {value!r}")
-    return value
 
 
 def _app_of(handler: Handler[Any, Any, Any]) -> str:

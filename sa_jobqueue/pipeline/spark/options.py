@@ -6,8 +6,7 @@ kind of read or write, is an error instead of being ignored.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -20,7 +19,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.history import DATASETS
-from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import JobStatus
 
 
 class Use(StrEnum):
@@ -36,7 +35,7 @@ READING: Final = frozenset({Use.READ, Use.STREAM})
 WRITING: Final = frozenset({Use.WRITE, Use.STREAM_WRITE})
 ALWAYS: Final = READING | WRITING
 
-IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpointlocation", "queryname"})
+IGNORED: Final = frozenset({"paths", "isuserspecifiedschema", "checkpointlocation", "queryname"})
 """Options that Spark itself adds to a source."""
 
 
@@ -91,11 +90,6 @@ class Option:
     default: Any = None
 
 
-TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
-"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
-NO_TRACEPARENT: Final = "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01"
-
-
 def text(name: str, given: str) -> str:
     """Read a non-empty text."""
     return given.strip() or refuse(name, "must not be empty")
@@ -143,12 +137,7 @@ def instant(name: str, given: str) -> datetime:
 def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
     """Read one of several keywords, ignoring case."""
     found = {word.lower(): word for word in known}.get(given.strip().lower())
-    return found or refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
-
-
-def traceparent(name: str, given: str) -> str:
-    """Read a W3C traceparent."""
-    return given if re.match(TRACEPARENT, given) else refuse(name, f"{NO_TRACEPARENT}, got {given!r}")
+    return found or refuse(name, f"must be one of {', '.join(known)}, got {given!r}")
 
 
 def _url(name: str, given: str) -> Secret:
@@ -165,11 +154,10 @@ def _xid(name: str, given: str) -> int:
 
 
 def _starting(name: str, given: str) -> str | int:
-    if given.isdecimal():
-        return _xid(name, given)
-    known, word = ("earliest", "latest"), given.strip().lower()
-    meant = _meant(given, known)
-    return word if word in known else refuse(name, f"must be earliest, latest or a transaction id, got {given!r}{meant}")
+    word = given.strip().lower()
+    known = word.isdecimal() or word in {"earliest", "latest"}
+    known or refuse(name, f"must be earliest, latest or a transaction id, got {given!r}")
+    return _xid(name, word) if word.isdecimal() else word
 
 
 def _identifier(name: str, given: str) -> str:
@@ -185,10 +173,7 @@ def _text_of(name: str, given: str, *, check: Callable[[str, str], object]) -> s
     return given
 
 
-_job_name: Final = partial(_text_of, check=check_name)
-
 ZONE_DOC: Final = "in UTC unless it has an offset"
-XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
 
 OPTIONS: Final = (
     Option("url", ALWAYS, "Database URL, `postgresql://...`. Default: `SA_JOBQUEUE_URL`, then libpq's `PGSERVICE`.", _url),
@@ -207,7 +192,6 @@ OPTIONS: Final = (
     Option("excludePrivate", READING, "Whether to leave out the columns with payload data.", flag, False),
     Option("redact", READING, "Comma-separated job types, with `*` and `?`, whose payloads are not read.", texts, ()),
     Option("queue", READING, "Comma-separated queues to read. Default: all.", texts, ()),
-    Option("fairnessKey", READING, "Comma-separated fairness keys to read. Default: all.", texts, ()),
     Option("type", READING, "Comma-separated job types to read. Default: all.", texts, ()),
     Option("status", READING, "Comma-separated job states to read. Default: all.", _statuses, ()),
     Option(
@@ -230,8 +214,6 @@ OPTIONS: Final = (
         instant,
     ),
     Option("completedBefore", frozenset({Use.READ}), f"Only rows ended before this time; {ZONE_DOC}.", instant),
-    Option("afterXid", frozenset({Use.READ}), f"Only rows of this transaction or a later one, {XID_DOC}.", _xid),
-    Option("beforeXid", frozenset({Use.READ}), f"Only rows of an earlier transaction, {XID_DOC}.", _xid),
     Option(
         "upTo",
         frozenset({Use.READ}),
@@ -279,29 +261,7 @@ OPTIONS: Final = (
         partial(one_of, known=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
-    Option("type", WRITING, "The job type of rows that have none.", _job_name),
-    Option(
-        "queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _job_name
-    ),
-    Option(
-        "priority",
-        WRITING,
-        "Of rows that have none, -9 to 9. Default: as their type declares, else 0.",
-        partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY),
-    ),
-    Option(
-        "maxAttempts",
-        WRITING,
-        "Of rows that have none, at least 1. Default: as their type declares, else 20.",
-        partial(whole, low=1, high=2**31 - 1),
-    ),
-    Option(
-        "rateCost",
-        WRITING,
-        "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
-        partial(whole, low=1, high=MAX_RATE_COST),
-    ),
-    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
+    Option("type", WRITING, "The job type of rows that have none.", partial(_text_of, check=check_name)),
     Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
 """All options."""
@@ -340,71 +300,39 @@ def read_options(given: Mapping[str, str], *uses: Use) -> Options:
     of_use = {plain(option.name): option for option in OPTIONS if option.uses & set(uses)}
     values = {option.name: option.default for option in of_use.values()}
     named: dict[str, str] = {}
-    for name, value in _with_dataset(given, of_use).items():
-        key = plain(name)
+    for name, value in given.items():
+        if name == "path" and use in WRITING:
+            refuse(name, f"save() and start() take none for a queue, got {value!r}")
+        key = "dataset" if name == "path" else plain(name)
         if key in IGNORED:
             continue
         if key not in of_use:
-            _refuse_name(name, use, of_use)
-        if of_use[key].name in named:
-            refuse(of_use[key].name, "is given twice, in two spellings")
-        named[of_use[key].name] = value
-    if "path" in given and use in WRITING:
-        refuse("path", f"save() and start() take none for a queue, got {given['path']!r}")
-    # Only after all names are known: validation of a value depends on the use.
-    for name, value in named.items():
-        values[name] = of_use[plain(name)].read(name, value)
+            elsewhere = sorted({one for option in OPTIONS if plain(option.name) == key for one in option.uses})
+            known = f"; it belongs to {' and '.join(elsewhere)}" if elsewhere else suggestion(name, [*map(str, values)])
+            refuse(name, f"is not an option of {use}{known}")
+        option = of_use[key].name
+        if option in named:
+            refuse(option, f"is given twice, as {named[option]!r} and {value!r}")
+        named[option] = value
+        values[option] = of_use[key].read(option, value)
     if "app" in named and named.keys() & {"schema", "prefix"}:
         refuse("app", "already identifies the queue; leave out schema and prefix")
     return Options(use, values, frozenset(named))
 
 
-def refuse_table(given: Mapping[str, str]) -> None:
-    """Refuse to write without options, as INSERT INTO does: it would write to the database that the environment names."""
-    if not {plain(name) for name in given} - IGNORED:
+def refuse_table(given: Mapping[str, str], *, is_write: bool = False) -> None:
+    """Refuse a table of Spark's catalog. An INSERT INTO has no options: the environment's database would be written to."""
+    if "provider" in given:  # which Spark adds for a table, and only then
+        refuse("provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}")
+    if is_write and not {plain(name) for name in given} - IGNORED:
         refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
 
 
-def check_names(given: Mapping[str, str]) -> None:
-    """Check that each option has some use, which Spark reveals only later. Raises: InvalidOptionError."""
-    if "provider" in given:  # which Spark adds for a table, and only then
-        refuse("provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}")
-    names = {plain(option.name): option.name for option in OPTIONS}
-    for name in given:
-        if plain(name) not in IGNORED | names.keys():
-            refuse(name, f"is not an option of format('jobqueue'){_near(name, names)}")
-
-
-def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dict[str, str]:
-    found = dict(given)
-    path = found.get("path")
-    if path and "dataset" in of_use:
-        if path not in DATASETS:
-            meant = _meant(path, tuple(DATASETS))
-            refuse("path", f"must be one of {', '.join(DATASETS)} for load(), got {path!r}{meant}")
-        if "dataset" in found and found["dataset"] != path:
-            refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
-        found["dataset"] = path
-    return found
-
-
-def _refuse_name(name: str, use: Use, of_use: Mapping[str, Option]) -> NoReturn:
-    elsewhere = [option for option in OPTIONS if plain(option.name) == plain(name)]
-    if elsewhere:
-        uses = " and ".join(sorted({str(one) for option in elsewhere for one in option.uses}))
-        refuse(elsewhere[0].name, f"is not an option of {use}; it belongs to {uses}")
-    names = {key: option.name for key, option in of_use.items()}
-    refuse(name, f"is not an option of {use}{_near(name, names)}")
-
-
-def _near(name: str, names: Mapping[str, str]) -> str:
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: which one was meant, or all of them."""
+    names = {plain(one): one for one in known}
     close = get_close_matches(plain(name), names, n=1)
-    return f"; did you mean {names[close[0]]}?" if close else f"; known: {', '.join(sorted(names.values()))}"
-
-
-def _meant(given: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(given.lower(), known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {names[close[0]]}?" if close else f"; known: {', '.join(known)}"
 
 
 def refuse(option: str, reason: str) -> NoReturn:

@@ -3,30 +3,28 @@
 Each partition is read by its own statement with its own snapshot, since a snapshot held during the whole read would slow
 down claims. The key of a row never changes, so the row stays in the same partition. A row that exists from planning to the
 end of the read is delivered exactly once, in one of its states; a row inserted or deleted meanwhile, at most once.
-`beforeXid` or `upTo=watermark` reads a range that no longer changes.
+`upTo=watermark` reads a range that no longer changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 from sqlalchemy import Connection
 
 from sa_jobqueue.db.copy import blocks, copy_text
-from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.pipeline.arrow import csv_reader
+from sa_jobqueue.pipeline.arrow import TYPES, csv_reader
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.pipeline.spark.decoding import check_names, check_types, spark_schema
-from sa_jobqueue.pipeline.spark.offsets import Offset, read_standing
-from sa_jobqueue.pipeline.spark.options import Options
+from sa_jobqueue.pipeline.spark.offsets import Offset, read_lag
+from sa_jobqueue.pipeline.spark.options import Options, refuse, suggestion
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.pipeline.statements.history import Filters
 
@@ -49,18 +47,10 @@ class Part(InputPartition):
         return f"Part({', '.join(f'{name}={getattr(self.filters, name)!r}' for name in given)})"
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Dataset and columns that a read delivers."""
-
-    dataset: Dataset
-    schema: StructType
-
-
 def dataset_of(options: Options) -> Dataset:
     """Return the dataset to read. Raises: InvalidOptionError if none is named."""
     if options["dataset"] is None:
-        raise InvalidOptionError("dataset", f"is required; pass load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
+        refuse("dataset", f"is required; pass load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
     return DATASETS[options["dataset"]]
 
 
@@ -68,55 +58,57 @@ def schema_of(options: Options) -> StructType:
     """Return the published schema, restricted by `columns` and `excludePrivate`. Raises: InvalidOptionError."""
     dataset = dataset_of(options)
     names: Sequence[str] = options["columns"] or dataset.names
-    check_names(dataset, names, option="columns")
+    for place, name in enumerate(names):
+        if name not in dataset.names:
+            refuse("columns", f"{dataset.name} has no column {name!r}{suggestion(name, dataset.names)}")
+        if name in names[:place]:
+            refuse("columns", f"names column {name!r} twice")
     if options["excludePrivate"]:
-        private = [name for name in options["columns"] or () if dataset.column(name).private]
-        if private:
-            raise InvalidOptionError("columns", f"names {private[0]!r}, which excludePrivate leaves out")
-        names = [name for name in names if not dataset.column(name).private]
-    return spark_schema(dataset, names)
+        private = [name for name in names if dataset.column(name).private]
+        if private and options["columns"]:
+            refuse("columns", f"names {private[0]!r}, which excludePrivate leaves out")
+        names = [name for name in names if name not in private]
+    found = [dataset.column(name) for name in names]
+    return StructType(
+        [StructField(one.name, from_arrow_type(TYPES[one.kind]), metadata={"comment": one.doc}) for one in found]
+    )
 
 
-def shape_of(schema: StructType, options: Options) -> Shape:
-    """Return the columns to deliver, from Spark's schema, which may be the user's. Raises: InvalidOptionError."""
-    dataset = dataset_of(options)
-    check_types(dataset, schema)
-    if options.given & {"columns", "excludePrivate"} and schema.names != schema_of(options).names:
-        raise InvalidOptionError("columns", "has other columns than schema(): set only one of the two")
-    return Shape(dataset, schema)
+def check_schema(schema: StructType, options: Options) -> None:
+    """Check that Spark wants the published schema: types are fixed, and `columns` selects. Raises: InvalidOptionError."""
+    published = schema_of(options)
+    if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in published.fields]:
+        refuse("schema()", 'cannot be set: choose columns with option columns, such as "id,status", and cast after load()')
 
 
 def filters_of(dataset: Dataset, options: Options) -> Filters:
     """Return the row filters of the options. Raises: InvalidOptionError for one that the dataset does not support."""
     lacking = {
-        ATTEMPTS.name: {"queue", "fairnessKey", "type", "status"},
-        BLOCKERS.name: {"queue", "fairnessKey", "type", "status"}
-        | {"createdAfter", "createdBefore", "completedAfter", "completedBefore"}
-        | {"afterXid", "beforeXid", "upTo"},
+        ATTEMPTS.name: {"queue", "type", "status"},
+        BLOCKERS.name: {"queue", "type", "status", "upTo"}
+        | {"createdAfter", "createdBefore", "completedAfter", "completedBefore"},
     }.get(dataset.name, set() if dataset is JOBS else {"status"})
     for name in sorted(options.given & lacking):
-        raise InvalidOptionError(name, f"{dataset.name} has nothing that it could select by")
+        refuse(name, f"{dataset.name} has nothing that it could select by")
     return Filters(
         queues=options["queue"],
-        fairness_keys=options["fairnessKey"],
         types=options["type"],
         statuses=options["status"],
         created_from=options.get("createdAfter"),
         created_before=options.get("createdBefore"),
         completed_from=options.get("completedAfter"),
         completed_before=options.get("completedBefore"),
-        xid_from=options.get("afterXid"),
-        xid_before=options.get("beforeXid"),
     )
 
 
 class Reader(DataSourceReader):
     """Plans the partitions of a read on the driver, and reads them on the executors."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
-        self.shape = shape_of(schema, options)
-        self.filters = filters_of(self.shape.dataset, options)
+        check_schema(schema, options)
+        self.dataset = dataset_of(options)
+        self.filters = filters_of(self.dataset, options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions: ranges of the key that cover the whole table, with bounds from a sample of it.
@@ -127,25 +119,24 @@ class Reader(DataSourceReader):
             queue = find_queue(connection, self.options)
             filters = self.filters
             if self.options["upTo"] == "watermark":
-                xid = read_standing(connection).xid
-                filters = replace(filters, xid_before=xid if filters.xid_before is None else min(xid, filters.xid_before))
-            cuts = _cuts(connection, queue, self.shape.dataset, self.options["numPartitions"])
+                filters = replace(filters, xid_before=read_lag(connection).xid)
+            cuts = _cuts(connection, queue, self.dataset, self.options["numPartitions"])
         edges = [None, *cuts, None]
         return [Part(queue, replace(filters, key_from=low, key_before=high)) for low, high in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition. Raises: ReadError, DatabaseUnavailableError; Spark then discards the rows delivered so far."""
-        return read_part(cast("Part", partition), self.shape, self.options)
+        return read_part(cast("Part", partition), self.options)
 
 
-def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordBatch]:
+def read_part(part: Part, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one partition as they arrive, one block at a time."""
-    schema = to_arrow_schema(shape.schema, timezone="UTC")
+    dataset, schema = dataset_of(options), to_arrow_schema(schema_of(options), timezone="UTC")
     decode = csv_reader(schema)
     with sanitised(options), connect(options, read_only=True) as connection:
         if part.end is not None:
-            read_standing(connection).check(part.end, must_be_there=True)
-        statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters, redact=options["redact"])
+            part.end.check(read_lag(connection), must_be_there=True)
+        statement = history.rows(part.queue.model, dataset, schema.names, part.filters, redact=options["redact"])
         for block in blocks(connection, *copy_text(statement)):
             for batch in decode(block).to_batches():  # with the nullability that Spark expects
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

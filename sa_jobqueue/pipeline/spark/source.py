@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sa_jobqueue.pipeline.spark import reading, streaming, writing
-from sa_jobqueue.pipeline.spark.options import Options, Use, check_names, read_options, refuse_table
+from sa_jobqueue.pipeline.spark.options import Options, Use, read_options, refuse_table
 
 
 class JobQueueSource(DataSource):
@@ -28,7 +28,7 @@ class JobQueueSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)
-        check_names(given)
+        refuse_table(given)
         # Not as `options`: printing a data source's attributes would show the URL.
         self._given = _Given(given)
 
@@ -43,15 +43,15 @@ class JobQueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        return reading.Reader(schema, self.use(Use.READ))
+        return reading.Reader(self.use(Use.READ), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        return streaming.StreamReader(schema, self.use(Use.STREAM))
+        return streaming.StreamReader(self.use(Use.STREAM), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
-        refuse_table(self._given.options)
+        refuse_table(self._given.options, is_write=True)
         return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

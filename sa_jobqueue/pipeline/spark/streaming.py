@@ -29,11 +29,10 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.history import BLOCKERS, JOBS
-from sa_jobqueue.pipeline.spark import lag
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.pipeline.spark.offsets import Offset, Standing, read_standing
+from sa_jobqueue.pipeline.spark.offsets import Offset, StreamLag, read_lag
 from sa_jobqueue.pipeline.spark.options import Options
-from sa_jobqueue.pipeline.spark.reading import Part, filters_of, read_part, shape_of
+from sa_jobqueue.pipeline.spark.reading import Part, check_schema, dataset_of, filters_of, read_part
 from sa_jobqueue.pipeline.statements import watermarks
 from sa_jobqueue.types import ENDED
 
@@ -48,13 +47,14 @@ so the search sorts its result. Each further window is four times as wide."""
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches on the driver, and reads them on the executors. Its only state is the target of a run."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
-        self.shape = shape_of(schema, options)
-        if self.shape.dataset is BLOCKERS:
+        self.dataset = dataset_of(options)
+        check_schema(schema, options)
+        if self.dataset is BLOCKERS:
             raise InvalidOptionError("dataset", "blockers carry no transaction to stream them by: read them as a batch")
-        filters = filters_of(self.shape.dataset, options)
-        if self.shape.dataset is JOBS:
+        filters = filters_of(self.dataset, options)
+        if self.dataset is JOBS:
             unended = sorted(set(filters.statuses) - ENDED)
             if unended:
                 ended = ", ".join(sorted(ENDED))
@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             xid = now.xid
             if starting == "earliest":
                 # Not only the first row's: an older transaction may still be open.
-                first = connection.execute(watermarks.first_xid(queue.model, self.shape.dataset, self.filters)).scalar()
+                first = connection.execute(watermarks.first_xid(queue.model, self.dataset, self.filters)).scalar()
                 xid = now.xid if first is None else min(first, now.xid)
             elif starting != "latest":
                 xid = int(starting)
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with self._planning() as (connection, queue, now):
             begin = Offset.of(start)
-            now.check(begin)
+            begin.check(now)
             head = now.xid if self._target is None else min(now.xid, self._target)
             if head <= begin.xid:
                 return start
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the watermark, its lag behind the newest transaction, and the process that holds it back."""
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            found = lag.read_lag(connection)
+            found = read_lag(connection, with_holder=True)
         offset = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}
         if found.holder is not None:
             seconds = -1 if found.holder.open_for is None else int(found.holder.open_for.total_seconds())
@@ -123,8 +123,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if low.xid >= high.xid:
             return []
         with self._planning() as (_, queue, now):
-            now.check(low)
-            now.check(high, must_be_there=True)
+            low.check(now)
+            high.check(now, must_be_there=True)
         parts = min(self.options["numPartitions"] or 1, high.xid - low.xid)
         edges = [low.xid + (high.xid - low.xid) * number // parts for number in range(parts + 1)]
         return [
@@ -133,16 +133,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a batch. Repeated reads return the same rows, except those changed in the meantime."""
-        return read_part(cast("Part", partition), self.shape, self.options)
+        return read_part(cast("Part", partition), self.options)
 
     @contextmanager
-    def _planning(self) -> Iterator[tuple[Connection, Queue, Standing]]:
+    def _planning(self) -> Iterator[tuple[Connection, Queue, StreamLag]]:
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            yield connection, find_queue(connection, self.options), read_standing(connection)
+            yield connection, find_queue(connection, self.options), read_lag(connection)
 
     def _end(self, connection: Connection, queue: Queue, low: int, high: int, rows: int | None) -> int | None:
         """Return the end of a batch of about this many rows, or None if there is no row before `high`."""
-        model, dataset = queue.model, self.shape.dataset
+        model, dataset = queue.model, self.dataset
         width = FIRST_WINDOW if dataset is JOBS and rows is not None else high - low
         while True:
             beyond = min(high, low + width)

@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 
 from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
-from sa_jobqueue.models.checks import check_name, check_number, check_text
-from sa_jobqueue.models.waits import WaitFor, waits
+from sa_jobqueue.models.checks import check_text
+from sa_jobqueue.models.waits import waits
 from sa_jobqueue.payloads import sealed
+from sa_jobqueue.pipeline.spark.columns import CHECKS
 from sa_jobqueue.pipeline.spark.ids import Ids
-from sa_jobqueue.pipeline.spark.options import NO_TRACEPARENT, TRACEPARENT
 from sa_jobqueue.policies.fairness import check_fairness_key, key_of
 from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
+from sa_jobqueue.types import LATEST, LONGEST
 
 NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
 """What stands in place of the JSON text of such a row, and why the row is refused."""
@@ -37,6 +37,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _EARLIEST_US: Final = round(datetime.min.replace(tzinfo=UTC).timestamp()) * 1_000_000
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
+_TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
+"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
 _SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
 """Matches JSON text that PostgreSQL may not store, and numbers that Python may not read, or read as infinite."""
@@ -47,21 +49,8 @@ _SURELY_FLAT: Final = 1_000
 _LONGEST_REASON: Final = 300
 
 
-def check_on_failure(value: Any) -> None:
-    """Check the column `on_failure`. Raises: InvalidJobError."""
-    WaitFor(None, on_failure=value)
-
-
-_DISTINCT: Final[dict[str, Callable[[Any], object]]] = {
-    "queue": partial(check_name, "queue"),
-    "fairness_key": check_fairness_key,
-    "on_failure": check_on_failure,
-    "priority": partial(check_number, "priority", low=MIN_PRIORITY, high=MAX_PRIORITY),
-    "max_attempts": partial(check_number, "max_attempts", low=1, high=2**31 - 1),
-    "input_version": partial(check_number, "input_version", low=1, high=2**31 - 1),
-    "rate_cost": partial(check_number, "rate_cost", low=1, high=MAX_RATE_COST),
-}
-"""Checks of columns with few distinct values."""
+_DISTINCT: Final = ("queue", "fairness_key", "on_failure", "priority", "max_attempts", "input_version", "rate_cost")
+"""Columns with few distinct values, each of which is checked once."""
 
 
 class Fault(NamedTuple):
@@ -108,15 +97,13 @@ class Checked:
 class Rules:
     """Settings of a write that apply to all its rows.
 
-    `type_name`: type of rows without one. `registry`: the application's job types, if rows are validated by them. `stated`:
-    values that options set for all rows, which take precedence over settings of the type.
+    `type_name`: type of rows without one. `registry`: the application's job types, if rows are validated by them.
     """
 
     id_type: str = "uuid"
     id_factory: Callable[[], Any] | None = None
     type_name: str | None = None
     registry: Registry | None = None
-    stated: frozenset[str] = frozenset()
 
 
 class Checker:
@@ -139,23 +126,22 @@ class Checker:
         return checked
 
     def _check_distinct(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
-        default = self._rules.type_name
         types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
-        if default is None and types.null_count:
-            missing = np.flatnonzero(types.is_null().to_numpy(zero_copy_only=False))
-            checked.blame(missing.tolist(), "type_name", "is null, and there is no option type")
-        checked.check_distinct(types, partial(check_name, "type_name"))
+        if self._rules.type_name is not None:
+            types = pc.fill_null(types, self._rules.type_name)
+        checked.blame(_true(types.is_null()), "type_name", "is null, and there is no option type")
+        checked.check_distinct(types, CHECKS["type_name"])
         checked.columns["type_name"] = types
-        for name, check in _DISTINCT.items():
+        for name in _DISTINCT:
             if name in given:
                 checked.columns[name] = given[name] if pa.types.is_integer(given[name].type) else _texts(given[name])
-                checked.check_distinct(checked.columns[name], check)
+                checked.check_distinct(checked.columns[name], CHECKS[name])
         if "trace_context" in given:
             traces = checked.columns["trace_context"] = _texts(given["trace_context"])
             checked.blame(
-                _true(pc.invert(pc.match_substring_regex(traces, TRACEPARENT))),
+                _true(pc.invert(pc.match_substring_regex(traces, _TRACEPARENT))),
                 "trace_context",
-                NO_TRACEPARENT,
+                "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01",
             )
 
     @staticmethod
@@ -183,7 +169,7 @@ class Checker:
         for name in ("deduplication_key", "ordering_key"):
             if name in given:
                 keys = checked.columns[name] = _texts(given[name])
-                checked.check_each(name, keys, _odd_text(keys), partial(check_text, name))
+                checked.check_each(name, keys, _odd_text(keys), CHECKS[name])
         if "skip_while_retrying" in given:
             checked.columns["skip_while_retrying"] = given["skip_while_retrying"]
         if "id" not in given:
@@ -238,8 +224,6 @@ class Checker:
         """Validate and convert each input as `handler.job` does, and apply the settings of its job type."""
         count = len(inputs)
         types = checked.columns["type_name"]
-        if self._rules.type_name is not None:
-            types = pc.fill_null(types, self._rules.type_name)
         encoded = types.dictionary_encode()
         kinds: list[JobType | None] = []
         for code, name in enumerate(encoded.dictionary.to_pylist()):
@@ -280,10 +264,9 @@ class Checker:
             ("rate_cost", lambda kind: kind.rate_cost, pa.int32()),
             ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
         ):
-            if name not in self._rules.stated:
-                own = of_kind(read, like)
-                here = checked.columns.get(name)
-                checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
+            own = of_kind(read, like)
+            here = checked.columns.get(name)
+            checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
 
 
 def _without_codecs(inputs: pa.Array) -> pa.Array:

@@ -44,12 +44,6 @@ TRIES: Final = 3
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
-DEFAULTS: Final = {
-    **{"type": "type_name", "traceContext": "trace_context"},
-    **{"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"},
-}
-"""Options with the value of rows that have none in a column."""
-
 
 class WriteError(JobQueueError):
     """The database refused a bulk write. Staged rows are ignored; nothing was enqueued unless stated otherwise."""
@@ -102,7 +96,6 @@ class _Writing:
             id_factory=None if is_ours else factory,
             type_name=self._options["type"],
             registry=jobs.registry if isinstance(jobs, JobQueue) else None,
-            stated=frozenset(column for name, column in DEFAULTS.items() if name in self._options.given),
         )
 
     def _commit(
@@ -115,7 +108,6 @@ class _Writing:
         is_stream: bool,
     ) -> WriteResult:
         options = self._options
-        defaults = {column: options[name] for name, column in DEFAULTS.items()}
         return self._in_transaction(
             lambda session: commit_write(
                 session,
@@ -123,7 +115,6 @@ class _Writing:
                 sequence=sequence,
                 tasks={message.task_id: message.rows for message in messages},
                 fingerprint=_signed(sum(message.fingerprint for message in messages)),
-                defaults=defaults,
                 on_duplicate=options["onDuplicate"],
                 on_repeat=on_repeat,
                 on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",

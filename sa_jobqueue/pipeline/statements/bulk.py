@@ -23,7 +23,7 @@ STAGED = tuple(column.name for column in table(Job.Stage).c if column.name != "s
 """The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
 _KEY = ("write_id", "sequence", "task_id", "row")
 
-_DECLARED = {"queue": sa.Text(), "priority": sa.SmallInteger(), "max_attempts": sa.Integer(), "input_version": sa.Integer()}
+_DECLARED = ("queue", "priority", "max_attempts", "input_version")
 """Columns without which a row has the recorded values of its type, those of the others included."""
 
 COUNTED = ("staged", "enqueued", "duplicates", "rejected")
@@ -95,8 +95,8 @@ def count_staged(model: JobClass) -> sa.Select[Any]:
     """Count the rows that a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
-    Shape: `(queue, staged, rejected, keyed, waiting, fairness_key)`, one row a queue; null for the queue that a write has
-    by default, and for rejected rows. `fairness_key` is one that it has jobs of, if any. `keyed` have a deduplication key,
+    Shape: `(queue, staged, rejected, keyed, waiting, fairness_key)`, one row a queue; null for the queue that the type
+    declares, and for rejected rows. `fairness_key` is one that it has jobs of, if any. `keyed` have a deduplication key,
     `waiting` have blockers. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
@@ -115,38 +115,21 @@ def count_staged(model: JobClass) -> sa.Select[Any]:
 
 
 @once_a_model
-def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Insert:
-    """Insert jobs from the rows that a write's tasks have staged, none of which has blockers.
+def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any]:
+    """Insert jobs from the rows that a write's tasks have staged, and the edges to the chains they wait for, new or old.
 
     `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
     such writes wait for each other and do not deadlock; otherwise in that of their ids.
     `skip`: leave out rows whose key belongs to an open chain; otherwise they are a unique violation.
-    Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
-    `trace_context`, `rate_cost` for rows without a value. Where `queue`, `priority`, `max_attempts` or `input_version` is
-    null nevertheless, the row has the recorded values of its type.
-    Shape: none; the row count is the number of new jobs. Changes: one pending row per job.
-    Clock: the database's `now()`, to which delays are added, and which is the earliest possible time.
-    Locks: the new rows; it waits for transactions that insert an equal key. Index: `ix_job_bulk_staging_write`.
-    """
-    pending = {
-        "status": status(JobStatus.PENDING),
-        "open_blockers": sa.literal_column("0"),
-        "has_waiters": sa.literal_column("false"),
-    }
-    statement: sa.Insert = _insert(model, table(model.Stage), pending, keyed=keyed, skip=skip)
-    return statement
-
-
-@once_a_model
-def enqueue_waiting(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any]:
-    """Make jobs of the staged rows, and the edges to the chains they wait for, new ones and those that were there.
-
-    Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
-    ended, and whether they completed.
+    Parameters: `write_id`, `sequence`, `task_ids`; parallel arrays `ended_ids`, `completed`: the chains that were there and
+    have ended, and whether they completed. Where `queue`, `priority`, `max_attempts` or `input_version` is null, the row has
+    the recorded values of its type.
     Shape: `(enqueued,)`, one number. Changes: a pending or blocked row a job, `has_waiters` on new jobs waited for, an edge
     for each blocker of each job that was not left out.
-    Locks: as `enqueue_staged`. Obliges: the chains that were there are locked by this transaction and marked as awaited,
-    those that are open; nothing waits for itself in a cycle. Index: `ix_job_bulk_staging_write`.
+    Clock: the database's `now()`, to which delays are added, and which is the earliest possible time.
+    Locks: the new rows; it waits for transactions that insert an equal key. Obliges: the chains that were there are locked
+    by this transaction and marked as awaited, those that are open; nothing waits for itself in a cycle.
+    Index: `ix_job_bulk_staging_write`.
     """
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
     edge = _once(_edges(model, decided=True))
@@ -328,9 +311,7 @@ def _edges(model: JobClass, *, decided: bool = False) -> sa.Select[Any]:
             sa.cast(each.c.ordinal - sa.literal_column("1"), sa.Integer).label("place"),
             (ended.c.chain_id.is_not(None) & ~fails).label("is_resolved"),
             on_failure.label("on_failure"),
-            sa.func.coalesce(stage.c.trace_context, sa.bindparam("trace_context", type_=sa.Text), type_=sa.Text).label(
-                "trace_context"
-            ),
+            stage.c.trace_context,
         ]
         reached = stage.join(each, sa.literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
         chosen = sa.select(*columns).select_from(reached)
@@ -340,19 +321,14 @@ def _edges(model: JobClass, *, decided: bool = False) -> sa.Select[Any]:
 def _insert(model: JobClass, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
     job, stage = table(model), table(model.Stage)
 
-    def given(name: str, kind: Any) -> sa.ColumnElement[Any]:
-        return sa.func.coalesce(stage.c[name], sa.bindparam(name, type_=kind), type_=kind)
-
     def as_declared(name: str, kind: Any, otherwise: str) -> sa.ColumnElement[Any]:
         literal: sa.ColumnElement[Any] = sa.literal_column(otherwise, kind)
-        return sa.func.coalesce(given(name, kind), declared.c[name], literal, type_=kind)
+        return sa.func.coalesce(stage.c[name], declared.c[name], literal, type_=kind)
 
-    type_name = given("type_name", sa.Text())
     # As the trigger `tr_job_declared` does for other inserts; one join costs a tenth of as many calls of its function.
     declared = table(model.JobType)
-    source = source.outerjoin(declared, declared.c.type_name == type_name)
-    is_incomplete = sa.or_(*(given(name, kind).is_(None) for name, kind in _DECLARED.items()))
-    trace = given("trace_context", sa.Text())
+    source = source.outerjoin(declared, declared.c.type_name == stage.c.type_name)
+    is_incomplete = sa.or_(*(stage.c[name].is_(None) for name in _DECLARED))
     due = sa.func.greatest(
         stage.c.scheduled_at, sa.func.now() + sa.func.coalesce(stage.c.delay, sa.literal_column("interval '0'"))
     )
@@ -360,27 +336,25 @@ def _insert(model: JobClass, source: sa.FromClause, decided: dict[str, Any], *, 
         "id": stage.c.id,
         "queue": as_declared("queue", sa.Text(), "'default'"),
         "fairness_key": sa.func.coalesce(stage.c.fairness_key, sa.literal_column("''"), type_=sa.Text),
-        "type_name": type_name,
+        "type_name": stage.c.type_name,
         "priority": as_declared("priority", sa.SmallInteger(), "0"),
         "chain_id": stage.c.id,
-        "chain_type_name": type_name,
+        "chain_type_name": stage.c.type_name,
         "input": sa.func.coalesce(stage.c.input, sa.cast(sa.literal_column("'null'"), JSONB), type_=JSONB),
         "input_version": as_declared("input_version", sa.Integer(), "1"),
         "scheduled_at": due,
         "max_attempts": as_declared("max_attempts", sa.Integer(), "20"),
         "timeout": sa.func.coalesce(stage.c.timeout, sa.case((is_incomplete, declared.c.timeout)), type_=INTERVAL),
         "deduplication_key": stage.c.deduplication_key,
-        "trace_context": trace,
-        "chain_trace_context": trace,
-        "rate_cost": sa.func.coalesce(
-            given("rate_cost", sa.Integer()), sa.case((is_incomplete, declared.c.rate_cost)), type_=sa.Integer
-        ),
+        "trace_context": stage.c.trace_context,
+        "chain_trace_context": stage.c.trace_context,
+        "rate_cost": sa.func.coalesce(stage.c.rate_cost, sa.case((is_incomplete, declared.c.rate_cost)), type_=sa.Integer),
         "expires_at": stage.c.expires_at,
         "ordering_key": stage.c.ordering_key,
         "skip_while_retrying": stage.c.skip_while_retrying,
     } | decided
     # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
-    by_key = sa.collate(type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
+    by_key = sa.collate(stage.c.type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
     # By id otherwise: the indexes grow at their end, which leaves that of claims two fifths smaller.
     chosen = (
         sa.select(*values.values())

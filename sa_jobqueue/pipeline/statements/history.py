@@ -38,8 +38,6 @@ class Filters:
     """
 
     queues: Sequence[str] = ()
-    fairness_keys: Sequence[str] = ()
-    """Filter of jobs and dead letters."""
     types: Sequence[str] = ()
     """Filter of jobs and dead letters by `type_name`."""
     statuses: Sequence[str] = ()
@@ -169,12 +167,7 @@ def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None
 def _conditions(model: JobClass, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
     of = source(model, dataset)
     found: list[sa.ColumnElement[bool]] = []
-    for name, wanted in (
-        ("queue", given.queues),
-        ("fairness_key", given.fairness_keys),
-        ("type_name", given.types),
-        ("status", given.statuses),
-    ):
+    for name, wanted in (("queue", given.queues), ("type_name", given.types), ("status", given.statuses)):
         if wanted:
             found.append(sa.cast(of.c[name], sa.Text) == sa.any_(sa.literal(list(wanted), ARRAY(sa.Text))))
     for names, low, high in (
