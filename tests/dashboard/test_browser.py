@@ -127,6 +127,14 @@ class Opened:
         found: list[str] = self.page.evaluate(CHECK, rules or RULES)
         return found
 
+    def check_small(self, place: str, *, only_dark: bool = False) -> dict[str, list[str]]:
+        """Return what is wrong with the page on a telephone, in both themes, which differ in their contrast alone."""
+        wrong = {} if only_dark else {f"{place} light": self.check()}
+        self.page.emulate_media(color_scheme="dark")
+        wrong[f"{place} dark"] = self.check(None if only_dark else ["color-contrast"])
+        self.page.emulate_media(color_scheme="light")
+        return wrong | {f"{place} wide": self.page.evaluate(WIDE), f"{place} small": self.page.evaluate(SMALL)}
+
 
 def write_settings(engine: Engine) -> None:
     """Write a schedule, limits with and without a state, chains that wait for others, and records of the audit."""
@@ -166,29 +174,22 @@ def fill(engine: Engine) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_screen_is_accessible_and_obeys_the_content_security_policy(
-    browser: Browser, engine: Engine, scheme: str
-) -> None:
+def test_every_screen_is_accessible_and_obeys_the_content_security_policy(browser: Browser, engine: Engine) -> None:
     full = fill(engine)
     hostile = write_hostile(engine)
     sources = [Source(name=name, engine=engine, operator=engine, jobs=model) for name, model in _models()]
     app = Starlette(routes=[Mount(PREFIX, app=dashboard(sources, authorize=everyone))])
-    opened = Opened(browser, color_scheme=scheme, viewport={"width": 320, "height": 900})
+    opened = Opened(browser, viewport={"width": 320, "height": 900})
     wrong: dict[str, Any] = {}
     with served(app) as url:
         paths = [("full", path) for found in links(full).values() for path in found]
         paths += [("hostile", path) for found in links(hostile).values() for path in found]
         for source, path in paths:
             opened.page.goto(f"{url}{PREFIX}/{source}/{path}")
-            place = f"{source} {path}"
-            # Themes differ in their contrast alone, and a screen's elements are the same whatever its texts.
-            if (source, scheme) != ("hostile", "light"):
-                wrong[f"{place} axe"] = opened.check(["color-contrast"] if (source, scheme) == ("full", "dark") else None)
-            wrong[f"{place} wide"] = opened.page.evaluate(WIDE)
-            wrong[f"{place} small"] = opened.page.evaluate(SMALL)
-            assert opened.page.evaluate("document.documentElement.scrollWidth") <= 320, place
-            assert opened.page.title().endswith("Job queue"), place
+            # A screen's elements are the same whatever its texts.
+            wrong |= opened.check_small(f"{source} {path}", only_dark=source == "hostile")
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= 320, path
+            assert opened.page.title().endswith("Job queue"), path
         # A script that got in all the same would not run, and the test would see it.
         assert not opened.logged
         opened.page.evaluate(
@@ -202,10 +203,9 @@ def test_every_screen_is_accessible_and_obeys_the_content_security_policy(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine, scheme: str) -> None:
+def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine) -> None:
     down = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})
-    opened = Opened(browser, color_scheme=scheme, viewport={"width": 320, "height": 900})
+    opened = Opened(browser, viewport={"width": 320, "height": 900})
     sources = [Source(name="empty", engine=engine), Source(name="down", engine=down)]
     wrong: dict[str, Any] = {}
     with served(dashboard(sources, authorize=everyone)) as url:
@@ -214,11 +214,8 @@ def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: 
                 continue
             for source in ("empty", "down"):
                 opened.page.goto(f"{url}/{source}/{screen.name}")
-                place = f"{source} {screen.name}"
-                wrong[f"{place} axe"] = opened.check()
-                wrong[f"{place} wide"] = opened.page.evaluate(WIDE)
-                wrong[f"{place} small"] = opened.page.evaluate(SMALL)
-                assert (opened.page.get_by_role("alert").count() > 0) == (source == "down"), place
+                wrong |= opened.check_small(f"{source} {screen.name}")
+                assert (opened.page.get_by_role("alert").count() > 0) == (source == "down"), (source, screen.name)
         opened.context.close()
     down.dispose()
     assert not {place: found for place, found in wrong.items() if found}
