@@ -11,16 +11,16 @@ from uuid import UUID
 
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
-from sqlalchemy import ARRAY, JSON, ClauseElement, Connection, Dialect, inspect
+from sqlalchemy import ARRAY, JSON, ClauseElement, Connection, Dialect, inspect, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from sa_jobqueue.db.copy import copy_in
+from sa_jobqueue.db.copy import CopyTarget, copy_in
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.models.checks import check_text
+from sa_jobqueue.models.checks import check_text, due_at
 from sa_jobqueue.operations.blockers import declare, write_edges
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection, translated
@@ -272,9 +272,8 @@ def copy_payloads(
     connection = queue_connection(session, model)
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)
-    if template._delay or template._at:
-        due = jobs.due_at(delay=template._delay, at=template._at)
-        values["scheduled_at"] = connection.execute(due).scalar_one()
+    if (due := due_at(delay=template._delay, at=template._at)) is not None:  # by the database's clock, once for all
+        values["scheduled_at"] = connection.scalar(select(due))
     each: tuple[str, ...] = _OF_EACH_ROW
     if deduplicate_by is not None:
         each = (*each, "deduplication_key")
@@ -284,7 +283,7 @@ def copy_payloads(
     chunks = _chunks(kind, payloads, model.__id_factory__, deduplicate_by, tail)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
         if deduplicate_by is None:
-            count = copy_in(connection, jobs.copy_new(model, columns), chunks)
+            count = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
         else:
             made, copied = deduplication.stage(model, columns)
             connection.exec_driver_sql(made)

@@ -141,7 +141,7 @@ def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert,
     expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
     for name in expressions:
         del given[name]
-    if (due := due_at(delay=job._delay, at=job._at)) is not None:
+    if (job._delay or job._at) and (due := due_at(delay=job._delay, at=job._at)) is not None:
         expressions["scheduled_at"] = due
     statement = jobs.enqueue_one(type(job), tuple(given))
     del given["chain_id"], given["chain_type_name"]

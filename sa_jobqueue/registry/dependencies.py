@@ -36,30 +36,10 @@ class _OfFunction(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
-class Providers:
-    """The providers of a registry, by the class that a handler's parameter is annotated with."""
-
-    def __init__(self) -> None:
-        self._by_kind: dict[type[Any], Provider[Any]] = {}
-
-    def add(self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> None:
-        """Register the provider of a class.
-
-        Raises: InvalidOptionError if it is not a class, or is provided already.
-        """
-        if not isinstance(kind, type):
-            raise InvalidOptionError("kind", f"must be a class that parameters are annotated with, got {kind!r}")
-        if kind in self._by_kind:
-            raise InvalidOptionError("kind", f"{kind.__name__} is provided already")
-        if hasattr(provider, "open") and hasattr(provider, "close"):
-            self._by_kind[kind] = provider
-        elif callable(provider):
-            self._by_kind[kind] = _OfFunction(provider)
-        else:
-            raise InvalidOptionError(
-                "provider", f"must have open and close, or be a function of an attempt, got {provider!r}"
-            )
-
-    def find(self, hint: Any) -> Provider[Any] | None:
-        """Return the provider of a parameter's annotation, or None."""
-        return self._by_kind.get(hint) if isinstance(hint, type) else None
+def provider_of(given: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> Provider[T]:
+    """Return the provider that an application gives, as one or as a function. Raises: InvalidOptionError."""
+    if hasattr(given, "open") and hasattr(given, "close"):
+        return given
+    if callable(given):
+        return _OfFunction(given)
+    raise InvalidOptionError("provider", f"must have open and close, or be a function of an attempt, got {given!r}")

@@ -19,7 +19,7 @@ from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
-from sa_jobqueue.registry.dependencies import Provider, Providers
+from sa_jobqueue.registry.dependencies import Provider, provider_of
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.limits import QueueSettings
@@ -65,7 +65,7 @@ class JobQueue(Generic[JobT]):
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
-        self._providers = Providers()
+        self._providers: dict[type[Any], Provider[Any]] = {}
         self._queues: dict[tuple[str, str], QueueSettings] = {}
         self._selectors: dict[str, Selector] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -182,9 +182,13 @@ class JobQueue(Generic[JobT]):
         with `open` and `close`; see `Provider`.
         Raises: InvalidOptionError if the class has a provider already, or earlier handlers have its default.
         """
+        if not isinstance(kind, type):
+            raise InvalidOptionError("kind", f"must be a class that parameters are annotated with, got {kind!r}")
         if kind in INJECTED:
             raise InvalidOptionError("kind", f"{kind.__name__} is what the worker itself gives")
-        self._providers.add(kind, provider)
+        if kind in self._providers:
+            raise InvalidOptionError("kind", f"{kind.__name__} is provided already")
+        self._providers[kind] = provider_of(provider)
 
     @property
     def declared_queues(self) -> tuple[QueueSettings, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
+from types import MappingProxyType
 from typing import Any, Final, NotRequired, Required
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -32,10 +33,9 @@ from sa_jobqueue.models.job import NEW
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
 from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
-from sa_jobqueue.registry.dependencies import Provider, Providers
-from sa_jobqueue.registry.middleware import Middleware
+from sa_jobqueue.registry.dependencies import Provider
+from sa_jobqueue.registry.middleware import Middleware, Surrounding
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
-from sa_jobqueue.registry.surroundings import Surrounding
 from sa_jobqueue.types import Json
 
 Upcaster = Callable[[Any], Any]
@@ -321,7 +321,7 @@ def describe(
     *,
     middleware: Sequence[Middleware] = (),
     registry: Registry | None = None,
-    providers: Providers | None = None,
+    providers: Mapping[type[Any], Provider[Any]] = MappingProxyType({}),
     by_fields: bool = False,
 ) -> JobType:
     """Return the job type of a function, from its signature and checked options.
@@ -357,7 +357,7 @@ def describe(
         hint = hints.get(parameter.name, Any)
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
         wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
-        provider = providers.find(origin) if providers is not None and wanted is None else None
+        provider = providers.get(origin) if wanted is None and isinstance(origin, type) else None
         if (by_fields or wanted or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
         if provider is not None:

@@ -1,9 +1,10 @@
-"""Middleware: functions of an application that run around attempts, registered on a `JobQueue`."""
+"""Functions around attempts: the middleware of an application, registered on a `JobQueue`, and those of integrations."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from sa_jobqueue.context import AttemptContext
@@ -18,6 +19,19 @@ class Middleware(Protocol):
 
     def __call__(self, attempt: AttemptContext, proceed: Proceed, /) -> Awaitable[None]:
         """Run the attempt by awaiting `proceed()`, with other work before and after it."""
+
+
+class Surrounding(Protocol):
+    """Functions that a framework's integration puts around attempts and calls, including those of included handlers."""
+
+    def around_attempt(self) -> AbstractContextManager[object]:
+        """Return the context manager around an attempt in the task that runs it, outside its middleware; in a child, too."""
+
+    def around_call(self, place: str, session: Any) -> AbstractContextManager[object]:
+        """Return the context manager around the call of a handler, in its thread, task or child process.
+
+        `place`: where the handler is declared. `session`: the one that it is given; None if it takes none.
+        """
 
 
 def check_middleware(func: Any) -> None:

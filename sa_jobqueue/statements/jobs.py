@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +12,8 @@ from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import alive_until, array, given_ids, id_array, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
@@ -77,24 +74,6 @@ def new_rows(
     ]
     due = sa.func.greatest(given.c.at, sa.func.now() + sa.func.coalesce(given.c.delay, sa.literal_column("interval '0'")))
     return [*columns, "scheduled_at"], sa.select(*values, due).select_from(given), given
-
-
-def copy_new(model: JobClass, columns: Sequence[str]) -> CopyTarget:
-    """Return the target of a COPY of new jobs, these columns of them; the others have the database's defaults.
-
-    Changes: one row a job. Locks: none but the new rows'.
-    """
-    layout = model.__jobqueue__
-    return CopyTarget(layout.schema, layout.name("job"), tuple(columns))
-
-
-def due_at(*, delay: timedelta | None, at: datetime | None) -> sa.Select[Any]:
-    """Return when jobs that this transaction enqueues with a delay or an instant become due.
-
-    Shape: `(due,)`. Clock: the database's `now()`, to which a delay is added and below which no `at` reaches.
-    """
-    moved = due(delay=delay, at=at)
-    return sa.select(sa.func.now() if moved is None else moved)
 
 
 def job_queue(model: JobClass) -> sa.TableClause:
