@@ -21,7 +21,7 @@ from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import BulkResult, Filter, Page, check_limit, page_of
 from sa_jobqueue.operations.steps import check_step, restart
 from sa_jobqueue.operations.transactions import translated
-from sa_jobqueue.statements import dead_letters, jobs
+from sa_jobqueue.statements import dead_letters, jobs, listings
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
 CHUNK = 1000
@@ -92,7 +92,8 @@ def list_dead_letters(
     check_limit(limit)
     check_after(model, after)
     conditions = _conditions(model, where)
-    statement = dead_letters.page(model, *conditions, after=after, limit=limit + 1, newest_first=newest_first)
+    key = model.DeadLetter.id
+    statement = listings.objects(key, *conditions, after=after, limit=limit + 1, newest_first=newest_first)
     return page_of(session.scalars(statement).all(), limit=limit, position=lambda letter: letter.id)
 
 
@@ -192,7 +193,7 @@ def dismiss_dead_letters(
     check_limit(limit)
     check_after(model, after)
     conditions = (*_conditions(model, where), model.DeadLetter.resolution.is_(None))
-    unresolved = dead_letters.page(model, *conditions, after=after, limit=limit + 1, newest_first=False)
+    unresolved = listings.objects(model.DeadLetter.id, *conditions, after=after, limit=limit + 1)
     ids = unresolved.with_only_columns(model.DeadLetter.id)
     found = session.scalars(ids if dry_run else ids.with_for_update()).all()
     page = page_of(found, limit=limit, position=lambda letter_id: letter_id)

@@ -144,7 +144,9 @@ def list_attempts(
     check_limit(limit)
     check_position(after, int)
     check_id(model, "job_id", job_id)
-    statement = jobs.attempts(model, job_id, after=after, limit=limit + 1, newest_first=newest_first)
+    attempt = model.Attempt
+    of_job: ColumnElement[bool] = attempt.job_id == job_id
+    statement = listings.objects(attempt.attempt, of_job, after=after, limit=limit + 1, newest_first=newest_first)
     return page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
 
 

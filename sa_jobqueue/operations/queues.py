@@ -6,8 +6,7 @@ the transaction commits: immediately when notified, otherwise within 20 s (1 s i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
@@ -324,24 +323,7 @@ def sync_queues(
     Raises: InvalidOptionError for a name that is declared twice.
     """
     check_by(by)
-    new = list(new)
-    declared = {QueueKey(one.name, one.fairness_key): one for one in new}
-    if len(declared) < len(new):
-        twice = next(name for name, n in Counter(QueueKey(one.name, one.fairness_key) for one in new).items() if n > 1)
-        raise InvalidOptionError("new", f"declares {twice.label} twice")
-    made, differences, existing = _add_missing(session, declared, (), model)
-    for key in differences:
-        session.execute(queues.put(model.Queue), declared[key].row)
-    done = sorted({*made, *differences})
-    if done:
-        session.execute(controls.notify_rules(model))
-    record(session, "sync_queues", by=by, ids=[key.label for key in done], matched=len(declared), model=model)
-    return SyncedQueues(
-        created=tuple(key.label for key in sorted(made)),
-        changed={key.label: values for key, values in differences.items()},
-        unchanged=tuple(key.label for key in sorted(declared) if key not in done),
-        undeclared=tuple(key.label for key in existing if key not in declared),
-    )
+    return _sync(session, new, model, by=by)
 
 
 def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model: JobClass = Job) -> Differences:
@@ -352,33 +334,41 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     declared value.
     Changes: inserts the missing rows. Locks: these, in the order of their names.
     """
-    declared = {QueueKey(one.name, one.fairness_key): one for one in new}
-    if not declared:
-        return {}
-    made, differences, _ = _add_missing(session, declared, sorted({one.name for one in declared.values()}), model)
-    if made:
-        session.execute(controls.notify_rules(model))
-    return {key.label: values for key, values in differences.items()}
+    return _sync(session, new, model, by=None, updates=False).changed
 
 
-def _add_missing(
-    session: Session, declared: Mapping[QueueKey, QueueSettings], names: Sequence[str], model: JobClass
-) -> tuple[set[QueueKey], dict[QueueKey, dict[str, tuple[Any, Any]]], list[QueueKey]]:
-    """Insert the rows of declared queues that have none; return these, the differences of the others, and all that exist.
-
-    `names`: reads only queues of these names, or all.
-    """
+def _sync(
+    session: Session, new: Iterable[QueueSettings], model: JobClass, *, by: str | None, updates: bool = True
+) -> SyncedQueues:
+    """Insert the rows of declared queues that have none, compare the others with their declarations, and update them."""
+    declared: dict[QueueKey, QueueSettings] = {}
+    for one in new:
+        key = QueueKey(one.name, one.fairness_key)
+        if key in declared:
+            raise InvalidOptionError("new", f"declares {key.label} twice")
+        declared[key] = one
     rows = [one.row for one in declared.values()]
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)} if rows else set()
-    found = every_item(lambda after: list_queues(session, names=names, after=after, model=model))
+    found = every_item(lambda after: list_queues(session, after=after, model=model))
     existing = {QueueKey(one.name, one.fairness_key): one for one in found if one.created_at is not None}
     differences = {}
     for key in sorted(existing.keys() & declared.keys() - made):
         compared = ((name, getattr(existing[key], name), now) for name, now in declared[key].row.items())
         if different := {name: (stored, now) for name, stored, now in compared if stored != now}:
             differences[key] = different
-    return made, differences, list(existing)
+            if updates:
+                session.execute(queues.put(model.Queue), declared[key].row)
+    done = sorted({*made, *(differences if updates else ())})
+    if done:
+        session.execute(controls.notify_rules(model))
+    record(session, "sync_queues", by=by, ids=[key.label for key in done], matched=len(declared), model=model)
+    return SyncedQueues(
+        created=tuple(key.label for key in sorted(made)),
+        changed={key.label: values for key, values in differences.items()},
+        unchanged=tuple(key.label for key in sorted(declared) if key not in made and key not in differences),
+        undeclared=tuple(key.label for key in existing if key not in declared),
+    )
 
 
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: JobClass = Job) -> list[str]:

@@ -281,9 +281,13 @@ def run_schedule(
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
         raise InvalidOptionError("since", f"the period has more than {MAX_CATCH_UP:,} times; run shorter periods")
-    if dry_run:
-        return [job.id for job in unfired(session, schedule, times, model)]
-    ids = fire_times(session, schedule, times, model)
+    jobs = [job_of(schedule, time, model, id=id_of(name, time, model)) for time in times]
+    made = fired_already(session, [(job.id, name, time) for job, time in zip(jobs, times, strict=True)], model)
+    unfired = [job for job in jobs if job.id not in made]
+    if dry_run or not times:
+        return [job.id for job in unfired]
+    ids = write_many(session, unfired)
+    session.execute(schedules.record_fired(model), {"schedule": name, "first": times[0], "last": times[-1]})
     record(session, "run_schedule", by=by, ids=ids, matched=len(times), model=model, name=name, since=since, until=until)
     return ids
 
@@ -503,25 +507,9 @@ def time_in(job_id: Any) -> datetime | None:
         return None
 
 
-def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: JobClass) -> list[Any]:
-    """Enqueue a schedule's jobs for all of its times in a period, each once; return the ids of the new jobs."""
-    ids = write_many(session, unfired(session, schedule, times, model))
-    if times:
-        session.execute(schedules.record_fired(model), {"schedule": schedule.name, "first": times[0], "last": times[-1]})
-    return ids
-
-
 def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]], model: JobClass) -> set[Any]:
     """Return those ids that are not to be enqueued again. `planned`: for each its schedule's name and its time."""
     if not planned:
         return set()
     ids, names, times = map(list, zip(*planned, strict=True))
     return set(session.scalars(schedules.fired_already(model), {"ids": ids, "names": names, "times": times}))
-
-
-def unfired(session: Session, schedule: Schedule, times: Sequence[datetime], model: JobClass) -> list[JobMixin[Any]]:
-    """Return a schedule's jobs for those of some times that have not fired. Raises: InvalidJobError."""
-    jobs = [job_of(schedule, time, model, id=id_of(schedule.name, time, model)) for time in times]
-    planned = [(job.id, schedule.name, time) for job, time in zip(jobs, times, strict=True)]
-    made = fired_already(session, planned, model)
-    return [job for job in jobs if job.id not in made]

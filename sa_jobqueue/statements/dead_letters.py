@@ -13,19 +13,6 @@ from sa_jobqueue.statements._parts import alike, given_ids, table
 from sa_jobqueue.types import JobId, JobStatus, Resolution
 
 
-def page(
-    model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, newest_first: bool
-) -> sa.Select[Any]:
-    """Return one page of dead letters as ORM objects, by id.
-
-    Shape: up to `limit` `(DeadLetter,)`, those after the id `after`. Index: the primary key.
-    """
-    dead_letter = model.DeadLetter
-    key: Any = dead_letter.id
-    chosen = sa.select(dead_letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
-    return chosen if after is None else chosen.where(key < after if newest_first else key > after)
-
-
 def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `DeadLetterFilter`."""
     row = table(model.DeadLetter)

@@ -182,18 +182,6 @@ def interrupt(model: JobClass, outcome: AttemptOutcome) -> sa.Insert:
     return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 
 
-def attempts(model: JobClass, job_id: JobId, *, after: int | None, limit: int, newest_first: bool) -> sa.Select[Any]:
-    """Return one page of a job's unsuccessful attempts as ORM objects, by number.
-
-    Shape: up to `limit` `(Attempt,)`, those behind the number `after`. Index: the primary key.
-    """
-    number = model.Attempt.attempt
-    chosen = sa.select(model.Attempt).where(model.Attempt.job_id == job_id).limit(limit)
-    if after is not None:
-        chosen = chosen.where(number < after if newest_first else number > after)
-    return chosen.order_by(number.desc() if newest_first else number)
-
-
 @once_a_model
 def unknown_types(model: JobClass) -> sa.Select[Any]:
     """Return types of due jobs that no live worker has a handler for.

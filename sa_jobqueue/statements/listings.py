@@ -105,6 +105,17 @@ def audit(model: JobClass, *conditions: sa.ColumnElement[bool], **walk: Any) -> 
     return scan(model.Audit, table(model.Audit).c.id, fits=conditions, **walk)
 
 
+def objects(
+    key: Any, *conditions: sa.ColumnElement[bool], after: Any, limit: int, newest_first: bool = False
+) -> sa.Select[Any]:
+    """Return one page of mapped objects by a key of theirs, an attribute of their class.
+
+    Shape: up to `limit` objects, those behind the key `after`. Index: that of the key.
+    """
+    chosen = sa.select(key.class_).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
+    return chosen if after is None else chosen.where(key < after if newest_first else key > after)
+
+
 def count_continuations(model: JobClass, chain_ids: Sequence[JobId]) -> sa.Select[Any]:
     """Count the jobs of chains without their roots, by the place of each chain's last.
 
