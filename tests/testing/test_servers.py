@@ -60,8 +60,6 @@ class Machine:
     ) -> None:
         in_wheel = [WHEEL] if wheel else []
         self._patch.setattr(servers, "ContainerServer", FakeContainer if docker else no_docker)
-        self._patch.setattr(servers, "wheel_dirs", lambda: in_wheel)
-        self._patch.setattr(servers, "local_dirs", lambda: list(local))
         self._patch.setattr(servers, "binary_dirs", lambda: [*local, *in_wheel])
         if url is None:
             self._patch.delenv("SA_JOBQUEUE_URL", raising=False)
@@ -101,9 +99,9 @@ def test_the_error_without_any_server_names_each_provider_reason_and_remedy(mach
     with pytest.raises(ServerUnavailableError) as caught:
         open_server()
     assert isinstance(caught.value, JobQueueError)
-    assert [provider for provider, *_ in caught.value.attempts] == ["docker", "embedded", "local"]
+    assert [provider for provider, *_ in caught.value.attempts] == ["docker", "newest"]
     words = str(caught.value)
-    for expected in ("no such socket", "wheel is not installed", "PATH", "pip install", "apt-get install"):
+    for expected in ("no such socket", "nor initdb and postgres", "pip install", "apt-get install"):
         assert expected in words
 
 
@@ -126,11 +124,10 @@ def test_a_url_of_another_database_is_refused(url: str) -> None:
 
 
 def test_a_provider_requested_by_name_is_the_only_one_tried(machine: Machine) -> None:
-    machine.has(docker=True, local=(LOCAL_15,))
+    machine.has(docker=True)
     with pytest.raises(ServerUnavailableError) as caught:
-        open_server("embedded")
-    assert [provider for provider, *_ in caught.value.attempts] == ["embedded"]
-    assert opened("local").made_of[0] == LOCAL_15.path
+        open_server("newest")
+    assert [provider for provider, *_ in caught.value.attempts] == ["newest"]
 
 
 @pytest.mark.parametrize(("word", "expected"), [("oldest", LOCAL_15), ("newest", WHEEL)])
@@ -140,7 +137,7 @@ def test_oldest_and_newest_choose_among_all_binaries(machine: Machine, word: str
 
 
 def test_an_unknown_provider_error_lists_the_known_ones(machine: Machine) -> None:
-    with pytest.raises(ValueError, match="docker, embedded, local, oldest, newest"):
+    with pytest.raises(ValueError, match="docker, newest, oldest"):
         open_server("podman")
 
 
