@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import isfinite
@@ -14,6 +15,7 @@ from sa_jobqueue.display.durations import read_duration
 from sa_jobqueue.models import JobClass
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 MAX_TEXT: Final = 1000
 """Maximum length of one value."""
@@ -76,16 +78,16 @@ class Params:
             raise ParameterError(name, f"must be among {', '.join(among)}")
         return value or among[0]
 
+    def given(self, *names: str) -> dict[str, list[str]]:
+        """Return the values of some names, as parameters of a link to the same list."""
+        return {name: self.texts(name, at_most=MAX_VALUES) for name in names}
+
     def number(self, name: str, *, low: int, high: int, default: int) -> int:
         """Return a whole number within bounds."""
-        value = self.text(name)
-        if value is None:
-            return default
-        if len(value) > 20 or not value.removeprefix("-").isascii() or not value.removeprefix("-").isdigit():
-            raise ParameterError(name, "must be a whole number")
-        if not low <= int(value) <= high:
+        found = self._read(name, _whole, "must be a whole number")
+        if found is not None and not low <= found <= high:
             raise ParameterError(name, f"must be from {low} to {high}")
-        return int(value)
+        return default if found is None else found
 
     def whole(self, name: str) -> int | None:
         """Return a whole number of four bytes, None if missing."""
@@ -93,33 +95,23 @@ class Params:
 
     def decimal(self, name: str) -> float | None:
         """Return a number, None if missing."""
-        value = self.text(name)
-        try:
-            found = None if value is None else float(value)
-        except ValueError:
-            raise ParameterError(name, "must be a number") from None
-        if found is not None and not isfinite(found):
-            raise ParameterError(name, "must be a finite number")
-        return found
+        return self._read(name, _finite, "must be a finite number")
 
     def duration(self, name: str) -> timedelta | None:
         """Return a duration such as `90s`, None if missing."""
-        value = self.text(name)
-        try:
-            return None if value is None else read_duration(value)
-        except ValueError as error:
-            raise ParameterError(name, str(error)) from None
+        return self._read(name, read_duration)
 
     def instant(self, name: str) -> datetime | None:
         """Return a time in ISO 8601; without an offset it is UTC."""
+        return self._read(name, _instant, "must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00")
+
+    def _read(self, name: str, read: Callable[[str], T], reason: str | None = None) -> T | None:
+        """Return the value of a name, None if missing. `reason`: of a refusal; the error's text by default."""
         value = self.text(name)
-        if value is None:
-            return None
         try:
-            read = datetime.fromisoformat(value)
-            return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
-        except (ValueError, OverflowError):
-            raise ParameterError(name, "must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00") from None
+            return None if value is None else read(value)
+        except (ValueError, OverflowError) as error:
+            raise ParameterError(name, reason or str(error)) from None
 
     def flag(self, name: str) -> bool:
         """Return whether a name has the value 1."""
@@ -179,6 +171,24 @@ class Params:
                         raise ParameterError(name, "may have only texts")
                     flat.append((key, one))
         return cls(flat)
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not re.fullmatch("-?[0-9]+", text):
+        raise ValueError
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if not isfinite(found):
+        raise ValueError
+    return found
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _check_text(name: str, value: str, longest: int) -> None:

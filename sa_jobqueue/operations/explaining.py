@@ -237,7 +237,7 @@ class Explainer:
     def _quarantined(self, refused: RowMapping, evidence: dict[str, Any]) -> tuple[Cause, str]:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
         evidence |= {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
-        what = _REFUSED[RefusedWrite(refused["statement"])]
+        _noun, what = REFUSED[RefusedWrite(refused["statement"])]
         since = self._ago(refused["first_failed_at"])
         sentence = (
             f"{what}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
@@ -606,21 +606,22 @@ class Explainer:
         return span(self.now - instant)
 
 
-_REFUSED: Final = {
-    RefusedWrite.COMPLETE: "Its handler has returned and its completion is to be written",
-    RefusedWrite.FINISH: "Its attempt has ended and that is to be written",
-    RefusedWrite.RESCUE: "Its worker is dead and it is to be rescued",
-    RefusedWrite.UNBLOCK: "Its blockers have ended and it is to be unblocked",
-    RefusedWrite.EXPIRE: "It was not started in time and is to be cancelled",
-    RefusedWrite.FIRE: "Its schedule is to be fired",
-    RefusedWrite.DECLARE: "Its schedule is to be written",
-    RefusedWrite.DECLARE_QUEUE: "The settings of its queue are to be written",
-    RefusedWrite.RECORD_TYPE: "What its handler declares is to be recorded",
-    RefusedWrite.START: "It is due and an attempt is to be started",
-    RefusedWrite.CLAIM: "It is to be claimed",
-    RefusedWrite.PRUNE: "It is to be deleted",
-    RefusedWrite.ARCHIVE: "It is to be deleted from the tables",
+REFUSED: Final = {
+    RefusedWrite.COMPLETE: ("job", "Its handler has returned and its completion is to be written"),
+    RefusedWrite.FINISH: ("job", "Its attempt has ended and that is to be written"),
+    RefusedWrite.RESCUE: ("job", "Its worker is dead and it is to be rescued"),
+    RefusedWrite.UNBLOCK: ("job or chain", "Its blockers have ended and it is to be unblocked"),
+    RefusedWrite.EXPIRE: ("job", "It was not started in time and is to be cancelled"),
+    RefusedWrite.FIRE: ("schedule", "Its schedule is to be fired"),
+    RefusedWrite.DECLARE: ("schedule", "Its schedule is to be written"),
+    RefusedWrite.DECLARE_QUEUE: ("queue", "The settings of its queue are to be written"),
+    RefusedWrite.RECORD_TYPE: ("job type", "What its handler declares is to be recorded"),
+    RefusedWrite.START: ("job", "It is due and an attempt is to be started"),
+    RefusedWrite.CLAIM: ("limit", "It is to be claimed"),
+    RefusedWrite.PRUNE: ("chain or dead letter", "It is to be deleted"),
+    RefusedWrite.ARCHIVE: ("chain", "It is to be deleted from the tables"),
 }
+"""The kind of row that each write concerns, and how far that row has come."""
 
 
 def _what(what: str, of: QueueKey) -> str:

@@ -23,16 +23,10 @@ def view(context: Context) -> dict[str, Any]:
     )
     with context.read() as session:
         page = list_audit(session, where=where, after=_position(context), limit=PAGE, model=context.model)
-    filters = {
-        "operation": list(where.operations),
-        "by": list(where.done_by),
-        "since": where.done_after,
-        "before": where.done_before,
-    }
+    filters: dict[str, Any] = params.given("operation", "by", "since", "before")
     return {
         "records": [(one, as_json(one.arguments), [str(row_id) for row_id in one.ids]) for one in page],
         "filters": filters,
-        "texts": {name: params.text(name) or "" for name in ("since", "before")},
         "next_url": None if page.next is None else context.url("audit", **filters, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,
         "scan_limit": SCAN_LIMIT,

@@ -44,18 +44,14 @@ def view(context: Context) -> dict[str, Any]:
             return list_chains(session, where=where, columns=COLUMNS, newest_first=newest_first, model=context.model, **more)
 
         page = collected(some, after=after, limit=PAGE, seconds=SEARCH_SECONDS)
-    filters = {
-        "status": list(where.statuses),
-        "type": list(where.types),
-        "queue": list(where.queues),
-        "top_level": "1" if where.top_level else None,
-        "order": None if order == "newest" else order,
-    }
+    filters = params.given("status", "type", "queue", "top_level")
+    links: dict[str, Any] = filters | params.given("order")
     return {
         "chains": [(one, context.error_line(one.last_type_name, one.error)) for one in page],
         "filters": filters,
-        "tabs": status_tabs(context, "chains", filters),
-        "next_url": None if page.next is None else context.url("chains", **filters, after=page.next),
+        "order": order,
+        "tabs": status_tabs(context, "chains", links),
+        "next_url": None if page.next is None else context.url("chains", **links, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,
     }
 

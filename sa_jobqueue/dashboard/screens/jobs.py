@@ -28,8 +28,7 @@ COLUMNS: Final = (
 )
 _SEARCHED: Final = {"type": "type", "queue": "queue", "key": "fairness_key", "id": "id", "chain": "chain"}
 """The filters that a search can name, as in `queue:mail`."""
-_OF_VIEW: Final = frozenset({"order", "limit"})
-"""Parameters that change how the jobs are shown, and not which."""
+_FILTERS: Final = ("status", *_SEARCHED.values(), "created_after", "created_before", "input")
 _OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
 _SCANS: Final = 10
 """Maximum number of scans of `SCAN_LIMIT` jobs in one call of an act on all jobs that match."""
@@ -75,39 +74,24 @@ def view(context: Context) -> dict[str, Any]:
             limit=limit,
             seconds=SEARCH_SECONDS,
         )
-    filters: dict[str, Any] = {
-        "status": list(where.statuses),
-        "type": list(where.types),
-        "queue": list(where.queues),
-        "fairness_key": list(where.fairness_keys),
-        "id": [str(one) for one in where.ids],
-        "chain": [str(one) for one in where.chain_ids],
-        "created_after": where.created_after,
-        "created_before": where.created_before,
-        "input": params.text("input"),
-        "order": None if order == "newest" else order,
-        "limit": None if limit == PAGE else limit,
-    }
+    filters, shown = params.given(*_FILTERS), params.given("order", "limit")
+    links: dict[str, Any] = filters | shown
     types, queues = context.known()
     return {
         "heading": _heading(filters),
-        "tabs": status_tabs(context, "jobs", filters, _counts(context)),
+        "tabs": status_tabs(context, "jobs", links, _counts(context)),
         "names": sorted([f"type:{name}" for name in types] + [f"queue:{name}" for name in queues]),
         "kept": [(name, value) for name in ("status", *_SEARCHED.values()) for value in filters[name]],
-        "chips": list(_chips(context, filters)),
+        "chips": list(_chips(context, filters, shown)),
         "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in page],
         "filters": filters,
+        "order": order,
         # Of the jobs that are there now: those enqueued after this page are not meant.
-        "matching": {
-            name: [str(getattr(one, "value", one)) for one in (value if isinstance(value, list) else [value])]
-            for name, value in (filters | {"created_before": where.created_before or now}).items()
-            if value and name not in _OF_VIEW
-        }
-        | {"matching": ["1"]},
-        "texts": {name: params.text(name) or "" for name in ("created_after", "created_before")},
-        "is_filtered": any(value for name, value in filters.items() if name not in _OF_VIEW),
-        "next_url": None if page.next is None else context.url("jobs", **filters, after=page.next),
-        "first_url": context.url("jobs", **filters) if "after" in params else None,
+        "matching": {"matching": ["1"], "created_before": [now.isoformat()]}
+        | {name: values for name, values in filters.items() if values},
+        "is_filtered": any(filters.values()),
+        "next_url": None if page.next is None else context.url("jobs", **links, after=page.next),
+        "first_url": context.url("jobs", **links) if "after" in params else None,
         # A short page that goes on: the search stopped at its limit.
         "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
         "is_short": page.next is not None and len(page.items) < limit,
@@ -136,7 +120,7 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _heading(filters: dict[str, Any]) -> str:
+def _heading(filters: dict[str, list[str]]) -> str:
     """Return a title such as `Dead jobs of charge_card in payments`."""
     words = [", ".join(filters["status"]), "jobs"]
     for word, name in (("of", "type"), ("in", "queue"), ("for", "fairness_key")):
@@ -145,13 +129,12 @@ def _heading(filters: dict[str, Any]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _chips(context: Context, filters: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _chips(context: Context, filters: dict[str, list[str]], shown: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     """Yield each filter besides the status, with the URL of the list without it."""
-    for name in (*_SEARCHED.values(), "created_after", "created_before", "input"):
-        for value in filters[name] if isinstance(filters[name], list) else [filters[name]]:
-            if value is not None:
-                rest = [one for one in filters[name] if one != value] if isinstance(filters[name], list) else None
-                yield f"{name.replace('_', ' ')}: {value}", context.url("jobs", **filters | {name: rest})
+    for name in _FILTERS[1:]:
+        for value in filters[name]:
+            rest: dict[str, Any] = filters | shown | {name: [one for one in filters[name] if one != value]}
+            yield f"{name.replace('_', ' ')}: {value}", context.url("jobs", **rest)
 
 
 def _counts(context: Context) -> dict[str, str]:

@@ -24,8 +24,9 @@ from sa_jobqueue.observe.health.figures import (
     Waiting,
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.operations.explaining import REFUSED
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.types import DeadReason, RefusedWrite
+from sa_jobqueue.types import DeadReason
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
@@ -262,7 +263,7 @@ def _late_schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
     for one in of.quarantined[:_NAMED]:
-        noun = NOUNS[one.statement]
+        noun, _words = REFUSED[one.statement]
         summary = (
             f"{noun.capitalize()} {one.subject} cannot be written ({one.statement}): {one.error}; "
             f"{_times(one.failures, 'failure')} in {span(one.failing_for)}."
@@ -291,24 +292,6 @@ def _bulk_writes(of: Health, at: Thresholds) -> Iterator[Finding]:
         summary = f"Bulk writes of the last day rejected {_times(bulk.rejected_last_day, 'row')}."
         advice = "See them with sa-jobqueue writes list and writes show ID; correct and write them, then delete them."
         yield _found(Code.BULK_REJECTED, WARNING, summary, advice, rejected_last_day=bulk.rejected_last_day)
-
-
-NOUNS: Final = {
-    RefusedWrite.COMPLETE: "job",
-    RefusedWrite.FINISH: "job",
-    RefusedWrite.RESCUE: "job",
-    RefusedWrite.UNBLOCK: "job or chain",
-    RefusedWrite.EXPIRE: "job",
-    RefusedWrite.FIRE: "schedule",
-    RefusedWrite.DECLARE: "schedule",
-    RefusedWrite.DECLARE_QUEUE: "queue",
-    RefusedWrite.RECORD_TYPE: "job type",
-    RefusedWrite.START: "job",
-    RefusedWrite.CLAIM: "limit",
-    RefusedWrite.PRUNE: "chain or dead letter",
-    RefusedWrite.ARCHIVE: "chain",
-}
-"""The kind of row that each write concerns."""
 
 
 FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined", "worker_failing"}
