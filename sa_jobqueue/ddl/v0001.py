@@ -394,6 +394,7 @@ CREATE TABLE ${q}rate_state (
   starts bigint[],
   spent_at timestamptz NOT NULL,
   CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, fairness_key, version),
+  CONSTRAINT ${p}ck_rate_state_version CHECK (version BETWEEN 1 AND 1000000000000000000),
   CONSTRAINT ${p}ck_rate_state_tokens CHECK (abs(tokens) <= 1e15),
   CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
     AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),

@@ -44,7 +44,7 @@ RIGHTS: Final = {
         "dead_letter": _ALL,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),
-        "rate_state": _WRITE,
+        "rate_state": "SELECT, INSERT, DELETE",
         "quarantine": _ALL,
         "job_audit": f"{_READ}, DELETE",
         "job_queue": _READ,

@@ -37,6 +37,7 @@ class RateStateMixin(Companion):
 
     __key__ = ("is_type", "name", "fairness_key", "version")
     __checks__: ClassVar = {
+        "ck_rate_state_version": "version BETWEEN 1 AND 1000000000000000000",
         "ck_rate_state_tokens": "abs(tokens) <= 1e15",
         # Pairs of an instant and a number, the instants before the year 9000.
         "ck_rate_state_starts": "array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0"

@@ -17,11 +17,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import array, element, once_a_model, status, table
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
@@ -32,7 +31,7 @@ STATE: Final = ("tokens", "starts", "spent_at")
 def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
     """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
-    Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
+    Shape: `version` and `STATE`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """
     state = table(model.RateState).alias("state")
     is_type = of is table(model.JobType)
@@ -40,7 +39,6 @@ def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
     return (
         sa.select(
             *(state.c[column] for column in ("version", *STATE)),
-            sa.literal_column("state.ctid").label("place"),
         )
         .where(
             of.c.rate_limit.is_not(None),
@@ -59,7 +57,7 @@ def lock(model: JobClass) -> sa.Select[Any]:
     """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
     Parameters: `queue`; its `fairness_keys`, an empty one for the queue's own limits; `type_name`, or null.
-    Shape: `(is_type, name, fairness_key, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)`
+    Shape: `(is_type, name, fairness_key, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, now)`
     for each row that exists and is free: the limit of running jobs, also per fairness key, the columns of a `rates.Rate`,
     and the parameters of `spend`. They are null without such a limit, or before the first start. Unordered.
     Clock: the database's, at the start of the transaction, like `started_at`.
@@ -79,7 +77,7 @@ def lock(model: JobClass) -> sa.Select[Any]:
             of.c.global_concurrency,
             (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(of.c[name] for name in RATE),
-            *(state.c[column] for column in (*STATE, "version", "place")),
+            *(state.c[column] for column in (*STATE, "version")),
             sa.func.now().label("now"),
         )
         .select_from(of.outerjoin(state, sa.true()))
@@ -140,91 +138,57 @@ def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 
 
 @once_a_model
-def spend(model: JobClass) -> sa.Update:
-    """Record starts under rate limits, each in the row version that `lock` returned, if it is still the newest.
+def spend(model: JobClass) -> sa.Insert:
+    """Record starts under rate limits, each in a new version of its state, if the one that `lock` returned is the newest.
 
-    Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` and `places` as returned, `tokens`, and
-    `starts`, each an array as text; all in the same order. Shape: `(name,)` of each row that was written.
-    Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as in `lock`.
+    Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` as returned, null for none, `tokens`, and
+    `starts`, each an array as text; all in the same order. Shape: `(name,)` of each that was written.
+    Changes: a new row, `spent_at` the database's `now()`, as in `lock`; the row before is deleted.
     Locks: no others, since a writer of these rows holds the locks of `lock`.
     Obliges: roll back if a row was not written, because another claim has spent meanwhile. Run it after `lock`, as a
-    separate statement in READ COMMITTED. Index: none; it finds rows by their `place`.
+    separate statement in READ COMMITTED. Index: `pk_rate_state`.
     """
     state = table(model.RateState)
-    own: ColumnElement[Any] = sa.literal_column(f"{state.name}.ctid")
-    places = sa.cast(array("places", sa.Text()), _Places())
-    place: ColumnElement[int] = sa.func.array_position(places, own, type_=sa.Integer)
-    expected = {
-        "is_type": element(array("is_types", sa.Boolean()), place),
-        "name": element(array("names", sa.Text()), place),
-        "fairness_key": element(array("fairness_keys", sa.Text()), place),
-        # Vacuum may have reused the place: its row is not the one that was returned.
-        "version": element(array("versions", sa.BigInteger()), place),
-    }
-    return (
-        sa.update(state)
-        .where(own == sa.any_(places), *(state.c[name] == value for name, value in expected.items()))
-        .values(
-            # One written by hand may be the largest value: it is then kept, and only its place distinguishes the row
-            # version.
-            version=sa.func.least(state.c.version, _LARGEST - sa.literal_column("1"), type_=sa.BigInteger)
-            + sa.literal_column("1"),
-            tokens=element(array("tokens", sa.Double()), place),
-            # Each an array of its own length, which one array of all could not hold.
-            starts=sa.cast(element(array("starts", sa.Text()), place), ARRAY(sa.BigInteger)),
-            spent_at=sa.func.now(),
-        )
-        .returning(state.c.name)
-    )
-
-
-@once_a_model
-def spend_first(model: JobClass) -> sa.Insert:
-    """Record the first starts under rates for which `lock` returned no state, unless there is one by now.
-
-    Parameters: `is_types`, `names`, `fairness_keys`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was
-    written.
-    Changes: new rows, as of `lock`. Locks, Obliges: as `spend`. Index: `pk_rate_state`.
-    """
-    state, is_there = table(model.RateState), table(model.RateState).alias("is_there")
     given: dict[str, tuple[str, Any]] = {
         "is_types": ("is_type", sa.Boolean()),
         "names": ("name", sa.Text()),
         "fairness_keys": ("fairness_key", sa.Text()),
+        "versions": ("version", sa.BigInteger()),
         "tokens": ("tokens", sa.Double()),
-        "starts": ("starts", sa.Text()),
+        "starts": ("starts", sa.Text()),  # each an array of its own length, which one array of all could not hold
     }
-    first = (
+    spent = (
         sa.func.unnest(*(array(parameter, type_) for parameter, (_, type_) in given.items()))
         .table_valued(*(sa.column(name, type_) for name, type_ in given.values()))
-        .render_derived("first")
+        .render_derived("spent")
     )
-    same = (is_there.c[name] == first.c[name] for name in ("is_type", "name", "fairness_key"))
-    known = sa.select(is_there.c.name).where(*same).exists()
-    key = (first.c.is_type, first.c.name, first.c.fairness_key)
-    new = sa.select(*key, first.c.tokens, sa.cast(first.c.starts, ARRAY(sa.BigInteger)), sa.func.now())
-    columns = ["is_type", "name", "fairness_key", "tokens", "starts", "spent_at"]
-    return sa.insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
-
-
-_LARGEST: ColumnElement[int] = sa.literal_column("9223372036854775807", sa.BigInteger)
-
-
-class _Places(UserDefinedType[Any]):
-    """An array of places of rows."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Return its name in DDL."""
-        return "tid[]"
+    key = ("is_type", "name", "fairness_key")
+    # Scalar subqueries, which the planner never turns into a scan of the whole index.
+    old, newer = state.alias("old"), state.alias("newer")
+    of_old = (old.c[name] == spent.c[name] for name in (*key, "version"))
+    place: ColumnElement[Any] = sa.literal_column("old.ctid")
+    places = sa.select(sa.select(place).select_from(old).where(*of_old).correlate(spent).scalar_subquery()).select_from(
+        spent
+    )
+    own: ColumnElement[Any] = sa.literal_column(f"{state.name}.ctid")
+    before = sa.delete(state).where(own == sa.any_(sa.func.array(places.scalar_subquery()))).cte("before")
+    version = sa.func.coalesce(spent.c.version, sa.literal_column("0", sa.BigInteger))
+    of_newer = sa.select(newer.c.version).where(*(newer.c[name] == spent.c[name] for name in key), newer.c.version > version)
+    is_newest = of_newer.limit(sa.literal_column("1")).correlate(spent).scalar_subquery().is_(None)
+    starts = sa.cast(spent.c.starts, ARRAY(sa.BigInteger))
+    new = sa.select(
+        *(spent.c[name] for name in key), version + sa.literal_column("1"), spent.c.tokens, starts, sa.func.now()
+    )
+    columns = [*key, "version", "tokens", "starts", "spent_at"]
+    written = sa.insert(state).from_select(columns, new.where(is_newest)).returning(state.c.name)
+    return written.add_cte(before)
 
 
 @once_a_model
 def current(model: JobClass) -> sa.Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
-    Parameters: `limit`. Shape: as `lock`, without `version` and `place`, by kind and name. Clock: the database's.
+    Parameters: `limit`. Shape: as `lock`, without `version`, by kind and name. Clock: the database's.
     Locks: none. Index: `pk_rate_state`, from its end, once for each row; the rows with settings are few.
     """
     queue, kind = table(model.Queue), table(model.JobType)

@@ -52,8 +52,7 @@ _SPENT = {
     "is_types": [False, True],
     "names": ["default", "test"],
     "fairness_keys": ["1", ""],
-    "versions": [1, 7],
-    "places": ["(0,1)", "(3,9)"],
+    "versions": [None, 7],
     "tokens": [2.5, None],
     "starts": [None, "{1,2}"],
 }
@@ -83,7 +82,6 @@ SCHEDULING_CASES = [
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, examines=2000),
     Case("limits_spend", lambda: limits.spend(Job), frozenset(), lambda w: _SPENT),
-    Case("limits_spend_first", lambda: limits.spend_first(Job), frozenset(), lambda w: _SPENT),
     Case(
         "limits_running_by_part",
         lambda: limits.running_by_fairness_key(Job),

@@ -20,7 +20,7 @@ pytestmark = [own_database, both_servers]
 RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 1000000, interval '1 second')"
 CLAIMS = 1000
 LOCK_READS, SPEND_READS = 8, 14
-"""Pages: of the row that is locked, and of a state by an index that has grown by a level; of an update and its entry."""
+"""Pages: of the row that is locked, and of a state by an index that has grown by a level; of a new row, its entry and the free space map."""
 DEAD = 5_000
 A_CLAIM = 10
 MOST = 40
@@ -106,10 +106,7 @@ def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, da
     def claim(connection: Connection) -> dict[str, Any]:
         row = connection.execute(limits.lock(Job), given_names).one()
         given = rate | {"tokens": [row.tokens or 9.0]}
-        if row.version is None:
-            assert connection.execute(limits.spend_first(Job), given).all() == [("default",)]
-            return {}
-        given |= {"versions": [row.version], "places": [row.place]}
+        given |= {"versions": [row.version]}
         assert connection.execute(limits.spend(Job), given).all() == [("default",)]
         return given
 
@@ -118,7 +115,7 @@ def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, da
             row = connection.execute(limits.lock(Job), given_names).one()
             connection.rollback()
         newest = rate | {"tokens": [1.0]}
-        spent = spend.explain(newest | {"versions": [row.version], "places": [row.place]})
+        spent = spend.explain(newest | {"versions": [row.version]})
         assert spent.rows == 1, spent.shape
         locked = lock.explain(given_names)
         assert locked.scans("rate_state") == {"pk_rate_state"}, locked.shape
@@ -129,6 +126,7 @@ def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, da
             claim(connection)
         pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         pin.execute("SELECT count(*) FROM pg_class")
+        explain()  # the first row that a session inserts adds pages to the table
         read = [explain()]
         for count in (CLAIMS // 5, CLAIMS - CLAIMS // 5):
             for _ in range(count):

@@ -51,7 +51,6 @@ class LimitRow(NamedTuple):
     starts: list[int] | None
     spent_at: datetime | None
     version: int | None
-    place: str | None
     now: datetime
 
     @property

@@ -39,11 +39,11 @@ class Rates:
     """
 
     def __init__(self, model: JobClass, queue: str | None, queue_keys: Collection[QueueKey]) -> None:
-        self._spend, self._spend_first = compiled(limits.spend, model), compiled(limits.spend_first, model)
+        self._spend = compiled(limits.spend, model)
         self._queue = queue
         self._queue_keys = frozenset(queue_keys)
         self._rates: dict[Key, Rate] = {}
-        self._states: dict[Key, tuple[int, str]] = {}
+        self._versions: dict[Key, int | None] = {}
         self._late: set[Key] = set()
         self._ahead: set[Key] = set()
         self._weight = 1.0
@@ -54,7 +54,7 @@ class Rates:
         """Update the rates from the rows of `limits.lock`."""
         rates = {key: Rate.of(row) for key, row in rows.items()}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
-        self._states = {key: (row.version, row.place) for key, row in rows.items() if row.version is not None}
+        self._versions = {key: row.version for key, row in rows.items()}
         # Used by a claim that began after ours but was faster: by our `now()` that is in the future.
         self._late = {key for key, rate in self._rates.items() if rate.is_after(rows[key].now)}
 
@@ -118,20 +118,15 @@ class Rates:
         self.weigh(jobs)
         used = [(key, rate, under) for key, rate in self._rates.items() if (under := self._under(key, jobs))]
         spent = {key: rate.spent(sum(map(weight_of, under))) for key, rate, under in used}
-        known = {key: rate for key, rate in spent.items() if key in self._states}
-        first = {key: rate for key, rate in spent.items() if key not in self._states}
-        for statement, own in ((self._spend, known), (self._spend_first, first)):
-            if own and len(await statement.execute(connection, self._given(own))) < len(own):
-                raise OutdatedError
+        if spent and len(await self._spend.execute(connection, self._given(spent))) < len(spent):
+            raise OutdatedError
 
     def _given(self, spent: Mapping[Key, Rate]) -> dict[str, Any]:
-        states = [self._states.get(key, (None, None)) for key in spent]
         return {
             "is_types": [is_type for is_type, _ in spent],
             "names": [name.queue for _, name in spent],
             "fairness_keys": [name.fairness_key for _, name in spent],
-            "versions": [version for version, _ in states],
-            "places": [place for _, place in states],
+            "versions": [self._versions[key] for key in spent],
             "tokens": [rate.tokens for rate in spent.values()],
             "starts": [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in spent.values()],
         }

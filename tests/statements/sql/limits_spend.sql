@@ -1,8 +1,20 @@
-UPDATE rate_state
-SET version=(least(rate_state.version, 9223372036854775807 - 1) + 1), tokens=((%(tokens)s::DOUBLE PRECISION[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]), starts=CAST((%(starts)s::TEXT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)] AS BIGINT[]), spent_at=now()
-WHERE rate_state.ctid = ANY (CAST(%(places)s::TEXT[] AS tid[]))
-AND rate_state.is_type = (%(is_types)s::BOOLEAN[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
-AND rate_state.name = (%(names)s::TEXT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
-AND rate_state.fairness_key = (%(fairness_keys)s::TEXT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
-AND rate_state.version = (%(versions)s::BIGINT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
+WITH before AS (DELETE
+  FROM rate_state
+  WHERE rate_state.ctid = ANY (array((SELECT (SELECT old.ctid
+          FROM rate_state AS "old"
+          WHERE "old".is_type = spent.is_type
+          AND "old".name = spent.name
+          AND "old".fairness_key = spent.fairness_key
+          AND "old".version = spent.version) AS anon_1
+        FROM unnest(%(is_types)s::BOOLEAN[], %(names)s::TEXT[], %(fairness_keys)s::TEXT[], %(versions)s::BIGINT[], %(tokens)s::DOUBLE PRECISION[], %(starts)s::TEXT[]) AS spent(is_type, name, fairness_key, version, tokens, starts)))))
+INSERT INTO rate_state (is_type, name, fairness_key, version, tokens, starts, spent_at)
+SELECT spent.is_type, spent.name, spent.fairness_key, coalesce(spent.version, 0) + 1 AS anon_2, spent.tokens, CAST(spent.starts AS BIGINT[]) AS starts, now() AS now_1
+FROM unnest(%(is_types)s::BOOLEAN[], %(names)s::TEXT[], %(fairness_keys)s::TEXT[], %(versions)s::BIGINT[], %(tokens)s::DOUBLE PRECISION[], %(starts)s::TEXT[]) AS spent(is_type, name, fairness_key, version, tokens, starts)
+WHERE (SELECT newer.version
+  FROM rate_state AS newer
+  WHERE newer.is_type = spent.is_type
+  AND newer.name = spent.name
+  AND newer.fairness_key = spent.fairness_key
+  AND newer.version > coalesce(spent.version, 0)
+  LIMIT 1) IS NULL
 RETURNING rate_state.name
