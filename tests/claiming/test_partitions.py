@@ -43,7 +43,8 @@ def partitions(
 
 
 def shape(found: Partitions) -> list[tuple[list[str], list[str], str | None]]:
-    return [(one.queues, one.types, one.own_type) for one in found.every]
+    queues = {id(one): [queue for (queue, _), of in found._of.items() if of is one] for one in found.every}
+    return [(queues[id(one)], list(one.types), one.own_type) for one in found.every]
 
 
 def of(found: Partitions, queue: str, type_name: str = "") -> Partition:
@@ -77,10 +78,10 @@ def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest
     key, other = QueueKey("a", "7"), QueueKey("z", "7")
     controls = {QueueKey("b"): LIMITED, key: LIMITED, other: LIMITED, QueueKey("c", "7"): Control(weight=2)}
     found = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
-    limits: dict[Any, Any] = {(one.queues[0], one.own_type): one.limits for one in found.every}
+    limits: dict[Any, Any] = {(one.queue, one.own_type): one.limits for one in found.every}
     assert limits == {
-        ("c", None): None,
-        ("c", "u"): (Job, None, "u", []),
+        (None, None): None,
+        (None, "u"): (Job, None, "u", []),
         ("a", None): (Job, None, None, [key]),
         ("a", "u"): (Job, None, "u", [key]),
         ("b", None): (Job, "b", None, []),

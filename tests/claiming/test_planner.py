@@ -145,7 +145,7 @@ def test_excluded_partitions_get_no_slots() -> None:
     tried = world.partitions.of(("a", ""))
     assert tried is not None
     shares = world.planner.share(8, world.now, without=[tried])
-    assert {partition.queues[0]: sum(shares[partition].values()) for partition in shares} == {"b": 8}
+    assert {partition.queue: sum(shares[partition].values()) for partition in shares} == {"b": 8}
 
 
 def test_queues_with_limits_share_the_slots_of_a_type() -> None:

@@ -20,7 +20,8 @@ pytestmark = [own_database, both_servers]
 RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 1000000, interval '1 second')"
 CLAIMS = 1000
 LOCK_READS, SPEND_READS = 8, 14
-"""Pages: of the row that is locked, and of a state by an index that has grown by a level; of a new row, its entry and the free space map."""
+"""Pages: of the row that is locked, and of a state by an index that has grown by a level; of a new row
+and its entry."""
 DEAD = 5_000
 A_CLAIM = 10
 MOST = 40

@@ -25,7 +25,7 @@ from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.claim.partitions import Partition
 from sa_jobqueue.worker.claim.planner import Shares
-from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
+from sa_jobqueue.worker.claim.rates import RepeatClaimError
 from sa_jobqueue.worker.claim.selectors import Selection
 
 MOST_TRIED: Final = 5000
@@ -162,7 +162,7 @@ class Claim:
                     plan = self._plan(limit, {key: capacities.get(key, limit) for key in keys})
                     taken = await self._take(connection, plan)
                     await limits.rates.spend(connection, taken[0])
-        except (TooHeavyError, OutdatedError):  # the cursors have not moved
+        except RepeatClaimError:  # the cursors have not moved
             return None
         if taken is None:
             return []

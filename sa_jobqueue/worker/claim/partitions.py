@@ -6,7 +6,7 @@ While a partition has no capacity, its lanes are not scanned. So a claim never s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from sa_jobqueue.models import JobClass
@@ -24,27 +24,23 @@ Queue: TypeAlias = tuple[str, str]
 class Partition:
     """Queues and job types with one capacity.
 
-    `own_type`: its type, if that has a separate capacity. `slots`: the free slots that limits of this worker leave it;
-    None where only the worker's own do. `limits`: those that hold across all workers, or None. `selection`: of a queue with
-    a selector.
+    `queue`: its queue, if that is apart from the others. `own_type`: its type, if that has a separate capacity. `limits`:
+    those that hold across all workers, or None. `selection`: of a queue with a selector.
     """
 
     def __init__(
         self,
-        queues: Sequence[str],
         types: Sequence[str],
         *,
-        own_type: str | None = None,
-        slots: Callable[[], int] | None = None,
-        limits: Limits | None = None,
-        selection: Selection | None = None,
+        queue: str | None,
+        own_type: str | None,
+        executor: Executor,
+        limits: Limits | None,
+        selection: Selection | None,
     ) -> None:
-        self.queues = list(queues)
-        self.types = list(types)
-        self.own_type = own_type
-        self.limits = limits
-        self.selection = selection
-        self._slots = slots
+        self.types, self.limits, self.selection = types, limits, selection
+        self.queue, self.own_type = queue, own_type
+        self._executor = executor
         self.full_until = float("-inf")
         """Until when limits across workers are not asked for capacity again, by the worker's clock; -inf after capacity."""
         self.is_refused = False
@@ -58,11 +54,13 @@ class Partition:
     @property
     def has_capacity_of_its_own(self) -> bool:
         """Whether other things than the worker's free slots limit it."""
-        return self._slots is not None
+        return self.queue is not None or self.own_type is not None
 
     def capacity(self, free: int) -> int:
         """Return how many of `free` slots its jobs may take."""
-        return free if self._slots is None else min(free, self._slots())
+        if self.queue is not None:
+            free = min(free, self._executor.free_in(self.queue))
+        return free if self.own_type is None else min(free, self._executor.free_for(self.own_type))
 
 
 class Partitions:
@@ -96,10 +94,10 @@ class Partitions:
                 if not of_queues or not names:
                     continue
                 partition = Partition(
-                    of_queues,
                     names,
+                    queue=queue,
                     own_type=type_name,
-                    slots=_slots(executor, queue, type_name),
+                    executor=executor,
                     limits=_limits(model, controls, queue, type_name, keys),
                     selection=Selection(callers[queue], model) if queue is not None and queue in callers else None,
                 )
@@ -136,13 +134,3 @@ def _limits(
     of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None
     of_keys = [name for name in keys if name.queue == queue]
     return Limits(model, of_queue, of_type, of_keys) if of_queue is not None or of_type is not None or of_keys else None
-
-
-def _slots(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:
-    if queue is not None and type_name is not None:
-        return lambda: min(executor.free_in(queue), executor.free_for(type_name))
-    if queue is not None:
-        return lambda: executor.free_in(queue)
-    if type_name is not None:
-        return lambda: executor.free_for(type_name)
-    return None

@@ -23,12 +23,8 @@ Key: TypeAlias = tuple[bool, QueueKey]
 """Key of a limit: whether it is of a job type; and the type, the queue, or the fairness key."""
 
 
-class TooHeavyError(Exception):
-    """The jobs of a claim exceed a rate: roll back, and claim fewer."""
-
-
-class OutdatedError(Exception):
-    """Another claim used a rate after this one read it: roll back, and claim again."""
+class RepeatClaimError(Exception):
+    """The jobs of a claim exceed a rate, or another claim used it after this one read it: roll back, and claim again."""
 
 
 class Rates:
@@ -84,10 +80,10 @@ class Rates:
         """Return in how many seconds a rate without capacity may have some."""
         return 0.0 if key in self._late else self._rates[key].wait(self._first_weight(key)).total_seconds()
 
-    def weigh(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Check the costs of claimed jobs, before any is started.
+    def _weigh(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Check the costs of claimed jobs: when they are too much, the next `capacity` is smaller.
 
-        Raises: TooHeavyError; the next `capacity` is smaller then, and zero while the first job costs too much.
+        It is zero while the first job costs too much.
         """
         if not self._rates:
             return
@@ -104,22 +100,22 @@ class Rates:
             if fitting == 0 and (self._is_fairness_key(key) or len(jobs) == 1):
                 self._first[key] = weights[0], time.monotonic() + _KNOWN
         if heavy:
-            raise TooHeavyError
+            raise RepeatClaimError
         self._fits = {}
         self._first = {key: first for key, first in self._first.items() if not self._under(key, jobs)}
         if jobs:
             self._weight = (self._weight + sum(map(weight_of, jobs)) / len(jobs)) / 2
 
     async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
-        """Check the costs of claimed jobs, as `weigh` does, and write them. In the transaction that read the rates.
+        """Check the costs of claimed jobs before any is started, and write them. In the transaction that read the rates.
 
-        Raises: TooHeavyError; OutdatedError.
+        Raises: RepeatClaimError.
         """
-        self.weigh(jobs)
+        self._weigh(jobs)
         used = [(key, rate, under) for key, rate in self._rates.items() if (under := self._under(key, jobs))]
         spent = {key: rate.spent(sum(map(weight_of, under))) for key, rate, under in used}
         if spent and len(await self._spend.execute(connection, self._given(spent))) < len(spent):
-            raise OutdatedError
+            raise RepeatClaimError
 
     def _given(self, spent: Mapping[Key, Rate]) -> dict[str, Any]:
         return {
