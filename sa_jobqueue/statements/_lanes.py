@@ -72,8 +72,8 @@ def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
     )
 
 
-def lanes(model: JobClass, block: tuple[Any, Any] | None = None, name: str = "lane") -> TableValuedAlias:
-    """Return the lanes given as parameters, or those from the first to the last position of `block`, as a relation."""
+def lanes(model: JobClass, block: tuple[Any, Any]) -> TableValuedAlias:
+    """Return the lanes given as parameters, from the first to the last position of `block`, as a relation."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
     types = {
@@ -91,7 +91,7 @@ def lanes(model: JobClass, block: tuple[Any, Any] | None = None, name: str = "la
         sa.column("cursor_at", stamp),
         sa.column("cursor_id", key),
     ]
-    return sa.func.unnest(*values).table_valued(*columns).render_derived(name)
+    return sa.func.unnest(*values).table_valued(*columns).render_derived("lane")
 
 
 def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
@@ -178,8 +178,8 @@ def locked(rows: sa.Select[Any], locks: bool = True) -> sa.Select[Any]:
     return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
 
 
-def _slice(values: ColumnElement[Any], block: tuple[Any, Any] | None) -> ColumnElement[Any]:
-    return values if block is None else Grouping(values)[block[0] : block[1]]
+def _slice(values: ColumnElement[Any], block: tuple[Any, Any]) -> ColumnElement[Any]:
+    return Grouping(values)[block[0] : block[1]]
 
 
 def freed(job: sa.Table) -> sa.Select[Any]:

@@ -14,12 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._lanes import ahead, lanes, late, locked, scan
-from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.statements._lanes import late, scan
+from sa_jobqueue.statements._parts import XID, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import here
 from sa_jobqueue.types import JobStatus
 
-__all__ = ["BEFORE", "CANDIDATE", "CLAIMED", "candidates", "claim", "claimed_columns", "remaining"]
+__all__ = ["BEFORE", "CANDIDATE", "CLAIMED", "candidates", "claim", "claimed_columns"]
 
 CLAIMED: Final = (
     "id",
@@ -117,28 +117,6 @@ def candidates(model: JobClass, *, inputs: bool) -> sa.Select[Any]:
         .subquery("read")
     )
     return sa.select(sa.func.now().label("now"), *read.c).select_from(here().outerjoin(read, sa.true()))
-
-
-@once_a_model
-def remaining(model: JobClass) -> sa.Select[Any]:
-    """Return whether work is left in lanes: a job that a claim would start, or an ended chain that still blocks jobs.
-
-    Parameters: the lanes as of `_lanes.scan`, and `types`. Shape: one row `(is_due, has_chains_to_unblock)`.
-    Locks: the first due job of each lane, for the moment of the statement; what others hold is skipped, as by a claim.
-    Index: `ix_job_claim`, one probe a lane, and `ix_job_has_waiters`; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
-    """
-    job, root = table(model), table(model).alias("root")
-    lane = lanes(model)
-    probe = locked(ahead(job, lane, array("types", sa.Text())).limit(sa.literal_column("1"))).lateral("probe")
-    startable = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(sa.literal_column("1")).cte("startable")
-    chains_to_unblock = (
-        sa.select(root.c.id).where(root.c.has_waiters, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
-    ).limit(sa.literal_column("1"))
-    columns: list[ColumnElement[Any]] = [
-        sa.select(startable.c.id).scalar_subquery().is_not(None).label("is_due"),
-        chains_to_unblock.scalar_subquery().is_not(None).label("has_chains_to_unblock"),
-    ]
-    return sa.select(*columns)
 
 
 def _started(model: JobClass, picked: sa.CTE) -> sa.Select[Any]:

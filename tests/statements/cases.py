@@ -187,7 +187,6 @@ CHAINS_LIKE = listings.chains_like(
 
 CASES = [
     Case("claim", lambda: claims.claim(Job), CLAIM, lambda world: claim_parameters()),
-    Case("remaining", lambda: claims.remaining(Job), CLAIM | {"ix_job_has_waiters"}, lambda world: claim_parameters()),
     Case("complete", lambda: completions.complete(Job), PK, lambda world: complete_parameters(world.running[:BATCH])),
     Case(
         "complete_one",

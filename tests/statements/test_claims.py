@@ -276,24 +276,6 @@ def test_a_full_scan_reads_one_lane_of_each_queue_that_is_not_served(jobs: Jobs,
         assert {lane for lane in every[place + 1 :] if lane[0] in {"b", "d"}} <= found
 
 
-def test_remaining_reports_claimable_jobs_and_chains_to_unblock(engine: Engine, jobs: Jobs, run: Run) -> None:
-    statement = claims.remaining(Job)
-    jobs.add(due_in=-5, type_name="unknown")
-    jobs.add(due_in=-5, queue="elsewhere")
-    jobs.add(due_in=5)
-    jobs.add(due_in=-5, ordering_key="k", created_at=datetime(2020, 1, 2, tzinfo=UTC))
-    first = jobs.add(due_in=5, ordering_key="k", created_at=datetime(2020, 1, 1, tzinfo=UTC))
-    assert run(statement, claim_parameters()) == [(False, False)]
-    x = jobs.add(JobStatus.COMPLETED)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET has_waiters = true WHERE id = :id"), {"id": x})
-        connection.execute(text("DELETE FROM job WHERE id = :id"), {"id": first})
-    assert run(statement, claim_parameters()) == [(True, True)]
-    with engine.begin() as holder:
-        holder.execute(text("SELECT FROM job WHERE ordering_key = 'k' FOR UPDATE"))
-        assert run(statement, claim_parameters()) == [(False, True)]
-
-
 def test_a_claim_leaves_excluded_jobs(jobs: Jobs, run: Run) -> None:
     made = [jobs.add() for _ in range(4)]
     assert set(claimed_ids(run(CLAIM, claim_parameters(apart=[*made[:2], NOBODY])))) == set(made[2:])

@@ -112,9 +112,8 @@ def _ended(connection: Connection) -> None:
     connection.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE scheduled_at > now()"))
 
 
-@pytest.mark.parametrize("arrive", [_enqueued, _ended])
-@pytest.mark.parametrize("claim_number", [1, 2])
-async def test_run_until_idle_finds_work_committed_after_its_last_claim(
+@pytest.mark.parametrize(("claim_number", "arrive"), [(1, _enqueued), (1, _ended), (2, _ended)])
+async def test_run_until_idle_finds_work_committed_after_a_claim_that_found_nothing(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arrive: Callable[[Connection], None], claim_number: int
 ) -> None:
     """A job, or the end of an awaited chain, without a notification: committed after this claim found nothing."""

@@ -16,7 +16,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.connections import close_idle
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.statements import leases
+from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.claim.cursors import Snapshot
@@ -69,6 +69,7 @@ class Claimer(Part, Component):
         self._division, self._until_idle, self._may_start = division, until_idle, may_start
         self._executor, self._completer, self._unblocker = executor, completer, unblocker
         self._held = compiled(leases.held, self._model)
+        self._chains_to_unblock = blockers.chains_to_unblock(self._model)
         self._woken = asyncio.Event()
         self._was_notified = True
         self._idleness = Idleness(listener, self._loop.time)
@@ -166,18 +167,18 @@ class Claimer(Part, Component):
     async def _is_idle(self, connection: AsyncConnection) -> bool:
         """Return whether no work is left. No job is running, and only this claimer could start one.
 
-        The last statement decides: all results are written before it, and its snapshot includes every job that was committed
-        before it, even those that the last claim missed.
+        All results are written before the lanes are scanned, so the claim that follows finds every job that was committed
+        until then; one that met a job of a key that another worker has just started wakes this one.
         """
         await self._completer.drained()
         self._unblocker.search()
         await self._unblocker.drained()
         await self._division.lanes.arrivals.scan_all(connection)
-        if await self.claim(connection) > 0 or self._capacity_in() is not None:
+        if await self.claim(connection) > 0 or self._capacity_in() is not None or self._woken.is_set():
             return False
         if any(map(self._quarantine.quarantined, (RefusedWrite.UNBLOCK, RefusedWrite.START, RefusedWrite.CLAIM))):
             return True  # it would find jobs whose results cannot be written
-        if await self._division.has_jobs_left(connection):
+        if (await connection.scalars(self._chains_to_unblock, {"limit": 1})).all():
             await asyncio.sleep(_NOT_ALLOWED_DELAY)
             return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
@@ -43,7 +43,6 @@ class Claims:
     def __init__(self, model: JobClass, *, worker_id: str, grace: timedelta) -> None:
         self._model = model
         self._claim = compiled(claims.claim, model)
-        self._remaining = compiled(claims.remaining, model)
         self._given = {"worker_id": worker_id, "grace": grace}
         self.excluded: Collection[Any] = ()
         """Ids of jobs that are left as they are, since the database refuses to start them."""
@@ -53,13 +52,6 @@ class Claims:
         rows = await self._claim.execute(connection, {**parameters, **self._given})
         # By position: what follows the claim's own column is CLAIMED, the fields of ClaimedJob in order.
         return [ClaimedJob._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
-
-    async def remaining(self, connection: AsyncConnection, lanes: Iterable[Lane], types: Sequence[str]) -> bool:
-        """Return whether a claim from the start of these lanes would start a job, or a chain's end was not passed on."""
-        of_lanes = dict.fromkeys(lane._replace(type_name="") for lane in lanes)
-        given = self._from_start(Plan([Segment(list(of_lanes), 1, types)], {}, 1))
-        ((is_due, has_chains_to_unblock),) = await self._remaining.execute(connection, given)
-        return bool(is_due or has_chains_to_unblock)
 
     async def refused(
         self, connection: AsyncConnection, lanes: Mapping[Partition, Sequence[Lane]], limit: int

@@ -94,12 +94,6 @@ class Division(Part):
             self.lanes.count_again([job.queue_key])
         return self._ordered or self.lanes.partitions.is_limited
 
-    async def has_jobs_left(self, connection: AsyncConnection) -> bool:
-        """Return whether a claim would start a job, or a chain's end was not passed on."""
-        # Queues with a selector are left out: a selector may reject jobs that are due.
-        lanes = [lane for partition, of in self.lanes.known().items() if partition.selection is None for lane in of]
-        return await self._claims.remaining(connection, lanes, self.lanes.types)
-
     async def claim(self, connection: AsyncConnection, *, was_notified: bool) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""
         if self._controls() is not self._applied or self._concurrency != self._executor.concurrency:
