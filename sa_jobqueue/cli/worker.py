@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue.cli._options import (
     LISTEN_VARIABLE,
     Database,
+    F,
     address_option,
     application_argument,
     byte_count,
@@ -53,8 +54,7 @@ from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.worker import Worker, WorkerGroup, WorkerOptions
-
-_DEFAULTS: Final = WorkerOptions()
+from sa_jobqueue.worker.options import OPTIONS
 
 _GIVEN: Final = "sa_jobqueue.worker_arguments"
 """In a context's `meta`: the arguments of the command."""
@@ -80,6 +80,17 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     return limits
 
 
+def _own_options(command: F) -> F:
+    """Add the options that `WorkerOptions` declares with their help."""
+    defaults = WorkerOptions()
+    for name, (_, _, words) in reversed(list(OPTIONS.items())):
+        default = getattr(defaults, name)
+        if words is not None:
+            option = duration_option if isinstance(default, timedelta) else number_option
+            command = option(f"--{name.replace('_', '-')}", words, default=default)(command)
+    return command
+
+
 class _Worker(click.Command):
     """A command that keeps its arguments as they were given, for the processes that it starts."""
 
@@ -102,15 +113,9 @@ class _Worker(click.Command):
     metavar="A,B=2",
     help="Queues to serve; B=2 runs at most 2 jobs of B at a time.  [default: the queues of the handlers]",
 )
-@number_option("--concurrency", "Maximum number of jobs to run at a time, per process.", default=_DEFAULTS.concurrency)
 @number_option("--processes", "Number of worker processes, for CPU-bound handlers.", least=1, most=256, default=1)
-@duration_option(
-    "--shutdown-timeout",
-    "How long running jobs may continue after SIGTERM before they are released.",
-    default=_DEFAULTS.shutdown_timeout,
-)
+@_own_options
 @click.option("--name", metavar="NAME", help="Name of the worker in listings.  [default: the host name]")
-@duration_option("--poll-interval", "Time between polls when no notification arrives.", default=_DEFAULTS.poll_interval)
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @listen_url_option
 @port_option("--metrics-port", "Serve Prometheus metrics on this port; each of --processes uses the next one.")
@@ -127,11 +132,6 @@ class _Worker(click.Command):
     default="info",
     show_default=True,
     help="Minimum log level.",
-)
-@number_option(
-    "--max-jobs-per-child",
-    "Attempts after which a child process of isolated handlers is replaced.",
-    default=_DEFAULTS.max_jobs_per_child,
 )
 @click.option(
     "--max-memory",
@@ -154,15 +154,6 @@ class _Worker(click.Command):
 )
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
-)
-@duration_option(
-    "--cancel-timeout", "How long a cancelled or timed-out handler may take to return.", default=_DEFAULTS.cancel_timeout
-)
-@duration_option("--heartbeat-interval", "Time between heartbeats.", default=_DEFAULTS.heartbeat_interval)
-@duration_option(
-    "--heartbeat-timeout",
-    "Without a heartbeat for this long a worker is dead. Use one value for all workers.",
-    default=_DEFAULTS.heartbeat_timeout,
 )
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option(

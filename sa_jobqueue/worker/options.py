@@ -15,6 +15,26 @@ from sa_jobqueue.worker.memory import IS_MEASURABLE
 
 LEAST_MEMORY: Final = 64 * 2**20
 """Bytes. A worker holds that before it has imported any application."""
+OPTIONS: Final[Mapping[str, tuple[Any, Any, str | None]]] = {
+    "concurrency": (1, MOST_CONCURRENT, "Maximum number of jobs to run at a time, per process."),
+    "completion_batch_size": (1, 200, None),
+    "max_jobs_per_child": (1, 1_000_000, "Attempts after which a child process of isolated handlers is replaced."),
+    "shutdown_timeout": (
+        timedelta(0),
+        timedelta(days=1),
+        "How long running jobs may continue after SIGTERM before they are released.",
+    ),
+    "cancel_timeout": (timedelta(0), timedelta(hours=1), "How long a cancelled or timed-out handler may take to return."),
+    "poll_interval": (timedelta(milliseconds=10), timedelta(minutes=10), "Time between polls when no notification arrives."),
+    "prune_interval": (timedelta(milliseconds=100), timedelta(days=1), None),
+    "heartbeat_interval": (timedelta(milliseconds=100), timedelta(minutes=5), "Time between heartbeats."),
+    "heartbeat_timeout": (
+        None,
+        None,
+        "Without a heartbeat for this long a worker is dead. Use one value for all workers.",
+    ),
+}
+"""Bounds of options, and the help of those that `sa-jobqueue worker` has as well."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -73,18 +93,13 @@ class WorkerOptions:
                 raise InvalidOptionError("queues", reason)
             if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")
-        self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)
-        self._between("completion_batch_size", self.completion_batch_size, 1, 200)
-        self._between("max_jobs_per_child", self.max_jobs_per_child, 1, 1_000_000)
+        for name, (low, high, _) in OPTIONS.items():
+            if low is not None:
+                self._between(name, getattr(self, name), low, high)
         if self.max_memory is not None:
             self._between("max_memory", self.max_memory, LEAST_MEMORY, 2**60)
             if not IS_MEASURABLE:
                 raise InvalidOptionError("max_memory", "is supported on Linux only; leave it unset")
-        self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
-        self._between("heartbeat_interval", self.heartbeat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
-        self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
-        self._between("shutdown_timeout", self.shutdown_timeout, timedelta(0), timedelta(days=1))
-        self._between("cancel_timeout", self.cancel_timeout, timedelta(0), timedelta(hours=1))
         if not isinstance(self.heartbeat_timeout, timedelta) or self.heartbeat_timeout <= 2 * self.heartbeat_interval:
             raise InvalidOptionError(
                 "heartbeat_timeout",

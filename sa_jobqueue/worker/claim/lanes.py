@@ -39,7 +39,6 @@ class Lanes:
         clock: Callable[[], float],
     ) -> None:
         self.partitions = partitions
-        self.types = types
         self.clock = clock
         self.cursors = Cursors(partitions.own_types, lowest_id(model.__jobqueue__))
         self.planner = Planner(partitions, self.cursors, fair=fair, weight=weight)
@@ -86,12 +85,12 @@ class Lanes:
         """Number of open lanes and late arrivals."""
         return len(self.backlog.open) + sum(map(len, self.cursors.late.values()))
 
-    def known(self, partitions: Shares | None = None) -> dict[Partition, list[Lane]]:
-        """Return the known lanes of some partitions, or of all."""
+    def known(self, partitions: Shares) -> dict[Partition, list[Lane]]:
+        """Return the known lanes of some partitions."""
         found: dict[Partition, list[Lane]] = {}
         for lane in self.cursors.of_lane:
             partition = self.partitions.of_lane(lane)
-            if partition is not None and (partitions is None or partition in partitions):
+            if partition is not None and partition in partitions:
                 found.setdefault(partition, []).append(lane)
         return found
 
