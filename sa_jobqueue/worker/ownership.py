@@ -22,9 +22,7 @@ class Ownership:
     def __init__(self, engine: AsyncEngine, model: JobClass, worker_id: str) -> None:
         self._engine = engine
         self._worker_id = worker_id
-        self._holders = compiled(
-            job_statements.named, model, columns=("id", "status", "attempt", "leased_by", "completed_by")
-        )
+        self._holders = compiled(job_statements.named, model, columns=COLUMNS)
 
     async def held(self, jobs: Iterable[ClaimedJob], connection: AsyncConnection | None = None) -> set[JobId]:
         """Return the ids of the jobs whose attempts this worker still holds."""

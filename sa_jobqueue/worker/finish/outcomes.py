@@ -176,20 +176,6 @@ def failed(
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 
-def broken(job: ClaimedJob, error: BaseException) -> Finished:
-    """Return the failure of an attempt whose outcome could not be decided, due to a bug of this library; it counts."""
-    is_last = job.attempt >= job.max_attempts
-    return Finished(
-        job,
-        JobStatus.DEAD if is_last else JobStatus.PENDING,
-        AttemptOutcome.FAILED,
-        delay=timedelta(0) if is_last else _FALLBACK(job.attempt, error),
-        error=describe(original(error)),
-        fingerprint=fingerprint_of(original(error)),
-        reason=DeadReason.EXHAUSTED if is_last else None,
-    )
-
-
 def carrying(error: BaseException, end: Finished) -> BaseException:
     """Return an exception that carries an outcome decided elsewhere, which `of_error` returns unchanged."""
     setattr(error, _END, end)

@@ -31,7 +31,7 @@ from sa_jobqueue.statements import blockers, leases, traces
 from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer, completed
-from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
+from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_error, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.batches import Batches
 from sa_jobqueue.worker.run.calls import Calls, Failed, Result, Running
@@ -270,7 +270,7 @@ class Executor(Part):
             raise  # the worker itself is being cancelled, which must pass
         except BaseException as error:  # a bug of ours: it must neither lose the attempt nor end the loop
             _log.exception("the end of an attempt could not be decided job_id=%s", job.id)
-            self._completer.put(broken(job, error))
+            self._completer.put(of_error(job, error, None))
         finally:
             if running.deadline is not None:
                 running.deadline.cancel()
