@@ -227,6 +227,14 @@ def test_unused_quota_goes_to_the_queue_that_used_its_whole_quota() -> None:
     assert Counter(job.queue for job in world.claim(12)) == {"a": 10, "b": 1, "c": 1}
 
 
+def test_slots_that_claims_under_limits_left_go_to_the_last_queue_of_the_same_plan() -> None:
+    world = World()
+    world.add(50)
+    shares = {one: dict.fromkeys(of, 3) for one, of in world.planner.share(10, 0.0).items()}
+    plan = world.planner.plan(shares, 10)
+    assert (plan.limit, [segment.quota for segment in plan.segments]) == (10, [10])
+
+
 def test_without_fair_shares_priorities_apply_across_all_queues() -> None:
     world = World({"a": None, "b": None}, fair=False)
     for queue, priority in (("a", 0), ("b", 9), ("a", 5)):

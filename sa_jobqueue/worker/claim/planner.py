@@ -118,10 +118,11 @@ class Planner:
         late: dict[Any, str] = {}
         segments: list[Segment] = []
         left_of_type: dict[str, int] = {}
-        limit = min(limit, sum(quota for of in shares.values() for quota in of.values()))
+        # A selector is offered more than may start.
+        capacities_of = {one: one.capacity(limit) if one.selection is None else limit for one in shares}
+        limit = min(limit, sum(capacities_of.values()))
         for partition, of_partition in shares.items():
-            is_offer = partition.selection is not None  # of more than may start, and of all late arrivals
-            capacity = limit if is_offer else partition.capacity(limit)
+            is_offer, capacity = partition.selection is not None, capacities_of[partition]
             if partition.own_type is not None:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
                 left = left_of_type.get(partition.own_type, capacity)
