@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Callable
@@ -281,6 +282,50 @@ async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, j
     assert "in _raise" in error.traceback
     assert jobs.get(failed)["last_error"]["type"] == "ValueError"
     assert [attempt["outcome"] for attempt in jobs.attempts(snoozed)] == ["snoozed"]
+
+
+PARTS = """
+from sa_jobqueue import JobQueue
+
+jobs, seen = JobQueue(), []
+
+
+@jobs.handler("apart", isolation="process")
+def apart() -> int:
+    return len(seen)
+"""
+WHOLE = """
+from contextlib import nullcontext
+
+import included_parts
+from sa_jobqueue import JobQueue
+
+
+class Surrounding:
+    def around_attempt(self):
+        included_parts.seen.append(self)
+        return nullcontext()
+
+    def around_call(self, place, session):
+        return nullcontext()
+
+
+jobs = JobQueue()
+jobs.include(included_parts.jobs)
+jobs.registry.surround(Surrounding())
+"""
+
+
+async def test_a_child_has_what_an_including_registry_adds(
+    engine: Engine, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "included_parts.py").write_text(PARTS)
+    (tmp_path / "including_whole.py").write_text(WHOLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    whole = importlib.import_module("including_whole")
+    (job_id,) = enqueue(engine, whole.jobs.job("apart"))
+    await drain(whole.jobs, engine, **PATIENT)
+    assert jobs.get(job_id)["output"] == 1
 
 
 async def test_a_worker_whose_children_cannot_import_the_application_claims_nothing(engine: Engine, jobs: Jobs) -> None:
