@@ -430,7 +430,7 @@ def test_a_missing_schema_is_a_one_line_error_with_the_command_to_run(run: Run, 
 )
 @pytest.mark.parametrize(
     "command",
-    [["jobs", "list"], ["migrate", "version"], ["worker", "sa_jobqueue.cli.demo.app:jobs"], ["demo"]],
+    [["jobs", "list"], ["migrate", "version"], ["worker", "sa_jobqueue.cli.demo.app:jobs"]],
     ids=" ".join,
 )
 def test_no_error_shows_the_password_of_the_url(run: Run, url: str, status: int, command: list[str]) -> None:

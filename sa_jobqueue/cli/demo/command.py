@@ -18,46 +18,36 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 import click
-from sqlalchemy import Engine, NullPool, create_engine, func, select, text
+from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, json_option, number_option, parse_url
+from sa_jobqueue.cli._options import json_option, number_option
 from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
-from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Job, SourceFile, count, count_file
+from sa_jobqueue.cli.demo.app import LIBRARY, Base, Job, SourceFile, count, count_file
 from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.migrations import runner
 from sa_jobqueue.operations import list_dead_letters
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import open_server
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
-OWN_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
-_LOCK_KEY: Final = 7_305_804_402_565_243_237  # any number; the same for all demos of one database
 _PATIENCE: Final = 60.0  # seconds without the end of a job after which the demo gives up
 
 
 class DemoError(JobQueueError):
-    """The demo cannot go on: its schema is not its own, the workers exited, or no job ended for a minute."""
+    """The demo cannot go on: the workers exited, or no job ended for a minute."""
 
 
 @click.command()
-@click.option(
-    "--url",
-    envvar=URL_VARIABLE,
-    show_envvar=True,
-    metavar="URL",
-    help=f"Use this database, with a separate schema {SCHEMA}.  [default: start a PostgreSQL server]",
-)
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @number_option("--files", "Maximum number of files.  [default: all]", least=50)
 @json_option
-def demo(*, url: str | None, with_dashboard: bool, files: int | None) -> None:
+def demo(*, with_dashboard: bool, files: int | None) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
     Starts PostgreSQL and two worker processes, kills one of them, and checks the result against a count without the queue.
@@ -68,13 +58,10 @@ def demo(*, url: str | None, with_dashboard: bool, files: int | None) -> None:
     # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     say = partial(echo, err=is_json())  # standard output is for the JSON document only
-    given = "auto"
-    if url:
-        with Database(parse_url(url), Job).connection():
-            given = parse_url(url).render_as_string(hide_password=False)
-    with open_server(given, settings={"shared_buffers": "64MB"}) as server, prepared(server.url) as engine:
-        version = ".".join(map(str, server.version))
-        say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown_url(make_url(server.url))}")
+    with open_server("newest", settings={"shared_buffers": "64MB"}) as server:
+        engine = create_engine(server.url)
+        Base.metadata.create_all(engine)
+        say(f"PostgreSQL {'.'.join(map(str, server.version))} started at {shown_url(make_url(server.url))}")
         with ExitStack() as stack:
             if with_dashboard:
                 app, token = make_app([make_url(server.url)], Job, read_only=False)
@@ -89,34 +76,6 @@ def demo(*, url: str | None, with_dashboard: bool, files: int | None) -> None:
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
     sys.exit(0 if found["ok"] else 1)
-
-
-@contextmanager
-def prepared(url: str) -> Iterator[Engine]:
-    """Create and migrate the demo's schema, yield an engine, and drop the schema.
-
-    The schema of an earlier run is dropped first. Locks: a session-level advisory lock, against concurrent demos.
-    Raises: DemoError if another demo is running, or the schema was not created by the demo.
-    """
-    engine = create_engine(url, pool_pre_ping=True)
-    guard = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    drop = text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-    with guard.connect() as connection:
-        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}).scalar_one():
-            raise DemoError("another sa-jobqueue demo is running in this database")
-        found = text("SELECT obj_description(oid, 'pg_namespace') AS comment FROM pg_namespace WHERE nspname = :name")
-        if (before := connection.execute(found, {"name": SCHEMA}).one_or_none()) and before.comment != OWN_COMMENT:
-            raise DemoError(f"schema {SCHEMA} exists and was not created by this version of the demo; drop or rename it")
-        connection.execute(drop)
-        try:
-            with engine.begin() as migrating:
-                runner.upgrade(migrating, Job.__jobqueue__)
-                migrating.execute(text(f"COMMENT ON SCHEMA {SCHEMA} IS '{OWN_COMMENT}'"))
-                SourceFile.metadata.tables[f"{SCHEMA}.source_file"].create(migrating)
-            yield engine
-        finally:
-            engine.dispose()
-            connection.execute(drop)
 
 
 def find(root: Path, limit: int | None = None) -> list[str]:
