@@ -35,10 +35,10 @@ _LEAST_WIDTH: Final = 10
 """Cells to which a column of a table is cut at most."""
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console on the current standard output or standard error, without markup."""
-    is_cut = stderr or (sys.stdout is not None and sys.stdout.isatty())  # None: it is closed
-    return Console(stderr=stderr, width=None if is_cut else _PIPED_WIDTH, highlight=False, markup=False)
+def console() -> Console:
+    """Return a console on the current standard output, without markup."""
+    is_cut = sys.stdout is not None and sys.stdout.isatty()  # None: it is closed
+    return Console(width=None if is_cut else _PIPED_WIDTH, highlight=False, markup=False)
 
 
 def echo(text: Any, *, err: bool = False) -> None:

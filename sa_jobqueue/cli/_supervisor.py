@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR, on_signals
-from sa_jobqueue.cli._systemd import notify
+from sa_jobqueue.cli._systemd import keep_notifying, notify
 from sa_jobqueue.policies.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
@@ -63,8 +63,11 @@ class Supervisor:
         on_signals(self.stop)
         if control is not None:
             asyncio.get_running_loop().add_reader(control, self._on_closed, control)
-        statuses = await asyncio.gather(*(self._keep(index, command) for index, command in enumerate(self._commands, 1)))
-        return max(statuses)
+        notifying = asyncio.create_task(keep_notifying())
+        try:
+            return max(await asyncio.gather(*(self._keep(number, one) for number, one in enumerate(self._commands, 1))))
+        finally:
+            notifying.cancel()
 
     def _on_closed(self, control: int) -> None:
         asyncio.get_running_loop().remove_reader(control)

@@ -11,8 +11,8 @@ import click
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._options import Database, changing, duration_option, instant_option, only, reading
-from sa_jobqueue.cli._output import Columns, counted, print_result
-from sa_jobqueue.cli.prune import prune_all
+from sa_jobqueue.cli._output import Columns
+from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.operations import AuditFilter, list_audit
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 
@@ -48,6 +48,4 @@ def list_(database: Database, /, **given: Any) -> None:
 def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, by: str) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
     rules = RetentionRules(default=Retention(audit=older_than))
-    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1]["audit"]
-    text = f"{counted(deleted, 'record')} {'would be deleted' if dry_run else 'deleted'}"
-    print_result({"dry_run": dry_run, "audit": deleted}, text)
+    print_pruned(database, rules, "audit", "record", dry_run=dry_run, by=by)

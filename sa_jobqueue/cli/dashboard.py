@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 PORT: Final = 8321
 
 
-class MissingDashboardExtraError(JobQueueError, ImportError):
-    """Starlette, Jinja2 or uvicorn, which `dashboard` needs, is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("the dashboard is not installed: install sa-jobqueue[dashboard]")
-
-
 @click.command()
 @port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
 @address_option("--address", "Address to listen on; others than loopback need --authorize.")
@@ -117,7 +110,7 @@ def make_app(
     hosts: tuple[str, ...] = (),
     trace_url: str | None = None,
 ) -> tuple[ASGIApp, str | None]:
-    """Return the application, and the token of its link unless there is `authorize`. Raises: MissingDashboardExtraError."""
+    """Return the application, and the token of its link unless there is `authorize`. Raises: click.ClickException."""
     require_extra()
     from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Source
     from sa_jobqueue.dashboard import dashboard as made
@@ -145,12 +138,12 @@ def _names(urls: Sequence[URL]) -> Iterator[str]:
 
 
 def require_extra() -> None:
-    """Import the dashboard's modules. Raises: MissingDashboardExtraError."""
+    """Import the dashboard's modules. Raises: click.ClickException if one of them is not installed."""
     try:
         for name in ("sa_jobqueue.dashboard", "uvicorn"):
             import_module(name)
     except ModuleNotFoundError as error:
-        raise MissingDashboardExtraError from error
+        raise click.ClickException("the dashboard is not installed: install sa-jobqueue[dashboard]") from error
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from sa_jobqueue.cli._options import (
     type_option,
 )
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
-from sa_jobqueue.cli.prune import prune_all
+from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import ConflictError
 from sa_jobqueue.operations import (
@@ -148,9 +148,7 @@ def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...
     """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
     retention = Retention(dead_letters=older_than)
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
-    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1]["dead_letters"]
-    text = f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}"
-    print_result({"dry_run": dry_run, "dead_letters": deleted}, text)
+    print_pruned(database, rules, "dead_letters", "dead letter", dry_run=dry_run, by=by)
 
 
 def _resolve(

@@ -98,6 +98,13 @@ def prune_all(
     return chains, totals
 
 
+def print_pruned(database: Database, rules: RetentionRules, kind: str, noun: str, *, dry_run: bool, by: str) -> None:
+    """Delete rows of one kind past their retention, and print how many they were."""
+    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1][kind]
+    text = f"{counted(deleted, noun)} {'would be deleted' if dry_run else 'deleted'}"
+    print_result({"dry_run": dry_run, kind: deleted}, text)
+
+
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
     retained = Retention(**dict.fromkeys(statuses or ("completed", "cancelled"), older_than))
     return RetentionRules(types=dict.fromkeys(types, retained)) if types else RetentionRules(default=retained)

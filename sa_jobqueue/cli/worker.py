@@ -41,7 +41,7 @@ from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
 from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
-from sa_jobqueue.cli._systemd import VARIABLES, keep_notifying
+from sa_jobqueue.cli._systemd import VARIABLES
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.sessions import own_engine
@@ -224,7 +224,7 @@ def worker(
             for number in range(1, processes + 1)
         ]
         supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
-        context.exit(asyncio.run(_supervise(supervisor, control_fd)))
+        context.exit(asyncio.run(supervisor.run(control_fd)))
     with usage_errors():
         found, sessions = _engine_of(source, engine)
         made: Worker | WorkerGroup
@@ -291,14 +291,6 @@ def _measured(made: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port:
 
     subscribe(made.events, registry, types=jobs.registry.names, running=lambda: made.running_by_type, slots=slots)
     return serve_metrics(registry, port=port, address=address)
-
-
-async def _supervise(supervisor: Supervisor, control: int | None) -> int:
-    notifying = asyncio.create_task(keep_notifying())
-    try:
-        return await supervisor.run(control)
-    finally:
-        notifying.cancel()
 
 
 def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
