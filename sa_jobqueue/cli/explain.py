@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.text import Text
@@ -31,7 +31,7 @@ def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta)
     title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
     tree = Tree(Text("waits for"))
     _grow(tree, found, _DEEP)
-    print_result(_document(found), found.sentence, fields_of(title, found.evidence), *([tree] if found.blockers else ()))
+    print_result(asdict(found), found.sentence, fields_of(title, found.evidence), *([tree] if found.blockers else ()))
 
 
 def _state(of: Explanation) -> str:
@@ -45,8 +45,3 @@ def _grow(tree: Tree, of: Explanation, levels: int) -> None:
         branch = tree.add(Text(shown(line)))
         if levels > 1:
             _grow(branch, blocker, levels - 1)
-
-
-def _document(of: Explanation) -> dict[str, Any]:
-    document = {field.name: getattr(of, field.name) for field in fields(of) if field.name != "blockers"}
-    return document | {"blockers": [_document(blocker) for blocker in of.blockers]}

@@ -63,7 +63,10 @@ def with_short_locks(
             work()
         except DBAPIError as error:
             attempt.rollback()
-            _refuse_unless_busy(connection, layout, error, patience=patience, is_over=time.monotonic() >= deadline)
+            if diagnose(error).sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            if time.monotonic() >= deadline:
+                raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error
             rest(REST.total_seconds())
         else:
             _limit(connection, before)  # what else the transaction does is not ours to hurry
@@ -86,15 +89,6 @@ def in_transaction(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql("ROLLBACK")
         raise
     connection.exec_driver_sql("COMMIT")
-
-
-def _refuse_unless_busy(
-    connection: Connection, layout: Layout, error: DBAPIError, *, patience: timedelta, is_over: bool
-) -> None:
-    if diagnose(error).sqlstate != _LOCK_NOT_AVAILABLE:
-        raise error
-    if is_over:
-        raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error
 
 
 def _limit(connection: Connection, value: Any) -> None:
