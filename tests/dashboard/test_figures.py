@@ -55,12 +55,10 @@ def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -
     measured = health(engine)
     measure(measured)
     assert cells(client.page("/queue/queues"), "mail")[1:4] == ["0", "-", "0"]
-    assert "is not known" not in client.page("/queue/workers")
     partly = replace(measured, missing=("queues", "rates", "unserved"), queues=[], unserved=[])
     for value in (JobQueueError("it is down"), partly):
         measure(value)
         assert cells(client.page("/queue/queues"), "mail")[1:5] == ["-"] * 4
-        assert "Whether each queue is served is not known" in client.page("/queue/workers")
         shown = client.page("/queue/overview")
         assert not re.findall(r"<dt>(Due|Oldest due for|Enqueued per second)</dt><dd>\s*[\d,.]+", shown)
     # A report that failed leaves the figures of the last one, with their age.
