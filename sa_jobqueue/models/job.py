@@ -241,8 +241,6 @@ class JobMixin(Generic[IdT]):
     @classmethod
     def __add_companions(cls, mapper: Mapper[Any], _: type[Any]) -> None:
         """Map the other classes of the queue, now that the class itself is mapped."""
-        if mapper.eager_defaults == "auto":  # RETURNING of each flush, for columns that few read: on first access is enough
-            mapper.eager_defaults = False
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
         cls.__table__.c.changed_xid.type = NotifyingXid(layout.schema, layout.name("job_notify_due"))

@@ -247,14 +247,3 @@ def test_a_table_of_the_applications_is_named_before_anything_is_mapped(tables: 
 
     configure_mappers()
     assert Corrected.Schedule.__table__.name == "jobs_schedule"  # type: ignore[attr-defined]
-
-
-def test_a_class_that_asks_for_defaults_at_the_flush_gets_them() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Eager(JobMixin, Base):
-        __mapper_args__ = {"eager_defaults": True}  # noqa: RUF012
-
-    assert Eager.__mapper__.eager_defaults is True
-    assert Job.__mapper__.eager_defaults is False
