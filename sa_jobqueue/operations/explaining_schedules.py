@@ -77,8 +77,13 @@ def explain_schedule(
         "misfire_policy": one.misfire_policy,
     }
     is_open = _last_job(session, one, evidence, model)
-    if one.error is not None:
-        sentence = f"It cannot fire: {one.error}. Set it again with a valid definition (sa-jobqueue schedules set)."
+    error = one.error
+    try:
+        declared({column: getattr(one, column) for column in ("name", *SETTINGS)})
+    except InvalidOptionError as invalid:  # no worker has tried to fire it yet
+        error = error or str(invalid)
+    if error is not None:
+        sentence = f"It cannot fire: {error}. Set it again with a valid definition (sa-jobqueue schedules set)."
         return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=sentence, evidence=evidence)
     left_out = _left_out(session, one, now, evidence, model)
     if one.paused_at is not None:
@@ -177,11 +182,10 @@ def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], m
 
 def _left_out(session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: JobClass) -> str:
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
-    schedule = declared({name: getattr(one, name) for name in ("name", *SETTINGS)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
     since = min(since, one.missed_from or since)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
-    times = schedule.times.latest(since=since, until=until, limit=COUNTED)
+    times = Cron(one.cron, one.time_zone).latest(since=since, until=until, limit=COUNTED)
     ids = {id_of(one.name, time, model): time for time in times}
     made = fired_already(session, [(job_id, one.name, time) for job_id, time in ids.items()], model)
     missed = [time for job_id, time in ids.items() if job_id not in made]

@@ -71,6 +71,8 @@ def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Se
     assert document(run("schedules", "explain", "nightly", "--json"))["cause"] == "paused"
     change(sessions, error="no such zone")
     assert (explained().cause, "no such zone" in explained().sentence) == (ScheduleCause.BROKEN, True)
+    change(sessions, error=None, cron="99 * * * *")  # by SQL, and no worker has tried to fire it yet
+    assert (explained().cause, "99" in explained().sentence) == (ScheduleCause.BROKEN, True)
     with sessions() as session, pytest.raises(NotFoundError):
         explain_schedule(session, "another")
 
