@@ -17,6 +17,7 @@ from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Planner
+from sa_jobqueue.worker.run.executor import Executor
 
 Steps = Generator[simpy.Event, Any, Any]
 
@@ -116,8 +117,9 @@ class _Taken(NamedTuple):
 class _OnePartition:
     """All queues in one partition, which only the free slots limit."""
 
-    def __init__(self, queues: Sequence[str]) -> None:
-        self._one = Partition(queues, ["simulated"])
+    def __init__(self) -> None:
+        no_slots = cast("Executor", None)  # it is asked for those of a queue or type with its own capacity
+        self._one = Partition(["simulated"], queue=None, own_type=None, executor=no_slots, limits=None, selection=None)
 
     def of(self, _queue: Queue) -> Partition:
         return self._one
@@ -132,7 +134,7 @@ class _Worker:
         self._slots = self._free = slots
         queues = {QueueKey.of_text(queue): weight for queue, weight in weights.items()}
         self._cursors = Cursors((), 0)
-        partitions = cast("Partitions", _OnePartition(list(dict.fromkeys(key.queue for key in queues))))
+        partitions = cast("Partitions", _OnePartition())
         self._planner = Planner(partitions, self._cursors, fair=True, weight=lambda key: queues.get(key, 1))
         self._backlog = Backlog(self._cursors, self._planner.open, self._planner.close)
         self._changed = model.world.event()
