@@ -128,7 +128,7 @@ class Opened:
         return found
 
     def check_small(self, place: str, *, only_dark: bool = False) -> dict[str, list[str]]:
-        """Return what is wrong with the page on a telephone, in both themes, which differ in their contrast alone."""
+        """Return the faults of the page on a telephone, in both themes, which differ in their contrast alone."""
         wrong = {} if only_dark else {f"{place} light": self.check()}
         self.page.emulate_media(color_scheme="dark")
         wrong[f"{place} dark"] = self.check(None if only_dark else ["color-contrast"])
