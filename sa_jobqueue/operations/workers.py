@@ -29,11 +29,11 @@ from sa_jobqueue.statements import completions, controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, AttemptOutcome, DeadReason, JobId, JobStatus, WorkerState
 
 MOST_LOST: Final = 100
+"""Maximum number of jobs rescued in one transaction."""
 _LOST: Final = {
     DeadReason.LOST: "stopped sending heartbeats",
     DeadReason.TIMED_OUT: "did not renew the lease in time",
 }
-"""Maximum number of jobs rescued in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
