@@ -125,7 +125,8 @@ class EmbeddedServer(PostgresServer):
         """Shut the server down, ending its sessions, and remove its temporary directory; a second call does nothing."""
         if os.getpid() != self._owner:  # a fork inherits the object and its exit hook, not the server
             return
-        self._shut_down()
+        # Data that is removed next needs no checkpoint, which can take long on a busy disk.
+        self._shut_down(keeping_data=self._given_data_dir is not None)
         atexit.unregister(self.stop)
         if self._place is not None:
             shutil.rmtree(self._place, ignore_errors=True)
@@ -133,7 +134,7 @@ class EmbeddedServer(PostgresServer):
 
     def restart(self) -> None:
         """Shut the server down and start it again on the same data, at the same URL."""
-        self._shut_down()
+        self._shut_down(keeping_data=True)
         self.start()
 
     def crash(self) -> None:
@@ -297,8 +298,9 @@ class EmbeddedServer(PostgresServer):
             statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
             connection.execute(statement.format(sql.Identifier(SUPERUSER), sql.Literal(self._password)))
 
-    def _shut_down(self) -> None:
-        for how in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):  # fast, immediate, none at all
+    def _shut_down(self, *, keeping_data: bool) -> None:
+        fast = (signal.SIGINT,) if keeping_data else ()
+        for how in (*fast, signal.SIGQUIT, signal.SIGKILL):  # then immediate, and none at all
             if not self.is_running:
                 return
             with suppress(subprocess.TimeoutExpired):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections import Counter
@@ -24,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import json_option, number_option
 from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
+from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
 from sa_jobqueue.cli.demo.app import LIBRARY, Base, Job, SourceFile, count, count_file
@@ -72,9 +72,9 @@ def demo(*, with_dashboard: bool, files: int | None) -> None:
             found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
             print_result(found, fields_of("sa-jobqueue demo", found))
             if with_dashboard:
+                ended = ending(signal.SIGINT)
                 say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
-                with suppress(KeyboardInterrupt):
-                    threading.Event().wait()
+                ended.wait()
     sys.exit(0 if found["ok"] else 1)
 
 
