@@ -20,6 +20,7 @@ from sqlalchemy import make_url
 import sa_jobqueue
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError, private_dir, programs_for
+from tests.fixtures.workers import is_running
 
 PROGRAMS = binary_dirs()
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
@@ -58,19 +59,6 @@ def libpq(url: str) -> str:
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether the process has ended; one that no parent has waited for yet counts as ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    status = Path(f"/proc/{pid}/stat")
-    try:
-        return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def await_true(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
@@ -92,7 +80,7 @@ def test_a_crash_keeps_committed_rows_and_discards_uncommitted_ones(server: Embe
         open_transaction.execute("INSERT INTO kept VALUES (1001)")
         url, pid = server.url, server.pid
         server.crash()
-        assert is_gone(pid)
+        assert not is_running(pid)
         assert not server.is_running
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(libpq(url))
@@ -110,7 +98,7 @@ def test_stop_leaves_neither_process_nor_directory() -> None:
     with psycopg.connect(libpq(server.url)):  # a session does not hold it up
         server.stop()
     server.stop()
-    assert is_gone(pid)
+    assert not is_running(pid)
     assert not directory.exists()
 
 
@@ -163,10 +151,10 @@ def test_a_temporary_directory_too_long_for_a_socket_path_is_not_used(
 
 def test_killing_the_owner_process_ends_the_server() -> None:
     with owner() as (process, server_pids):
-        assert not any(map(is_gone, server_pids))
+        assert all(map(is_running, server_pids))
         process.kill()
         process.wait(WAIT_SECONDS)
-        await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
+        await_true(lambda: not any(map(is_running, server_pids)), "every process of the server has ended")
 
 
 @as_root
@@ -247,6 +235,6 @@ def owner() -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
 
 def end(pids: list[int]) -> None:
     """Leave nothing of a failed test running: the server was started by it."""
-    if not is_gone(pids[0]):
+    if is_running(pids[0]):
         os.kill(pids[0], signal.SIGQUIT)
-        await_true(lambda: all(map(is_gone, pids)), "the server has ended")
+        await_true(lambda: not any(map(is_running, pids)), "the server has ended")
