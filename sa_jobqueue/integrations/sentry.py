@@ -57,7 +57,7 @@ def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
                 if failed:
                     sentry_sdk.capture_exception(ended)
                 transaction.set_status("internal_error" if failed else "ok")
-            # Raised here: a transaction counts whatever leaves it as an error, and so does a monitor.
+            # Raised here: a transaction counts every exception that leaves it as an error, and so does a monitor.
             if ended is not None and not isinstance(ended, (Snooze, Cancel)):
                 raise ended
         if ended is not None:

@@ -186,7 +186,7 @@ def test_every_screen_is_accessible_and_obeys_the_content_security_policy(browse
         paths += [("hostile", path) for found in links(hostile).values() for path in found]
         for source, path in paths:
             opened.page.goto(f"{url}{PREFIX}/{source}/{path}")
-            # A screen's elements are the same whatever its texts.
+            # A screen's elements are the same with any texts.
             wrong |= opened.check_small(f"{source} {path}", only_dark=source == "hostile")
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= 320, path
             assert opened.page.title().endswith("Job queue"), path

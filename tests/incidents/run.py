@@ -25,7 +25,7 @@ class Result:
 
 
 def storm(server_url: str, logs: Path) -> tuple[list[Result], list[str]]:
-    """Stage all incidents at once; return the view of each, and the summaries of all findings before any was ended."""
+    """Stage all incidents together; return the view of each, and the summaries of all findings before any was ended."""
     with open_world(server_url, logs) as world:
         world.worker("main", concurrency=9)
         staged = [(one, one.stage(world)) for one in INCIDENTS]

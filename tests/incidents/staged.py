@@ -287,5 +287,5 @@ def bloat(world: World) -> Staged:
 
 
 FIRST: Final = (locked_row, long_transaction, rate_limit)
-"""Those that are ended before the others, in this order: a session that locks a row also holds the horizon back, both hold
-back the remedies of others, and one of these puts other jobs before those that wait for the limit."""
+"""The incidents that are ended before the others, in this order: a session that locks a row also holds the horizon back,
+both hold back the remedies of others, and one of these puts other jobs before those that wait for the limit."""

@@ -1,4 +1,4 @@
-"""All incidents at once, as an on-call person meets them: each has one finding, with its cause and what ends it."""
+"""All incidents together, as an on-call person meets them: each has one finding, with its cause and what ends it."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Planner:
                 if capacity < limit:  # otherwise the limit of the claim is enough
                     left -= segments[-1].quota
         if segments and not capacities and capacity == limit:
-            segments[-1] = segments[-1]._replace(quota=left)  # it may use what the others leave
+            segments[-1] = segments[-1]._replace(quota=left)  # it may use all slots that others leave
         return Plan(segments, late, limit)
 
     def _segments(

@@ -119,7 +119,7 @@ class Children(Part):
 
     def _warm(self, memory_limit: int | None) -> Process | None:
         while self._idle:
-            child = self._idle.pop()  # the last one used: what the others hold may be swapped out
+            child = self._idle.pop()  # the last one used: the memory of others may be swapped out
             # What earlier attempts have left behind is not to count against this one.
             is_full = memory_limit is not None and child.ran > 0 and child.resident() > memory_limit / 2
             if child.is_free and not is_full:
