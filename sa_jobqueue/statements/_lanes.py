@@ -9,9 +9,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, id_array, status, table
+from sa_jobqueue.models.base import Xid8
+from sa_jobqueue.statements._parts import LAST_ATTEMPT, Tables, array, status
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
@@ -72,16 +71,15 @@ def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
     )
 
 
-def lanes(model: JobClass, block: tuple[Any, Any]) -> TableValuedAlias:
+def lanes(t: Tables, block: tuple[Any, Any]) -> TableValuedAlias:
     """Return the lanes given as parameters, from the first to the last position of `block`, as a relation."""
-    key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
     types = {
         "queues": sa.Text(),
         "fairness_keys": sa.Text(),
         "priorities": sa.SmallInteger(),
         "cursor_at": stamp,
-        "cursor_id": key,
+        "cursor_id": t.id_type,
     }
     values = [_slice(array(parameter, type_), block) for parameter, type_ in types.items()]
     columns: list[ColumnElement[Any]] = [
@@ -89,7 +87,7 @@ def lanes(model: JobClass, block: tuple[Any, Any]) -> TableValuedAlias:
         sa.column("fairness_key", sa.Text),
         sa.column("priority", sa.SmallInteger),
         sa.column("cursor_at", stamp),
-        sa.column("cursor_id", key),
+        sa.column("cursor_id", t.id_type),
     ]
     return sa.func.unnest(*values).table_valued(*columns).render_derived("lane")
 
@@ -119,7 +117,7 @@ def ahead(job: sa.Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> s
     )
 
 
-def scan(model: JobClass, *, locks: bool) -> sa.Select[Any]:
+def scan(t: Tables, *, locks: bool) -> sa.Select[Any]:
     """Select the ids of eligible jobs of a plan: segment by segment, each lane by lane.
 
     Parameters: of the lanes `queues`, `fairness_keys`, `priorities`, `cursor_at`, `cursor_id`; of the segments where their
@@ -127,7 +125,6 @@ def scan(model: JobClass, *, locks: bool) -> sa.Select[Any]:
     `segment_last_type`, and `segment_quota`; `apart`, ids to leave out.
     With `locks` each row is locked as it is found, and rows that others hold are skipped; no more are locked than returned.
     """
-    job = table(model)
     numbers = ("first", "last", "quota", "first_type", "last_type")
     row = (
         sa.func.unnest(*(array(f"segment_{name}", sa.Integer()) for name in numbers))
@@ -139,33 +136,31 @@ def scan(model: JobClass, *, locks: bool) -> sa.Select[Any]:
     segment = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("segment")
     # By name: SQLAlchemy does not correlate what lies within a lateral of a lateral.
     of = {one.name: sa.literal_column(f"segment.{one.name}", one.type) for one in segment.c}
-    lane = lanes(model, (of["first"], of["last"]))
-    found = ahead(job, lane, of["types"]).where(job.c.id != sa.all_(id_array(model, "apart")))
+    lane = lanes(t, (of["first"], of["last"]))
+    found = ahead(t.job, lane, of["types"]).where(t.job.c.id != sa.all_(t.ids("apart")))
     probe = locked(found.limit(of["quota"]), locks).lateral("probe")
     in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(of["quota"]).lateral("in_segment")
     return sa.select(in_segment.c.id).select_from(segment.join(in_segment, sa.true()))
 
 
-def late(model: JobClass, *, locks: bool) -> sa.Select[Any]:
+def late(t: Tables, *, locks: bool) -> sa.Select[Any]:
     """Select the ids, of those in `late_ids`, of eligible jobs that `late_xids` still names as changed last; in that order.
 
     A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.
     """
-    job = table(model)
-    key = id_parameter(model.__jobqueue__)
     given = (
-        sa.func.unnest(id_array(model, "late_ids"), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
-        .table_valued(sa.column("id", key), sa.column("xid", Xid8()))
+        sa.func.unnest(t.ids("late_ids"), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
+        .table_valued(sa.column("id", t.id_type), sa.column("xid", Xid8()))
         .render_derived("late")
     )
     unchanged = (
-        sa.select(job.c.id)
+        sa.select(t.job.c.id)
         .where(
-            job.c.id == given.c.id,
-            job.c.changed_xid == given.c.xid,
+            t.job.c.id == given.c.id,
+            t.job.c.changed_xid == given.c.xid,
             # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
-            sa.cast(job.c.status, sa.Text) == sa.literal_column("'pending'"),
-            *is_eligible(job, array("types", sa.Text())),
+            sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'pending'"),
+            *is_eligible(t.job, array("types", sa.Text())),
         )
         .correlate(given)
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -20,42 +20,73 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Tables:
+    """The tables of one queue, bound once for its `Job` class, with the names and types that its statements need.
+
+    Attributes: `job`, and each other table by the name of its class on `Job` (`dead_letter` for `Job.DeadLetter`).
+    `model`: the class. `layout`: the names of its objects. `id_type`: of job ids as parameters.
+    """
+
+    def __init__(self, model: JobClass) -> None:
+        self.model, self.layout = model, model.__jobqueue__
+        self.job = table(model)
+        self.id_type = id_parameter(self.layout)
+
+    def __getattr__(self, name: str) -> sa.Table:
+        mapped = getattr(self.model, "".join(word.title() for word in name.split("_")))
+        setattr(self, name, found := table(mapped))
+        return found
+
+    def function(self, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
+        """Return a call of one of the queue's own functions."""
+        named = getattr(sa.func, self.layout.schema) if self.layout.schema else sa.func
+        called: sa.Function[Any] = getattr(named, self.layout.name(noun))(*arguments)
+        return called
+
+    def id(self, name: str) -> BindParameter[Any]:
+        """Return a parameter for a job id."""
+        return sa.bindparam(name, type_=self.id_type)
+
+    def ids(self, name: str) -> BindParameter[Any]:
+        """Return an array parameter of job ids."""
+        return array(name, self.id_type)
+
+    def given_ids(self, ids: Iterable[JobId]) -> BindParameter[Any]:
+        """Return job ids as a value of a statement that is built for them."""
+        return sa.literal(list(ids), ARRAY(self.id_type))
+
+
+def bound(build: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[JobClass, P], R]:
+    """Turn a function of a queue's tables into one of its `Job` class."""
+
+    @wraps(build)
+    def of_model(model: JobClass, *args: P.args, **kwargs: P.kwargs) -> R:
+        return build(_tables(model), *args, **kwargs)
+
+    return of_model  # type: ignore[return-value]  # its first parameter has another name
+
+
+def statement(build: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[JobClass, P], R]:
+    """Turn a function of a queue's tables into one of its `Job` class, called once for each combination of arguments."""
+    return once_a_model(bound(build))
+
+
 def once_a_model(build: Callable[P, R]) -> Callable[P, R]:
-    """Build a statement once for each combination of arguments: a `Job` class, and flags."""
+    """Call a function once for each combination of arguments: a `Job` class, and flags."""
     return cast("Callable[P, R]", lru_cache(maxsize=256)(build))
 
 
-def function(model: JobClass, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
-    """Return a call of one of the queue's own functions."""
-    layout = model.__jobqueue__
-    named = getattr(sa.func, layout.schema) if layout.schema else sa.func
-    called: sa.Function[Any] = getattr(named, layout.name(noun))(*arguments)
-    return called
+_tables = once_a_model(Tables)
 
 
-def table(model: JobClass | type[Companion]) -> sa.Table:
+def table(mapped: JobClass | type[Companion]) -> sa.Table:
     """Return the table of a mapped class."""
-    return cast("sa.Table", model.__table__)
+    return cast("sa.Table", mapped.__table__)
 
 
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
     return sa.bindparam(name, type_=ArrayParameter(like))
-
-
-def id_array(model: JobClass, name: str) -> BindParameter[Any]:
-    """Return an array parameter of job ids."""
-    return array(name, id_parameter(model.__jobqueue__))
-
-
-def id_value(model: JobClass, name: str) -> BindParameter[Any]:
-    """Return a parameter for a job id."""
-    return sa.bindparam(name, type_=id_parameter(model.__jobqueue__))
-
-
-def given_ids(model: JobClass, ids: Iterable[JobId]) -> BindParameter[Any]:
-    """Return job ids as a value of a statement that is built for them."""
-    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
 
 
 def alike(where: Any, columns: Mapping[str, Any]) -> list[ColumnElement[bool]]:

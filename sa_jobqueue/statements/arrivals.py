@@ -12,11 +12,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, array, statement, status
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 
@@ -26,8 +25,8 @@ def is_keyed(row: Any) -> ColumnElement[bool]:
     return key != sa.literal_column("''")
 
 
-@once_a_model
-def catch_up(model: JobClass) -> sa.Select[Any]:
+@statement
+def catch_up(t: Tables) -> sa.Select[Any]:
     """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
 
     Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as
@@ -44,10 +43,8 @@ def catch_up(model: JobClass) -> sa.Select[Any]:
     Locks: none. Clock: the database's.
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
-    job = table(model)
-    read = sa.union_all(*written_since(job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
-    key = id_parameter(model.__jobqueue__)
-    known = _lanes("known", at=TIMESTAMP(timezone=True), id=key)
+    read = sa.union_all(*written_since(t.job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
+    known = _lanes("known", at=TIMESTAMP(timezone=True), id=t.id_type)
     found_by_scan: sa.Select[Any] = (
         sa.select(sa.literal_column("1"))
         .select_from(known)
@@ -74,18 +71,18 @@ def catch_up(model: JobClass) -> sa.Select[Any]:
     written = sa.select(*seen.c)
     ended = _lanes("ended")
     following = (
-        sa.select(job.c.scheduled_at)
+        sa.select(t.job.c.scheduled_at)
         .where(
-            *in_lane(job, ended),
+            *in_lane(t.job, ended),
             # One instant for all: a key of each would be most of what is sent, and save only what came due between them.
-            job.c.scheduled_at >= sa.bindparam("read_to", type_=TIMESTAMP(timezone=True)),
-            _is_of_lane(job.c.type_name, ended.c.type_name),
+            t.job.c.scheduled_at >= sa.bindparam("read_to", type_=TIMESTAMP(timezone=True)),
+            _is_of_lane(t.job.c.type_name, ended.c.type_name),
         )
-        .order_by(job.c.scheduled_at, job.c.id)
+        .order_by(t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.literal_column("1"))
         .lateral("following")
     )
-    none_id, none_xid = sa.cast(sa.null(), job.c.id.type), sa.cast(sa.null(), Xid8())
+    none_id, none_xid = sa.cast(sa.null(), t.job.c.id.type), sa.cast(sa.null(), Xid8())
     left = sa.select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, sa.true()))
     found = sa.union_all(written, left).subquery("found")
     is_cut = sa.or_(
@@ -98,8 +95,8 @@ def catch_up(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def full_scan(model: JobClass) -> sa.Select[Any]:
+@statement
+def full_scan(t: Tables) -> sa.Select[Any]:
     """Return the lanes that have pending jobs, each with its first job, a page at a time.
 
     Parameters: `served_queues`: of each other queue, only one lane is read; `after_queue`, `after_fairness_key`,
@@ -113,33 +110,32 @@ def full_scan(model: JobClass) -> sa.Select[Any]:
         sa.bindparam("after_fairness_key", type_=sa.Text),
         sa.bindparam("after_priority", type_=sa.SmallInteger),
     )
-    lane = _first_of_lanes(model, start=start, served=array("served_queues", sa.Text()))
+    lane = _first_of_lanes(t, start=start, served=array("served_queues", sa.Text()))
     found = (
         sa.select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(sa.bindparam("most", type_=sa.Integer)).subquery("found")
     )
     return sa.select(*snapshot(), *found.c).select_from(here().outerjoin(found, sa.true()))
 
 
-def heads(model: JobClass, *columns: ColumnElement[Any]) -> sa.Select[Any]:
+def heads(t: Tables, *columns: ColumnElement[Any]) -> sa.Select[Any]:
     """Return the first pending job of each fairness key and priority, 1,000 at most, and one of each queue without a key.
 
     `columns`: of the jobs, beside `queue`, `fairness_key`, `priority` and `scheduled_at`.
     """
-    lane = _first_of_lanes(model, *columns, keyed=True)
+    lane = _first_of_lanes(t, *columns, keyed=True)
     return sa.select(*lane.c).limit(sa.literal_column("1000"))
 
 
 def _first_of_lanes(
-    model: JobClass, *columns: ColumnElement[Any], start: Any = None, served: Any = None, keyed: bool = False
+    t: Tables, *columns: ColumnElement[Any], start: Any = None, served: Any = None, keyed: bool = False
 ) -> sa.CTE:
-    job = table(model)
     pending = (
-        sa.select(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, *columns)
-        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
-        .order_by(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, job.c.id)
+        sa.select(t.job.c.queue, t.job.c.fairness_key, t.job.c.priority, t.job.c.scheduled_at, *columns)
+        .where(t.job.c.status == status(JobStatus.PENDING), t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
+        .order_by(t.job.c.queue, t.job.c.fairness_key, t.job.c.priority, t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.literal_column("1"))
     )
-    key = sa.tuple_(job.c.queue, job.c.fairness_key, job.c.priority)
+    key = sa.tuple_(t.job.c.queue, t.job.c.fairness_key, t.job.c.priority)
     first = pending if start is None else pending.where(key > start)
     lane = sa.select(first.subquery("first")).cte("lane", recursive=True)
     # Of a queue's jobs without a key, one row is enough for `keyed`.
@@ -147,7 +143,7 @@ def _first_of_lanes(
     rest = pending.where(key > sa.tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
     if served is not None:
         # Two statements, each with a bound that the index has; the condition on the lane decides which of them is run.
-        skipped = pending.where(job.c.queue > lane.c.queue, lane.c.queue != sa.all_(served))
+        skipped = pending.where(t.job.c.queue > lane.c.queue, lane.c.queue != sa.all_(served))
         branches = (rest.where(lane.c.queue == sa.any_(served)), skipped)
         rest = sa.select(sa.union_all(*(sa.select(one.correlate(lane).subquery()) for one in branches)).subquery("either"))
     following = rest.correlate(lane).lateral("following")

@@ -12,46 +12,42 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import Grouping
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter, lowest_id
-from sa_jobqueue.statements._parts import XID, array, element, excluded, id_array, id_value, once_a_model, status, table
+from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.statements._parts import XID, Tables, array, element, excluded, statement, status
 from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.statements.notifications import NOTIFIES
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 
-@once_a_model
-def await_chains(model: JobClass) -> sa.Update:
+@statement
+def await_chains(t: Tables) -> sa.Update:
     """Mark roots as having waiters: another job waits for the end of their chains.
 
     Parameters: `ids`. Changes: `has_waiters`. Obliges: the roots are locked by this transaction, by `chains.lock`.
     Index: the primary key.
     """
-    job = table(model)
-    return sa.update(job).where(job.c.id == sa.any_(id_array(model, "ids")), ~job.c.has_waiters).values(has_waiters=True)
+    return sa.update(t.job).where(t.job.c.id == sa.any_(t.ids("ids")), ~t.job.c.has_waiters).values(has_waiters=True)
 
 
-@once_a_model
-def add_edges(model: JobClass) -> sa.Insert:
+@statement
+def add_edges(t: Tables) -> sa.Insert:
     """Insert edges from new jobs to the chains they wait for.
 
     Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
     Locks: none but the new rows'. Obliges: jobs and chains are there, the chains' roots locked.
     """
-    edge = table(model.Blocker)
-    key = id_parameter(model.__jobqueue__)
     given = (
         sa.func.unnest(
-            id_array(model, "job_ids"),
-            id_array(model, "chain_ids"),
+            t.ids("job_ids"),
+            t.ids("chain_ids"),
             array("indexes", sa.Integer()),
             array("resolved", sa.Boolean()),
             array("policies", sa.Text()),
             array("traces", sa.Text()),
         )
         .table_valued(
-            sa.column("job_id", key),
-            sa.column("chain_id", key),
+            sa.column("job_id", t.id_type),
+            sa.column("chain_id", t.id_type),
             sa.column("place", sa.Integer),
             sa.column("is_resolved", sa.Boolean),
             sa.column("policy", sa.Text),
@@ -60,67 +56,63 @@ def add_edges(model: JobClass) -> sa.Insert:
         .render_derived("given")
     )
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
-    return sa.insert(edge).from_select(
+    return sa.insert(t.blocker).from_select(
         names,
         sa.select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_resolved, given.c.policy, given.c.trace),
     )
 
 
-@once_a_model
-def outcomes(model: JobClass) -> sa.Select[Any]:
+@statement
+def outcomes(t: Tables) -> sa.Select[Any]:
     """Return how the chains ended that a job waited for.
 
     Parameters: `job_id`. Shape: `(chain_id, type_name, status, output, error)`, in the order of the edges.
     Locks: none: a claimed job's blockers have ended. Index: `pk_job_blocker`, then the primary key and `uq_job_chain`.
     """
-    chain, edge = table(model.Chain), table(model.Blocker)
     return (
-        sa.select(chain.c.id, chain.c.type_name, chain.c.status, chain.c.output, chain.c.error)
-        .select_from(edge.join(chain, chain.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == id_value(model, "job_id"))
-        .order_by(edge.c.index)
+        sa.select(t.chain.c.id, t.chain.c.type_name, t.chain.c.status, t.chain.c.output, t.chain.c.error)
+        .select_from(t.blocker.join(t.chain, t.chain.c.id == t.blocker.c.blocked_by_chain_id))
+        .where(t.blocker.c.job_id == t.id("job_id"))
+        .order_by(t.blocker.c.index)
     )
 
 
-@once_a_model
-def chains_to_unblock(model: JobClass) -> sa.Select[Any]:
+@statement
+def chains_to_unblock(t: Tables) -> sa.Select[Any]:
     """Name chains that have ended and whose end was not passed on.
 
     Parameters: `limit`; `after`, an id: only greater ones, all unless given. Shape: `(id,)`, in their order.
     Index: `ix_job_has_waiters`, usually empty.
     """
-    job = table(model)
-    after = sa.bindparam("after", lowest_id(model.__jobqueue__), type_=id_parameter(model.__jobqueue__))
+    after = sa.bindparam("after", lowest_id(t.layout), type_=t.id_type)
     return (
-        sa.select(job.c.id)
-        .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None), job.c.id > after)
-        .order_by(job.c.id)
+        sa.select(t.job.c.id)
+        .where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None), t.job.c.id > after)
+        .order_by(t.job.c.id)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-def has_ended_chains(model: JobClass) -> sa.ColumnElement[bool]:
+def has_ended_chains(t: Tables) -> sa.ColumnElement[bool]:
     """Return whether there are any `chains_to_unblock`."""
-    job = table(model)
-    return sa.exists(sa.select(job.c.id).where(job.c.has_waiters, job.c.chain_completed_at.is_not(None)))
+    return sa.exists(sa.select(t.job.c.id).where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None)))
 
 
-@once_a_model
-def still_to_unblock(model: JobClass) -> sa.Select[Any]:
+@statement
+def still_to_unblock(t: Tables) -> sa.Select[Any]:
     """Return which of the given chains have ended and still have waiters.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
-    job = table(model)
-    return sa.select(job.c.id).where(
-        job.c.id == sa.any_(id_array(model, "ids")),
-        job.c.has_waiters,
-        job.c.chain_completed_at.is_not(None),
+    return sa.select(t.job.c.id).where(
+        t.job.c.id == sa.any_(t.ids("ids")),
+        t.job.c.has_waiters,
+        t.job.c.chain_completed_at.is_not(None),
     )
 
 
-@once_a_model
-def lock_ended(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock_ended(t: Tables) -> sa.Select[Any]:
     """Lock those of the given chains that have ended and still have waiters, so that none of them is reopened meanwhile.
 
     Parameters: `ids`. Shape: `(id, outcome)`, by id; no rows in a transaction that is not READ COMMITTED: its one snapshot
@@ -128,23 +120,22 @@ def lock_ended(model: JobClass) -> sa.Select[Any]:
     Locks: the roots, until the transaction ends; rows that another transaction holds are skipped.
     Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
-    job = table(model)
     sees_all = sa.func.current_setting(sa.literal_column("'transaction_isolation'")) == sa.literal_column("'read committed'")
     return (
-        sa.select(job.c.id, sa.func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
+        sa.select(t.job.c.id, sa.func.coalesce(t.job.c.chain_status, t.job.c.status, type_=t.job.c.status.type))
         .where(
-            job.c.id == sa.any_(id_array(model, "ids")),
-            job.c.has_waiters,
-            job.c.chain_completed_at.is_not(None),
+            t.job.c.id == sa.any_(t.ids("ids")),
+            t.job.c.has_waiters,
+            t.job.c.chain_completed_at.is_not(None),
             sees_all,
         )
-        .order_by(job.c.id)
+        .order_by(t.job.c.id)
         .with_for_update(key_share=True, skip_locked=True)
     )
 
 
-@once_a_model
-def unblock(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
+@statement
+def unblock(t: Tables, *, only: bool = False) -> sa.Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
@@ -162,19 +153,17 @@ def unblock(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     this one's snapshot then shows every edge there can be.
     Index: `ix_job_blocker_chain`, then edges by their place and jobs by the primary key.
     """
-    edge = table(model.Blocker)
-    key = id_parameter(model.__jobqueue__)
-    examined = _examined(model, only=only)
-    locked = _lock_waiting(model, examined)
-    held_ids = _array(locked.c.id, key)
-    ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == sa.any_(held_ids)))
+    examined = _examined(t, only=only)
+    locked = _lock_waiting(t, examined)
+    held_ids = _array(locked.c.id, t.id_type)
+    ready = _array(locked.c.id, t.id_type, locked.c.root_id.is_(None) | (locked.c.root_id == sa.any_(held_ids)))
     usable = sa.select(examined).where(examined.c.job_id == sa.any_(ready)).cte("usable")
-    place: sa.ColumnElement[Any] = sa.literal_column(f"{edge.name}.ctid")
+    place: sa.ColumnElement[Any] = sa.literal_column(f"{t.blocker.name}.ctid")
     closed = (
-        sa.update(edge)
+        sa.update(t.blocker)
         .where(place == sa.any_(sa.func.array(sa.select(usable.c.place).where(~usable.c.fails).scalar_subquery())))
         .values(is_resolved=True)
-        .returning(edge.c.job_id)
+        .returning(t.blocker.c.job_id)
         .cte("closed")
     )
     counted = (
@@ -186,18 +175,18 @@ def unblock(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
         .group_by(usable.c.job_id)
         .cte("counted")
     )
-    changed = _changed(model, counted, locked)
-    was_blocked = changed.c.id == sa.any_(_array(locked.c.id, key, locked.c.was_blocked))
+    changed = _changed(t, counted, locked)
+    was_blocked = changed.c.id == sa.any_(_array(locked.c.id, t.id_type, locked.c.was_blocked))
     over = sa.cast(changed.c.status, sa.Text) != JobStatus.BLOCKED.value
     moved = sa.select(changed, sa.func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
     died = sa.cast(moved.c.status, sa.Text) == JobStatus.DEAD.value
     dead_letters = buried(
-        model,
+        t,
         moved,
         reason=sa.literal(DeadReason.BLOCKER_FAILED.value),
         error=moved.c.last_error,
         fingerprint=sa.literal(DeadReason.BLOCKER_FAILED.value),
-        dead_letter_id=element(sa.bindparam("dead_letter_ids", type_=ARRAY(key)), moved.c.n),
+        dead_letter_id=element(sa.bindparam("dead_letter_ids", type_=ARRAY(t.id_type)), moved.c.n),
         died=died,
     )
     seen = sa.select(
@@ -221,39 +210,37 @@ def unblock(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     return sa.select(both).add_cte(closed, dead_letters)
 
 
-@once_a_model
-def waiting(model: JobClass) -> sa.Select[Any]:
+@statement
+def waiting(t: Tables) -> sa.Select[Any]:
     """Return the jobs that wait for some chains. Parameters: `chains`; `after`, an id: only greater ones; `limit`.
 
     Shape: `(chain_id, job_id)` an unresolved edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
     """
-    edge = table(model.Blocker)
     return (
-        sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        sa.select(t.blocker.c.blocked_by_chain_id.label("chain_id"), t.blocker.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == sa.any_(id_array(model, "chains")),
-            edge.c.job_id > id_value(model, "after"),
-            ~edge.c.is_resolved,
+            t.blocker.c.blocked_by_chain_id == sa.any_(t.ids("chains")),
+            t.blocker.c.job_id > t.id("after"),
+            ~t.blocker.c.is_resolved,
         )
-        .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
+        .order_by(t.blocker.c.blocked_by_chain_id, t.blocker.c.job_id)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def waiting_among(model: JobClass) -> sa.Select[Any]:
+@statement
+def waiting_among(t: Tables) -> sa.Select[Any]:
     """Return which of some chains any of some jobs waits for. Parameters: `chains`, `jobs`.
 
     Shape: `(chain_id,)`, each once. Locks: none. Index: `pk_job_blocker`.
     """
-    edge = table(model.Blocker)
     return (
-        sa.select(edge.c.blocked_by_chain_id)
+        sa.select(t.blocker.c.blocked_by_chain_id)
         .where(
-            edge.c.job_id == sa.any_(id_array(model, "jobs")),
+            t.blocker.c.job_id == sa.any_(t.ids("jobs")),
             # No equality, so that the index of the chains cannot serve: a chain may have very many waiting jobs.
-            sa.func.array_position(id_array(model, "chains"), edge.c.blocked_by_chain_id).is_not(None),
-            ~edge.c.is_resolved,
+            sa.func.array_position(t.ids("chains"), t.blocker.c.blocked_by_chain_id).is_not(None),
+            ~t.blocker.c.is_resolved,
         )
         .distinct()
     )
@@ -264,14 +251,13 @@ def _array(of: sa.ColumnElement[Any], kind: Any, *conditions: sa.ColumnElement[b
     return sa.func.array(sa.select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
-def _examined(model: JobClass, *, only: bool) -> sa.CTE:
+def _examined(t: Tables, *, only: bool) -> sa.CTE:
     """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
-    edge = table(model.Blocker).alias("edge")
-    key = id_parameter(model.__jobqueue__)
+    edge = t.blocker.alias("edge")
     limit = sa.bindparam("limit", type_=sa.Integer)
     chain = (
-        sa.func.unnest(id_array(model, "chains"), array("outcomes", sa.Text()), id_array(model, "afters"))
-        .table_valued(sa.column("id", key), sa.column("outcome", sa.Text), sa.column("after", key))
+        sa.func.unnest(t.ids("chains"), array("outcomes", sa.Text()), t.ids("afters"))
+        .table_valued(sa.column("id", t.id_type), sa.column("outcome", sa.Text), sa.column("after", t.id_type))
         .render_derived("chain")
     )
     succeeded = chain.c.outcome == JobStatus.COMPLETED.value
@@ -282,8 +268,8 @@ def _examined(model: JobClass, *, only: bool) -> sa.CTE:
             edge.c.blocked_by_chain_id == chain.c.id,
             edge.c.job_id > chain.c.after,
             ~edge.c.is_resolved,
-            excluded(edge.c.job_id, key),
-            *([edge.c.job_id == sa.any_(id_array(model, "ids"))] if only else []),
+            excluded(edge.c.job_id, t.id_type),
+            *([edge.c.job_id == sa.any_(t.ids("ids"))] if only else []),
             succeeded | (edge.c.on_failure != OnFailure.WAIT.value),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
@@ -299,10 +285,10 @@ def _examined(model: JobClass, *, only: bool) -> sa.CTE:
     )
 
 
-def _lock_waiting(model: JobClass, examined: sa.CTE) -> sa.CTE:
+def _lock_waiting(t: Tables, examined: sa.CTE) -> sa.CTE:
     """Lock the waiting jobs, and the roots of those that are continuations; skip held rows."""
-    job = table(model)
-    key = id_parameter(model.__jobqueue__)
+    job = t.job
+    key = t.id_type
     waiting = sa.select(job.c.id, job.c.root_id).where(job.c.id == sa.any_(_array(examined.c.job_id, key))).cte("waiting")
     row = job.alias("row")
     wanted = sa.func.array_cat(
@@ -317,18 +303,17 @@ def _lock_waiting(model: JobClass, examined: sa.CTE) -> sa.CTE:
     )
 
 
-def _changed(model: JobClass, counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
+def _changed(t: Tables, counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
     """Count closed edges off the jobs that waited for them, start or end those that this decides, and end their chains.
 
     One update covers them and the roots of continuations that die: a root may itself have been waiting, until it was
     completed without a worker, and PostgreSQL applies only one of two changes to a row in one statement.
     """
-    job = table(model)
-    key = id_parameter(model.__jobqueue__)
-    ids = _array(counted.c.job_id, key)
-    failing = _array(counted.c.job_id, key, counted.c.fails)
+    job = t.job
+    ids = _array(counted.c.job_id, t.id_type)
+    failing = _array(counted.c.job_id, t.id_type, counted.c.fails)
     dying = locked.c.was_blocked & locked.c.root_id.is_not(None) & (locked.c.id == sa.any_(failing))
-    roots = _array(locked.c.root_id, key, dying)
+    roots = _array(locked.c.root_id, t.id_type, dying)
     place = sa.func.array_position(ids, job.c.id, type_=sa.Integer)
     closes = sa.func.coalesce(
         Grouping(_array(counted.c.closing, sa.Integer()))[place], sa.literal_column("0"), type_=sa.Integer
@@ -344,7 +329,7 @@ def _changed(model: JobClass, counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
     ended = (dies & (job.c.chain_index == 0)) | ends_on_another
     return (
         sa.update(job)
-        .where(job.c.id == sa.any_(sa.func.array_cat(ids, roots, type_=ARRAY(key))))
+        .where(job.c.id == sa.any_(sa.func.array_cat(ids, roots, type_=ARRAY(t.id_type))))
         .values(
             open_blockers=sa.func.greatest(job.c.open_blockers - closes, sa.literal_column("0"), type_=sa.Integer),
             status=sa.case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
@@ -360,18 +345,17 @@ def _changed(model: JobClass, counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
     )
 
 
-@once_a_model
-def clear_waiters(model: JobClass) -> sa.Update:
+@statement
+def clear_waiters(t: Tables) -> sa.Update:
     """Clear the mark of chains whose waiting jobs were all unblocked, and notify waiting callers if this commits.
 
     Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are unchanged. Obliges: the roots are
     locked by this transaction; only jobs that wait for a failed chain to be redriven are left. Index:
     the primary key.
     """
-    job = table(model)
     return (
-        sa.update(job)
-        .where(job.c.id == sa.any_(id_array(model, "ids")))
+        sa.update(t.job)
+        .where(t.job.c.id == sa.any_(t.ids("ids")))
         .values(has_waiters=False)
-        .returning(sa.case((NOTIFIES, sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))))
+        .returning(sa.case((NOTIFIES, sa.func.pg_notify(t.layout.channel("ended"), sa.cast(t.job.c.id, sa.Text)))))
     )

@@ -13,9 +13,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._lanes import late, scan
-from sa_jobqueue.statements._parts import XID, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, Tables, statement, status
 from sa_jobqueue.statements.arrivals import here
 from sa_jobqueue.types import JobStatus
 
@@ -70,8 +69,8 @@ CANDIDATE: Final = (
 """Columns of each candidate, in this order, after the statement's own two columns."""
 
 
-@once_a_model
-def claim(model: JobClass) -> sa.Select[Any]:
+@statement
+def claim(t: Tables) -> sa.Select[Any]:
     """Start an attempt on up to `limit` due jobs: late arrivals first, by id, then those of the lanes of a plan.
 
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
@@ -87,13 +86,13 @@ def claim(model: JobClass) -> sa.Select[Any]:
     Index: `ix_job_claim`, one probe a lane; the primary key for late arrivals. For a job with an ordering key also
     `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
     """
-    found = sa.union_all(late(model, locks=True), scan(model, locks=True))
+    found = sa.union_all(late(t, locks=True), scan(t, locks=True))
     # The LIMIT stops the scans as soon as enough rows are locked.
-    return _started(model, found.limit(sa.bindparam("limit", type_=sa.Integer)).cte("picked"))
+    return _started(t, found.limit(sa.bindparam("limit", type_=sa.Integer)).cte("picked"))
 
 
-@once_a_model
-def candidates(model: JobClass, *, inputs: bool) -> sa.Select[Any]:
+@statement
+def candidates(t: Tables, *, inputs: bool) -> sa.Select[Any]:
     """Read the jobs that a claim with these parameters would start, without locks: for a selector, or to find a refused job.
 
     Parameters: as `claim`, without its worker. With `inputs` payloads are read as well.
@@ -102,63 +101,60 @@ def candidates(model: JobClass, *, inputs: bool) -> sa.Select[Any]:
     Index: `ix_job_claim`, one probe a lane; the primary key; for a job with an ordering key `ix_job_ordering` and
     `uq_job_ordering`.
     """
-    job = table(model)
-    found = sa.union_all(late(model, locks=False), scan(model, locks=False)).limit(sa.bindparam("limit", type_=sa.Integer))
+    found = sa.union_all(late(t, locks=False), scan(t, locks=False)).limit(sa.bindparam("limit", type_=sa.Integer))
     picked = found.cte("picked")
-    columns: dict[str, ColumnElement[Any]] = {name: job.c[name] for name in CANDIDATE}
-    columns["created_at"] = _bounded(job.c.created_at)
+    columns: dict[str, ColumnElement[Any]] = {name: t.job.c[name] for name in CANDIDATE}
+    columns["created_at"] = _bounded(t.job.c.created_at)
     if not inputs:
-        columns["input"] = sa.cast(sa.null(), job.c.input.type)
+        columns["input"] = sa.cast(sa.null(), t.job.c.input.type)
     read = (
         sa.select(
-            sa.cast(job.c.changed_xid, sa.Text).label("changed_xid"), *(columns[name].label(name) for name in CANDIDATE)
+            sa.cast(t.job.c.changed_xid, sa.Text).label("changed_xid"), *(columns[name].label(name) for name in CANDIDATE)
         )
-        .where(job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
+        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
         .subquery("read")
     )
     return sa.select(sa.func.now().label("now"), *read.c).select_from(here().outerjoin(read, sa.true()))
 
 
-def _started(model: JobClass, picked: sa.CTE) -> sa.Select[Any]:
+def _started(t: Tables, picked: sa.CTE) -> sa.Select[Any]:
     """Start an attempt on each of the rows picked; the shape of `claim`, and its duties."""
-    job = table(model)
     claimed = (
-        sa.update(job)
+        sa.update(t.job)
         # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
-        .where(job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
+        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
         .values(
             status=status(JobStatus.RUNNING),
-            attempt=job.c.attempt + 1,
+            attempt=t.job.c.attempt + 1,
             started_at=sa.func.now(),
             leased_by=sa.bindparam("worker_id", type_=sa.Text),
-            leased_until=sa.func.now() + job.c.timeout + sa.bindparam("grace", type_=sa.Interval),
+            leased_until=sa.func.now() + t.job.c.timeout + sa.bindparam("grace", type_=sa.Interval),
             changed_xid=XID,
         )
-        .returning(*claimed_columns(model))
+        .returning(*claimed_columns(t))
         .cte("claimed")
     )
     columns = (claimed.c[name] for name in (*CLAIMED, *BEFORE))
     return sa.select(sa.func.now().label("now"), *columns).select_from(here().outerjoin(claimed, sa.true()))
 
 
-def claimed_columns(model: JobClass) -> list[ColumnElement[Any]]:
+def claimed_columns(t: Tables) -> list[ColumnElement[Any]]:
     """Return `CLAIMED` and `BEFORE` of a job whose attempt has begun.
 
     Each as Python can hold it: a time far out, written by hand, must not fail the others.
     Index: `pk_job_attempt`, one probe for each job that was tried before, none for the others.
     """
-    job, attempt = table(model), table(model.Attempt)
     ended_at = (
-        sa.select(_bounded(attempt.c.ended_at))
-        .where(attempt.c.job_id == job.c.id, attempt.c.attempt == job.c.attempt - sa.literal_column("1"))
-        .correlate(job)
+        sa.select(_bounded(t.attempt.c.ended_at))
+        .where(t.attempt.c.job_id == t.job.c.id, t.attempt.c.attempt == t.job.c.attempt - sa.literal_column("1"))
+        .correlate(t.job)
         .scalar_subquery()
     )
-    was_tried = job.c.attempt > sa.literal_column("1")
-    is_small = sa.func.pg_column_size(job.c.last_error) <= sa.literal_column(str(MOST_ERROR_BYTES))
+    was_tried = t.job.c.attempt > sa.literal_column("1")
+    is_small = sa.func.pg_column_size(t.job.c.last_error) <= sa.literal_column(str(MOST_ERROR_BYTES))
     return [
-        *(_bounded(job.c[name]).label(name) if name == "created_at" else job.c[name] for name in CLAIMED),
-        sa.case((sa.and_(was_tried, is_small), job.c.last_error)).label("last_error"),
+        *(_bounded(t.job.c[name]).label(name) if name == "created_at" else t.job.c[name] for name in CLAIMED),
+        sa.case((sa.and_(was_tried, is_small), t.job.c.last_error)).label("last_error"),
         sa.case((was_tried, ended_at)).label("last_attempt_ended_at"),
     ]
 

@@ -8,26 +8,23 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, insert
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._parts import (
     LAST_ATTEMPT,
     XID,
+    Tables,
     array,
     element,
-    id_array,
-    id_value,
     is_running,
-    once_a_model,
     position,
+    statement,
     status,
-    table,
 )
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import JobStatus
 
 
-@once_a_model
-def complete(model: JobClass, *, in_session: bool = False) -> sa.Update:
+@statement
+def complete(t: Tables, *, in_session: bool = False) -> sa.Update:
     """Complete many attempts of one worker, each with its own output, where the job is its whole chain.
 
     A continuation, and a job that goes on in one, is `chains.complete`'s.
@@ -40,8 +37,8 @@ def complete(model: JobClass, *, in_session: bool = False) -> sa.Update:
     completions of all: `still_held` distinguishes it from a lost one.
     Index: the primary key.
     """
-    job = table(model)
-    ids = id_array(model, "ids")
+    job = t.job
+    ids = t.ids("ids")
     place = position(ids, job.c.id)
     return _completed(
         job,
@@ -52,8 +49,8 @@ def complete(model: JobClass, *, in_session: bool = False) -> sa.Update:
     )
 
 
-@once_a_model
-def complete_one(model: JobClass, *, continues: bool = False) -> sa.Update:
+@statement
+def complete_one(t: Tables, *, continues: bool = False) -> sa.Update:
     """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
 
     With `continues` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
@@ -64,12 +61,11 @@ def complete_one(model: JobClass, *, continues: bool = False) -> sa.Update:
     Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
     """
-    job = table(model)
     return _completed(
-        job,
-        fence=(job.c.id == id_value(model, "job_id")) & (job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
+        t.job,
+        fence=(t.job.c.id == t.id("job_id")) & (t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
         output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
-        ends_chain=None if continues else job.c.chain_index == 0,
+        ends_chain=None if continues else t.job.c.chain_index == 0,
         in_session=True,
     )
 
@@ -115,8 +111,8 @@ def _completed(
     )
 
 
-@once_a_model
-def finish(model: JobClass) -> sa.Select[Any]:
+@statement
+def finish(t: Tables) -> sa.Select[Any]:
     """End many attempts of one worker without success: rescheduled, dead or cancelled, each with its history.
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
@@ -131,9 +127,8 @@ def finish(model: JobClass) -> sa.Select[Any]:
     Locks: the rows and their chains' roots, by id; rows that another transaction holds are skipped, as in `complete`.
     Index: the primary key.
     """
-    job = table(model)
-    ids = id_array(model, "ids")
-    place = position(ids, job.c.id)
+    ids = t.ids("ids")
+    place = position(ids, t.job.c.id)
     worker = sa.bindparam("worker_id", type_=sa.Text)
     to = element(array("statuses", sa.Text()), place)
     error = sa.cast(element(array("errors", sa.Text()), place), JSONB)
@@ -141,42 +136,41 @@ def finish(model: JobClass) -> sa.Select[Any]:
     delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, element(array("delays", sa.Double()), place), type_=sa.Interval)
     later = sa.func.greatest(instant, sa.func.now() + delay)
     uncounted = element(array("uncounted", sa.Integer()), place)
-    locked = free(job, id_array(model, "locks"))
+    locked = free(t.job, t.ids("locks"))
     ended = (
-        sa.update(job)
+        sa.update(t.job)
         .where(
-            job.c.id == sa.any_(locked),
-            job.c.chain_id == sa.any_(locked),
-            job.c.attempt == element(array("attempts", sa.Integer()), place),
-            job.c.leased_by == worker,
-            is_running(job),
+            t.job.c.id == sa.any_(locked),
+            t.job.c.chain_id == sa.any_(locked),
+            t.job.c.attempt == element(array("attempts", sa.Integer()), place),
+            t.job.c.leased_by == worker,
+            is_running(t.job),
         )
         .values(
-            status=sa.cast(to, job.c.status.type),
-            scheduled_at=sa.case((to == JobStatus.PENDING.value, later), else_=job.c.scheduled_at),
+            status=sa.cast(to, t.job.c.status.type),
+            scheduled_at=sa.case((to == JobStatus.PENDING.value, later), else_=t.job.c.scheduled_at),
             completed_at=sa.case((to != JobStatus.PENDING.value, sa.func.now())),
-            chain_completed_at=sa.case(((to != JobStatus.PENDING.value) & (job.c.chain_index == 0), sa.func.now())),
+            chain_completed_at=sa.case(((to != JobStatus.PENDING.value) & (t.job.c.chain_index == 0), sa.func.now())),
             leased_by=sa.null(),
             leased_until=sa.null(),
-            last_error=sa.func.coalesce(error, job.c.last_error),
+            last_error=sa.func.coalesce(error, t.job.c.last_error),
             # Without a limit on attempts there is no larger number.
-            max_attempts=sa.func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
+            max_attempts=sa.func.least(t.job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
         )
-        .returning(*remembered(job), job.c.has_waiters)
+        .returning(*remembered(t.job), t.job.c.has_waiters)
         .cte("ended")
     )
     at = position(ids, ended.c.id)
     over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
-    roots = end_chains(job, ended, over)
+    roots = end_chains(t.job, ended, over)
     error, fingerprint = (
         sa.cast(element(array("errors", sa.Text()), at), JSONB),
         element(array("fingerprints", sa.Text()), at),
     )
     outcome = element(array("outcomes", sa.Text()), at)
-    attempts = table(model.Attempt)
     history = (
-        insert(attempts)
+        insert(t.attempt)
         .from_select(
             ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
             sa.select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
@@ -186,12 +180,12 @@ def finish(model: JobClass) -> sa.Select[Any]:
         .cte("history")
     )
     dead_letters = buried(
-        model,
+        t,
         ended,
         reason=element(array("reasons", sa.Text()), at),
         error=error,
         fingerprint=fingerprint,
-        dead_letter_id=element(id_array(model, "dead_letter_ids"), at),
+        dead_letter_id=element(t.ids("dead_letter_ids"), at),
         died=element(array("statuses", sa.Text()), at) == JobStatus.DEAD.value,
     )
     found = sa.select(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
@@ -231,7 +225,7 @@ def remembered(job: sa.Table) -> list[ColumnElement[Any]]:
 
 
 def buried(
-    model: JobClass,
+    t: Tables,
     ended: Any,
     *,
     reason: ColumnElement[Any],
@@ -244,10 +238,9 @@ def buried(
 
     An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
     """
-    dead_letter = table(model.DeadLetter)
     names = ["id", "job_id", "chain_id", "queue", "fairness_key", "type_name", "input", "input_version"]
     names += ["reason", "error", "error_fingerprint", "attempts"]
-    statement = insert(dead_letter)
+    statement = insert(t.dead_letter)
     return (
         statement.from_select(
             names,
@@ -268,7 +261,7 @@ def buried(
         )
         .on_conflict_do_update(
             index_elements=["job_id"],
-            index_where=dead_letter.c.resolution.is_(None),
+            index_where=t.dead_letter.c.resolution.is_(None),
             set_={name: statement.excluded[name] for name in names if name not in {"id", "job_id"}}
             | {"died_at": sa.func.now(), "changed_xid": XID},
         )

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, array, statement
 from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.statements.queues import SETTINGS
 
@@ -15,8 +14,8 @@ COLUMNS: Final = ("is_paused", *SETTINGS)
 """The settings of a queue or a job type, as `of_worker` returns them."""
 
 
-@once_a_model
-def of_worker(model: JobClass) -> sa.Select[Any]:
+@statement
+def of_worker(t: Tables) -> sa.Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
@@ -25,7 +24,7 @@ def of_worker(model: JobClass) -> sa.Select[Any]:
     Unordered.
     Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
-    queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
+    queue, kind, worker = t.queue, t.job_type, t.worker
     no_key = sa.literal_column("''", sa.Text)
 
     def rows(what: str, key: Any, fairness_key: Any, own: dict[str, Any]) -> sa.Select[Any]:
@@ -51,10 +50,10 @@ def of_worker(model: JobClass) -> sa.Select[Any]:
     return sa.select(*found.c)
 
 
-@once_a_model
-def notify_rules(model: JobClass) -> sa.Select[Any]:
+@statement
+def notify_rules(t: Tables) -> sa.Select[Any]:
     """Notify running workers, if this transaction commits, that their settings have changed.
 
     Locks: a commit that carries a notification takes one lock a database for a moment.
     """
-    return notification(model, "rules", sa.literal_column("''"))
+    return notification(t, "rules", sa.literal_column("''"))

@@ -7,17 +7,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import CURRENT_XID
-from sa_jobqueue.statements._parts import alike, given_ids, table
+from sa_jobqueue.statements._parts import Tables, alike, bound
 from sa_jobqueue.types import JobId, JobStatus, Resolution
 
 
-def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+@bound
+def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `DeadLetterFilter`."""
-    row = table(model.DeadLetter)
+    row = t.dead_letter
     keys = ((row.c.id, where.ids), (row.c.job_id, where.job_ids))
-    found = [column == sa.any_(given_ids(model, ids)) for column, ids in keys if ids]
+    found = [column == sa.any_(t.given_ids(ids)) for column, ids in keys if ids]
     columns = {"types": row.c.type_name, "queues": row.c.queue, "fairness_keys": row.c.fairness_key, "reasons": row.c.reason}
     columns |= {"fingerprints": row.c.error_fingerprint, "died_after": row.c.died_at, "died_before": row.c.died_at}
     found += alike(where, columns)
@@ -26,8 +26,9 @@ def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
     return found
 
 
+@bound
 def groups(
-    model: JobClass, *conditions: sa.ColumnElement[bool], scan: int | None = None, limit: int | None = None
+    t: Tables, *conditions: sa.ColumnElement[bool], scan: int | None = None, limit: int | None = None
 ) -> sa.Select[Any]:
     """Count dead letters by type, reason and error, most frequent first.
 
@@ -36,9 +37,8 @@ def groups(
     last_died_at, example_job_id)`: the class and the first 300 characters of the message of one error; the fairness key,
     empty unless all have the same. Clock: the database's.
     """
-    row = table(model.DeadLetter)
     names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id", "fairness_key")
-    found = sa.select(*(row.c[name] for name in names)).where(*conditions).limit(scan).subquery("found")
+    found = sa.select(*(t.dead_letter.c[name] for name in names)).where(*conditions).limit(scan).subquery("found")
     key = (found.c.type_name, found.c.reason, found.c.error_fingerprint)
     count, lowest = sa.func.count(), sa.func.min(found.c.fairness_key)
     an_hour_ago = sa.func.now() - sa.literal_column("interval '1 hour'")
@@ -61,17 +61,18 @@ def groups(
     )
 
 
-def dismiss(model: JobClass, ids: Sequence[JobId], *, by: str) -> sa.Update:
+@bound
+def dismiss(t: Tables, ids: Sequence[JobId], *, by: str) -> sa.Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 
     Shape: `(id,)` per dead letter. Clock: the database's. Locks: the dead letters. Index: the primary key.
     """
-    dead_letter = model.DeadLetter
+    dead_letter = t.model.DeadLetter
     return (
         sa.update(dead_letter)
         .where(
             dead_letter.resolution.is_(None),
-            dead_letter.id == sa.any_(given_ids(model, ids)),
+            dead_letter.id == sa.any_(t.given_ids(ids)),
         )
         .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=by, changed_xid=CURRENT_XID)
         .returning(dead_letter.id)
@@ -79,13 +80,14 @@ def dismiss(model: JobClass, ids: Sequence[JobId], *, by: str) -> sa.Update:
     )
 
 
-def jobs_of(model: JobClass, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int) -> sa.Select[Any]:
+@bound
+def jobs_of(t: Tables, *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int) -> sa.Select[Any]:
     """Return the dead jobs of dead letters, by job id; no row for a job that is gone or alive again.
 
     Shape: up to `limit` `(job_id,)`, ascending, each once, those behind the id `after`.
     Index: `ix_dead_letter_job`, and the job's primary key.
     """
-    key: Any = model.DeadLetter.job_id
-    dead = sa.exists().where(model.id == key, model.status == JobStatus.DEAD)
+    key: Any = t.model.DeadLetter.job_id
+    dead = sa.exists().where(t.model.id == key, t.model.status == JobStatus.DEAD)
     chosen = sa.select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
     return chosen if after is None else chosen.where(key > after)

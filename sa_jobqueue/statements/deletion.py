@@ -7,49 +7,46 @@ from typing import cast as typed
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import CURRENT_XID, id_parameter
-from sa_jobqueue.statements._parts import id_array, once_a_model, table
+from sa_jobqueue.models.base import CURRENT_XID
+from sa_jobqueue.statements._parts import Tables, statement
 from sa_jobqueue.types import Resolution
 
 
-@once_a_model
-def connected(model: JobClass) -> sa.Select[Any]:
+@statement
+def connected(t: Tables) -> sa.Select[Any]:
     """Name chains, and all that they wait for or waited for: roots and continuations, and theirs in turn.
 
     Parameters: `ids`, of roots. Shape: `(id,)`, each once, those given that exist included, unordered. Locks: none.
     Index: the primary key, then `pk_job_blocker`, and `uq_job_chain` for continuations.
     """
-    job, edge = table(model), table(model.Blocker)
     # From the table, not from the array: text ids have a collation of their own, and both terms must agree on it.
-    chain = sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids"))).cte("chain", recursive=True)
+    chain = sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids"))).cte("chain", recursive=True)
     # Each of its jobs by an index of its own: as one condition with OR the whole table is read for every chain.
-    of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == chain.c.id)
+    of_root = sa.select(t.blocker.c.blocked_by_chain_id.label("id")).where(t.blocker.c.job_id == chain.c.id)
     of_others = (
-        sa.select(edge.c.blocked_by_chain_id.label("id"))
-        .select_from(job.join(edge, edge.c.job_id == job.c.id))
-        .where(job.c.root_id == chain.c.id)
+        sa.select(t.blocker.c.blocked_by_chain_id.label("id"))
+        .select_from(t.job.join(t.blocker, t.blocker.c.job_id == t.job.c.id))
+        .where(t.job.c.root_id == chain.c.id)
     )
     blocker = sa.union_all(of_root.correlate(chain), of_others.correlate(chain)).lateral("blocker")
     chain = chain.union(sa.select(blocker.c.id).select_from(chain.join(blocker, sa.true())))
     return sa.select(chain.c.id)
 
 
-@once_a_model
-def roots(model: JobClass, *, lock: bool = False) -> sa.Select[Any]:
+@statement
+def roots(t: Tables, *, lock: bool = False) -> sa.Select[Any]:
     """Name the chains that exist.
 
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Index: the primary key.
     Locks: with `lock` the roots exclusively, awaited, in the order of their ids, also against foreign keys to them, until
     the transaction or its savepoint ends: who would extend a chain, end it, or start to wait for it has to wait.
     """
-    job = table(model)
-    named = sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.root_id.is_(None))
-    return named.order_by(job.c.id).with_for_update() if lock else named.order_by(job.c.id)
+    named = sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids")), t.job.c.root_id.is_(None))
+    return named.order_by(t.job.c.id).with_for_update() if lock else named.order_by(t.job.c.id)
 
 
-@once_a_model
-def continuations(model: JobClass, *, lock: bool = False, skip_locked: bool = False) -> sa.Select[Any]:
+@statement
+def continuations(t: Tables, *, lock: bool = False, skip_locked: bool = False) -> sa.Select[Any]:
     """Name all other jobs of chains.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Index: `uq_job_chain`.
@@ -58,53 +55,49 @@ def continuations(model: JobClass, *, lock: bool = False, skip_locked: bool = Fa
     Obliges: with `lock`, the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is
     missing, and a chain is whole if as many of its jobs are locked as it has.
     """
-    job = table(model)
-    others = sa.select(job.c.id, job.c.chain_id).where(job.c.root_id == sa.any_(id_array(model, "ids"))).order_by(job.c.id)
+    others = sa.select(t.job.c.id, t.job.c.chain_id).where(t.job.c.root_id == sa.any_(t.ids("ids"))).order_by(t.job.c.id)
     return others.with_for_update(skip_locked=skip_locked) if lock else others
 
 
-@once_a_model
-def references(model: JobClass) -> sa.Select[Any]:
+@statement
+def references(t: Tables) -> sa.Select[Any]:
     """Return jobs outside a set of jobs that wait, or waited, for these chains.
 
     Parameters: `ids`, of roots; `job_ids`, the set; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
     Index: `ix_job_blocker_chain`.
     """
-    edge = table(model.Blocker)
-    key = id_parameter(model.__jobqueue__)
-    own = sa.func.unnest(id_array(model, "job_ids"), type_=key).column_valued("own")
+    own = sa.func.unnest(t.ids("job_ids"), type_=t.id_type).column_valued("own")
     return (
-        sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        sa.select(t.blocker.c.blocked_by_chain_id.label("chain_id"), t.blocker.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == sa.any_(id_array(model, "ids")),
-            ~sa.exists(sa.select(own).where(own == edge.c.job_id).correlate(edge)),
+            t.blocker.c.blocked_by_chain_id == sa.any_(t.ids("ids")),
+            ~sa.exists(sa.select(own).where(own == t.blocker.c.job_id).correlate(t.blocker)),
         )
-        .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
+        .order_by(t.blocker.c.blocked_by_chain_id, t.blocker.c.job_id)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def delete_edges(model: JobClass) -> sa.Delete:
+@statement
+def delete_edges(t: Tables) -> sa.Delete:
     """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""
-    edge: Any = model.Blocker
-    return sa.delete(edge).where(edge.job_id == sa.any_(id_array(model, "job_ids")))
+    edge: Any = t.model.Blocker
+    return sa.delete(edge).where(edge.job_id == sa.any_(t.ids("job_ids")))
 
 
-@once_a_model
-def delete_attempts(model: JobClass) -> sa.Delete:
+@statement
+def delete_attempts(t: Tables) -> sa.Delete:
     """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
     Index: `pk_job_attempt`, `pk_job_step`."""
-    attempt: Any = model.Attempt
-    job_ids = id_array(model, "job_ids")
+    attempt: Any = t.model.Attempt
+    job_ids = t.ids("job_ids")
     # In one statement: jobs without steps, which are most, cost no round trip.
-    step = table(model.Step)
-    steps = sa.delete(step).where(step.c.job_id == sa.any_(job_ids)).cte("steps")
+    steps = sa.delete(t.step).where(t.step.c.job_id == sa.any_(job_ids)).cte("steps")
     return sa.delete(attempt).where(attempt.job_id == sa.any_(job_ids)).add_cte(steps)
 
 
-@once_a_model
-def dismiss_dead_letters(model: JobClass) -> sa.Update:
+@statement
+def dismiss_dead_letters(t: Tables) -> sa.Update:
     """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
     Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
@@ -112,7 +105,7 @@ def dismiss_dead_letters(model: JobClass) -> sa.Update:
     Clock: the database's. Locks: the dead letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
     or `ix_dead_letter_job`.
     """
-    dead_letter: Any = model.DeadLetter
+    dead_letter: Any = t.model.DeadLetter
     setting = sa.func.current_setting(sa.literal_column("'sa_jobqueue.actor'"), sa.true())
     none = sa.literal_column("''", sa.Text)
     actor = sa.func.coalesce(
@@ -123,56 +116,54 @@ def dismiss_dead_letters(model: JobClass) -> sa.Update:
     return (
         sa.update(dead_letter)
         .where(
-            dead_letter.job_id == sa.any_(id_array(model, "job_ids")),
+            dead_letter.job_id == sa.any_(t.ids("job_ids")),
             dead_letter.resolution.is_(None),
         )
         .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
     )
 
 
-@once_a_model
-def delete_jobs(model: JobClass) -> sa.Delete:
+@statement
+def delete_jobs(t: Tables) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Shape: `(id, status, chain_id, has_waiters)` as they were, unordered.
     Obliges: the jobs are locked, their edges deleted, and no other job refers to them. Index: the primary key; and to
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
-    job: Any = model
-    deletion = sa.delete(model).where(job.id == sa.any_(id_array(model, "job_ids")))
+    job: Any = t.model
+    deletion = sa.delete(t.model).where(job.id == sa.any_(t.ids("job_ids")))
     returned: Any = deletion.returning(job.id, job.status, job.chain_id, job.has_waiters)
     return typed("sa.Delete", returned)
 
 
-@once_a_model
-def current_jobs(model: JobClass) -> sa.Select[Any]:
+@statement
+def current_jobs(t: Tables) -> sa.Select[Any]:
     """Name the last job of each chain that has not ended.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by chain. Locks: none.
     Obliges: the roots were locked by an earlier statement, so that no continuation can follow the job found.
     Index: the primary key, and `uq_job_chain` once a chain.
     """
-    chain = table(model.Chain)
     return (
-        sa.select(chain.c.last_job_id.label("id"), chain.c.id.label("chain_id"))
-        .where(chain.c.id == sa.any_(id_array(model, "ids")), chain.c.completed_at.is_(None))
-        .order_by(chain.c.id)
+        sa.select(t.chain.c.last_job_id.label("id"), t.chain.c.id.label("chain_id"))
+        .where(t.chain.c.id == sa.any_(t.ids("ids")), t.chain.c.completed_at.is_(None))
+        .order_by(t.chain.c.id)
     )
 
 
-@once_a_model
-def referred_to(model: JobClass) -> sa.Select[Any]:
+@statement
+def referred_to(t: Tables) -> sa.Select[Any]:
     """Name those of some chains that a job of any other chain waits for, or waited.
 
     Parameters: `ids`. Shape: `(chain_id,)`, each once. Locks: none. Obliges: the roots were locked by an earlier statement,
     so that no reference can be added. Index: `ix_job_blocker_chain`, and the primary key.
     """
-    job, edge = table(model), table(model.Blocker)
-    ids = id_array(model, "ids")
+    ids = t.ids("ids")
     return (
-        sa.select(edge.c.blocked_by_chain_id)
-        .select_from(edge.join(job, job.c.id == edge.c.job_id))
+        sa.select(t.blocker.c.blocked_by_chain_id)
+        .select_from(t.blocker.join(t.job, t.job.c.id == t.blocker.c.job_id))
         # Looked up by hash where the plan knows the array; a join would compare each with each.
-        .where(edge.c.blocked_by_chain_id == sa.any_(ids), job.c.chain_id != sa.all_(ids))
+        .where(t.blocker.c.blocked_by_chain_id == sa.any_(ids), t.job.c.chain_id != sa.all_(ids))
         .distinct()
     )

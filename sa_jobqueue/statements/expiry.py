@@ -6,15 +6,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, excluded, id_array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, Tables, excluded, statement, status
 from sa_jobqueue.statements.completions import awaited, end_chains, free
 from sa_jobqueue.types import JobStatus
 
 
-@once_a_model
-def expire(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
+@statement
+def expire(t: Tables, *, only: bool = False) -> sa.Select[Any]:
     """Cancel pending jobs whose `expires_at` has passed. Claims skip them anyway: this only records the outcome.
 
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
@@ -24,8 +22,8 @@ def expire(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     Clock: the database's. Locks: the rows cancelled, and the roots of continuations, until the transaction ends; rows held
     by another transaction are skipped: it is claiming or changing them. Index: `ix_job_expiring`.
     """
-    job = table(model)
-    late = _late(model, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")
+    job = t.job
+    late = _late(t, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")
     roots_held = free(job, sa.func.array(sa.select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
     error = sa.func.jsonb_build_object(
         "type", "Expired", "message", sa.func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
@@ -50,30 +48,28 @@ def expire(model: JobClass, *, only: bool = False) -> sa.Select[Any]:
     return sa.select(expired.c.id, expired.c.type_name, expired.c.attempt, expired.c.chain_id, awaited(expired, roots))
 
 
-@once_a_model
-def late(model: JobClass) -> sa.Select[Any]:
+@statement
+def late(t: Tables) -> sa.Select[Any]:
     """Return the jobs that `expire` would cancel now.
 
     Parameters: `limit`, `excluded`, as there. Shape: `(id, root_id)`. Locks: none.
     Index: `ix_job_expiring`.
     """
-    return _late(model, only=False)
+    return _late(t, only=False)
 
 
-def has_expired(model: JobClass) -> sa.ColumnElement[bool]:
+def has_expired(t: Tables) -> sa.ColumnElement[bool]:
     """Return whether `expire` would cancel any job."""
-    job = table(model)
-    return sa.exists(sa.select(job.c.id).where(*_is_late(job)))
+    return sa.exists(sa.select(t.job.c.id).where(*_is_late(t.job)))
 
 
-def _late(model: JobClass, *, only: bool) -> sa.Select[Any]:
-    job, key = table(model), id_parameter(model.__jobqueue__)
-    found = sa.select(job.c.id, job.c.root_id).where(
-        *_is_late(job),
-        excluded(job.c.id, key),
-        *([job.c.id == sa.any_(id_array(model, "ids"))] if only else []),
+def _late(t: Tables, *, only: bool) -> sa.Select[Any]:
+    found = sa.select(t.job.c.id, t.job.c.root_id).where(
+        *_is_late(t.job),
+        excluded(t.job.c.id, t.id_type),
+        *([t.job.c.id == sa.any_(t.ids("ids"))] if only else []),
     )
-    return found.order_by(job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
+    return found.order_by(t.job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
 
 
 def _is_late(job: sa.Table) -> list[sa.ColumnElement[bool]]:

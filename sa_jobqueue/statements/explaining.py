@@ -8,25 +8,23 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.sql.elements import Grouping
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements._lanes import first_waiting, running_of
-from sa_jobqueue.statements._parts import array, block, id_value, number, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, array, block, number, statement, status
 from sa_jobqueue.statements.limits import RATE, STATE, newest_state
 from sa_jobqueue.types import JobStatus
 
 
-@once_a_model
-def rates(model: JobClass) -> sa.Select[Any]:
+@statement
+def rates(t: Tables) -> sa.Select[Any]:
     """Return the rates of a queue, of fairness keys of it and of a job type, and the starts under them.
 
     Parameters: `queue`, `fairness_keys` of it, empty for its own; `type_name`. Shape: `(what, name, fairness_key, now)`,
     `limits.RATE` and `limits.STATE` a row that has a rate, queues first. Clock: the database's `now()`. Locks: none.
     Index: the primary keys, from their ends in `rate_state`.
     """
-    queue, kind = table(model.Queue), table(model.JobType)
-    of_key = queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
-    of_queues = (queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
-    of_type = kind.c.type_name == sa.bindparam("type_name", type_=sa.Text)
+    of_key = t.queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
+    of_queues = (t.queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
+    of_type = t.job_type.c.type_name == sa.bindparam("type_name", type_=sa.Text)
     every = [
         sa.select(
             sa.literal_column(f"'{what}'", sa.Text()).label("what"),
@@ -39,53 +37,51 @@ def rates(model: JobClass) -> sa.Select[Any]:
         .select_from(of.outerjoin(state, sa.true()))
         .where(where, of.c.rate_limit.is_not(None))
         for what, of, name, fairness_key, where in (
-            ("queue", queue, queue.c.name, queue.c.fairness_key, of_queues),
-            ("type", kind, kind.c.type_name, sa.literal_column("''", sa.Text()), of_type),
+            ("queue", t.queue, t.queue.c.name, t.queue.c.fairness_key, of_queues),
+            ("type", t.job_type, t.job_type.c.type_name, sa.literal_column("''", sa.Text()), of_type),
         )
-        for state in (newest_state(model, of),)
+        for state in (newest_state(t, of),)
     ]
     found = sa.union_all(*every).subquery("found")
     return sa.select(*found.c).order_by(found.c.what, found.c.name, found.c.fairness_key)
 
 
-@once_a_model
-def holders(model: JobClass) -> sa.Select[Any]:
+@statement
+def holders(t: Tables) -> sa.Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
     Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, type_name, n, job_id, started_at)`
     for each worker and type, the longest first. Locks: none. Index: `ix_job_running`, every running job.
     """
-    job = table(model)
     queue, fairness_key = sa.bindparam("queue", type_=sa.Text), sa.bindparam("fairness_key", type_=sa.Text)
     type_name = sa.bindparam("type_name", type_=sa.Text)
     return (
         sa.select(
-            job.c.leased_by.label("worker_id"),
-            job.c.type_name,
+            t.job.c.leased_by.label("worker_id"),
+            t.job.c.type_name,
             sa.func.count().label("n"),
-            Grouping(sa.func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id"),
-            sa.func.min(job.c.started_at).label("started_at"),
+            Grouping(sa.func.array_agg(aggregate_order_by(t.job.c.id, t.job.c.started_at)))[1].label("job_id"),
+            sa.func.min(t.job.c.started_at).label("started_at"),
         )
         .where(
-            job.c.status == status(JobStatus.RUNNING),
-            queue.is_(None) | (job.c.queue == queue),
-            fairness_key.is_(None) | (job.c.fairness_key == fairness_key),
-            type_name.is_(None) | (job.c.type_name == type_name),
+            t.job.c.status == status(JobStatus.RUNNING),
+            queue.is_(None) | (t.job.c.queue == queue),
+            fairness_key.is_(None) | (t.job.c.fairness_key == fairness_key),
+            type_name.is_(None) | (t.job.c.type_name == type_name),
         )
-        .group_by(job.c.leased_by, job.c.type_name)
-        .order_by(sa.func.min(job.c.started_at))
+        .group_by(t.job.c.leased_by, t.job.c.type_name)
+        .order_by(sa.func.min(t.job.c.started_at))
     )
 
 
-@once_a_model
-def waited_for(model: JobClass) -> sa.Select[Any]:
+@statement
+def waited_for(t: Tables) -> sa.Select[Any]:
     """Return chains that a job still waits for, those that have ended first: they failed, or are about to be passed on.
 
     Parameters: `job_id`, `limit`. Shape: `(chain_id, outcome, last_job_id)`; `outcome` is null for a chain that is open.
     Locks: none. Index: `pk_job_blocker`, every edge of the job; the primary key and `uq_job_chain`, a probe each.
     """
-    edge, job = table(model.Blocker), table(model)
-    root, later = job.alias("root"), job.alias("later")
+    root, later = t.job.alias("root"), t.job.alias("later")
     last = (
         sa.select(later.c.id)
         .where(later.c.root_id == root.c.id)
@@ -99,15 +95,15 @@ def waited_for(model: JobClass) -> sa.Select[Any]:
         sa.select(
             root.c.id.label("chain_id"), outcome.label("outcome"), sa.func.coalesce(last, root.c.id).label("last_job_id")
         )
-        .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == id_value(model, "job_id"), ~edge.c.is_resolved)
-        .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
+        .select_from(t.blocker.join(root, root.c.id == t.blocker.c.blocked_by_chain_id))
+        .where(t.blocker.c.job_id == t.id("job_id"), ~t.blocker.c.is_resolved)
+        .order_by(root.c.chain_completed_at.is_(None), t.blocker.c.index)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def locked_by(model: JobClass) -> sa.Select[Any]:
+@statement
+def locked_by(t: Tables) -> sa.Select[Any]:
     """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
 
     Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`; of a prepared transaction its name and user
@@ -115,14 +111,14 @@ def locked_by(model: JobClass) -> sa.Select[Any]:
     share the lock.
     Locks: none. Index: the primary key.
     """
-    job = table(model).alias("job")
-    return _locked_by(job, job.c.id == id_value(model, "job_id"))
+    job = t.job.alias("job")
+    return _locked_by(job, job.c.id == t.id("job_id"))
 
 
-@once_a_model
-def schedule_locked_by(model: JobClass) -> sa.Select[Any]:
+@statement
+def schedule_locked_by(t: Tables) -> sa.Select[Any]:
     """Return the transaction in progress that locked a schedule's row last. Parameters: `name`. As `locked_by`."""
-    schedule = table(model.Schedule).alias("schedule")
+    schedule = t.schedule.alias("schedule")
     return _locked_by(schedule, schedule.c.name == sa.bindparam("name", type_=sa.Text))
 
 
@@ -152,28 +148,27 @@ def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def ahead(model: JobClass) -> sa.Select[Any]:
+@statement
+def ahead(t: Tables) -> sa.Select[Any]:
     """Count the due jobs of a fairness key in a queue that go before one of it: of a higher priority, or due before it.
 
     Parameters: `queue`, `fairness_key`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
     Shape: `(n,)`. Locks: none. Index: `ix_job_claim`, at most `limit` entries and those that have ended since a vacuum.
     """
-    job = table(model)
     priority = sa.bindparam("priority", type_=sa.Integer)
-    place = sa.tuple_(job.c.scheduled_at, job.c.id) < sa.tuple_(
-        sa.bindparam("scheduled_at", type_=job.c.scheduled_at.type),
-        id_value(model, "id"),
+    place = sa.tuple_(t.job.c.scheduled_at, t.job.c.id) < sa.tuple_(
+        sa.bindparam("scheduled_at", type_=t.job.c.scheduled_at.type),
+        t.id("id"),
     )
     before = (
         sa.select(sa.literal_column("1"))
         .where(
-            job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= sa.literal_column("'-9'"),
-            job.c.queue == sa.bindparam("queue", type_=sa.Text),
-            job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
-            job.c.scheduled_at <= sa.func.now(),
-            (job.c.priority > priority) | ((job.c.priority == priority) & place),
+            t.job.c.status == status(JobStatus.PENDING),
+            t.job.c.priority >= sa.literal_column("'-9'"),
+            t.job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            t.job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
+            t.job.c.scheduled_at <= sa.func.now(),
+            (t.job.c.priority > priority) | ((t.job.c.priority == priority) & place),
         )
         .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("before")
@@ -181,24 +176,23 @@ def ahead(model: JobClass) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(before)
 
 
-@once_a_model
-def recently_ended(model: JobClass) -> sa.Select[int, Any]:
+@statement
+def recently_ended(t: Tables) -> sa.Select[int, Any]:
     """Count the jobs of a fairness key in a queue that completed within the last while.
 
     Parameters: `queue`, `fairness_key`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
     Shape: `(n, seconds)`: how many, and since when the first of them, in seconds; null where there was none.
     Locks: none. Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
-    job = table(model)
     newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
     lately = (
-        sa.select(job.c.completed_at)
+        sa.select(t.job.c.completed_at)
         .where(
-            block(number(job)) >= block(newest - sa.bindparam("transactions", type_=sa.BigInteger)),
-            job.c.status == status(JobStatus.COMPLETED),
-            job.c.queue == sa.bindparam("queue", type_=sa.Text),
-            job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
-            job.c.completed_at > sa.func.now() - sa.bindparam("window", type_=sa.Interval),
+            block(number(t.job)) >= block(newest - sa.bindparam("transactions", type_=sa.BigInteger)),
+            t.job.c.status == status(JobStatus.COMPLETED),
+            t.job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            t.job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
+            t.job.c.completed_at > sa.func.now() - sa.bindparam("window", type_=sa.Interval),
         )
         .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("lately")
@@ -207,14 +201,14 @@ def recently_ended(model: JobClass) -> sa.Select[int, Any]:
     return sa.select(sa.func.count(), since).select_from(lately)
 
 
-@once_a_model
-def before_in_order(model: JobClass) -> sa.Select[Any]:
+@statement
+def before_in_order(t: Tables) -> sa.Select[Any]:
     """Return the job of an ordering key that holds another one of it up: one that runs, else the first in order.
 
     Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.
     Index: `uq_job_ordering`; `ix_job_ordering`, up to the first; the primary key.
     """
-    job, key = table(model), sa.bindparam("ordering_key", type_=sa.Text)
+    job, key = t.job, sa.bindparam("ordering_key", type_=sa.Text)
     # Scalar subqueries: the second is asked for only where the first has none.
     of_key = [one(job.alias(name), key).scalar_subquery() for one, name in ((running_of, "other"), (first_waiting, "first"))]
     return sa.select(job.c.id, job.c.status).where(job.c.id == sa.func.coalesce(*of_key))

@@ -6,15 +6,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, statement, status
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 ORDERS: Final = ("due", "oldest", "later", "running", "key")
 
 
-@once_a_model
-def waiting(model: JobClass, *, order: str = "due", in_queue: bool = False) -> sa.Select[Any]:
+@statement
+def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Select[Any]:
     """Return the fairness keys that have pending or running jobs, or settings, with what of them waits and runs.
 
     `order`: one of `ORDERS`; most due, oldest, most of later ones, most running, or by queue and key. `in_queue`: only
@@ -26,34 +25,33 @@ def waiting(model: JobClass, *, order: str = "due", in_queue: bool = False) -> s
     pending jobs that were read. Clock: the database's. Locks: none.
     Index: `ix_job_claim` from `prefix` on, `ix_job_running`, the primary key of `queue`.
     """
-    job, row = table(model), table(model.Queue)
     prefix = sa.bindparam("prefix", type_=sa.Text)
     no_key = sa.literal_column("''", sa.Text)
-    columns = (job.c.queue, job.c.fairness_key)
+    columns = (t.job.c.queue, t.job.c.fairness_key)
 
     def own(name: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
         found = [name == sa.bindparam("queue", type_=sa.Text)] if in_queue else []
         return [*found, key >= prefix, key != no_key]
 
     pending = (
-        sa.select(*columns, job.c.scheduled_at, (job.c.scheduled_at <= sa.func.now()).label("is_due"))
+        sa.select(*columns, t.job.c.scheduled_at, (t.job.c.scheduled_at <= sa.func.now()).label("is_due"))
         .where(
-            job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
-            *own(job.c.queue, job.c.fairness_key),
+            t.job.c.status == status(JobStatus.PENDING),
+            t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
+            *own(t.job.c.queue, t.job.c.fairness_key),
         )
-        .order_by(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, job.c.id)
+        .order_by(t.job.c.queue, t.job.c.fairness_key, t.job.c.priority, t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.bindparam("scan", type_=sa.Integer))
         .cte("pending")
     )
     nothing = sa.cast(sa.null(), sa.DateTime(timezone=True))
     running = sa.select(*columns, nothing, sa.cast(sa.null(), sa.Boolean)).where(
-        job.c.status == status(JobStatus.RUNNING), *own(job.c.queue, job.c.fairness_key)
+        t.job.c.status == status(JobStatus.RUNNING), *own(t.job.c.queue, t.job.c.fairness_key)
     )
     # Those with settings as well; neither running nor pending.
-    configured = sa.select(row.c.name, row.c.fairness_key, sa.literal_column("'infinity'::timestamptz"), sa.null()).where(
-        *own(row.c.name, row.c.fairness_key)
-    )
+    configured = sa.select(
+        t.queue.c.name, t.queue.c.fairness_key, sa.literal_column("'infinity'::timestamptz"), sa.null()
+    ).where(*own(t.queue.c.name, t.queue.c.fairness_key))
     each = sa.union_all(sa.select(pending), running, configured).subquery("each")
     is_due, is_pending = each.c.is_due, each.c.is_due.is_not(None)
     key = (each.c.queue, each.c.fairness_key)
@@ -78,10 +76,10 @@ def waiting(model: JobClass, *, order: str = "due", in_queue: bool = False) -> s
         "key": [],
     }
     read = sa.select(sa.func.count()).select_from(pending).scalar_subquery().label("read")
-    of_key = (row.c.name == found.c.queue) & (row.c.fairness_key == found.c.fairness_key)
+    of_key = (t.queue.c.name == found.c.queue) & (t.queue.c.fairness_key == found.c.fairness_key)
     return (
-        sa.select(*found.c, *(row.c[name] for name in (*settings, "rate_burst", "rate_algorithm")), read)
-        .select_from(found.outerjoin(row, of_key))
+        sa.select(*found.c, *(t.queue.c[name] for name in (*settings, "rate_burst", "rate_algorithm")), read)
+        .select_from(found.outerjoin(t.queue, of_key))
         .order_by(*orders[order], found.c.queue, found.c.fairness_key)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )

@@ -7,9 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import alive_until, block, id_array, number, once_a_model, status, table
+from sa_jobqueue.models.base import Xid8
+from sa_jobqueue.statements._parts import Tables, alive_until, block, number, statement, status
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = sa.bindparam("limit", type_=sa.Integer)
@@ -19,8 +18,8 @@ UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.
 """Outcomes that count as unsuccessful attempts in a retry rate."""
 
 
-@once_a_model
-def depths(model: JobClass) -> sa.Select[Any]:
+@statement
+def depths(t: Tables) -> sa.Select[Any]:
     """Count the due and the scheduled jobs of each queue, and return the time of the oldest and of the next one.
 
     Parameters: `limit`: maximum number of jobs of each kind that are counted in one lane.
@@ -30,25 +29,23 @@ def depths(model: JobClass) -> sa.Select[Any]:
     Index: `ix_job_claim`, three probes per lane, each of at most `limit` entries and of those that ended since the last
     vacuum.
     """
-    job = table(model)
-    tag, key, lane = _lanes(job)
+    tag, key, lane = _lanes(t.job)
 
     def counted(name: str, when: sa.ColumnElement[bool]) -> Any:
         found = (
-            sa.select(job.c.scheduled_at)
+            sa.select(t.job.c.scheduled_at)
             .where(*tag, *(one == lane.c[one.name] for one in key), when)
-            .order_by(job.c.scheduled_at, job.c.id)
+            .order_by(t.job.c.scheduled_at, t.job.c.id)
             .limit(_LIMIT)
             .correlate(lane)
             .subquery(f"{name}_jobs")
         )
         return sa.select(sa.func.count().label("n"), sa.func.min(found.c.scheduled_at).label("first_at")).select_from(found)
 
-    queue = table(model.Queue)
-    is_paused = (queue.c.paused_at.is_not(None), queue.c.fairness_key != sa.literal_column("''"))
-    paused = sa.select(queue.c.name, queue.c.fairness_key).where(*is_paused).subquery("paused")
-    due = counted("due", job.c.scheduled_at <= sa.func.now()).lateral("due")
-    later = counted("later", job.c.scheduled_at > sa.func.now()).lateral("later")
+    is_paused = (t.queue.c.paused_at.is_not(None), t.queue.c.fairness_key != sa.literal_column("''"))
+    paused = sa.select(t.queue.c.name, t.queue.c.fairness_key).where(*is_paused).subquery("paused")
+    due = counted("due", t.job.c.scheduled_at <= sa.func.now()).lateral("due")
+    later = counted("later", t.job.c.scheduled_at > sa.func.now()).lateral("later")
     fairness_key = sa.func.coalesce(paused.c.fairness_key, sa.literal_column("''"), type_=sa.Text).label("fairness_key")
     of_key = (paused.c.name == lane.c.queue) & (paused.c.fairness_key == lane.c.fairness_key)
     return (
@@ -67,22 +64,21 @@ def depths(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def due_groups(model: JobClass) -> sa.Select[Any]:
+@statement
+def due_groups(t: Tables) -> sa.Select[Any]:
     """Group the due jobs of a queue by job type and fairness key, the largest groups first.
 
     Parameters: `queue`; `scan`, how many due jobs are read; `limit`, how many groups.
     Shape: `(type_name, fairness_key, n, job_id, oldest_at)`: the oldest job of each group.
     Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, at most `scan` entries, and the rows.
     """
-    job = table(model)
     due = (
-        sa.select(job.c.id, job.c.type_name, job.c.fairness_key, job.c.scheduled_at)
+        sa.select(t.job.c.id, t.job.c.type_name, t.job.c.fairness_key, t.job.c.scheduled_at)
         .where(
-            job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
-            job.c.queue == sa.bindparam("queue", type_=sa.Text),
-            job.c.scheduled_at <= sa.func.now(),
+            t.job.c.status == status(JobStatus.PENDING),
+            t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
+            t.job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            t.job.c.scheduled_at <= sa.func.now(),
         )
         .limit(sa.bindparam("scan", type_=sa.Integer))
         .subquery("due")
@@ -103,8 +99,8 @@ def due_groups(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def retrying(model: JobClass) -> sa.Select[Any]:
+@statement
+def retrying(t: Tables) -> sa.Select[Any]:
     """Group the jobs that have failed and are due again much later by queue and type, the largest groups first.
 
     Parameters: `after`, the least time until they are due; `scan`, the maximum number of jobs that are read of one lane;
@@ -112,16 +108,15 @@ def retrying(model: JobClass) -> sa.Select[Any]:
     first, the ids of the first hundred.
     Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, as `depths`, and the rows.
     """
-    job = table(model)
-    tag, key, lane = _lanes(job)
+    tag, key, lane = _lanes(t.job)
     later = (
-        sa.select(job.c.id, job.c.type_name, job.c.scheduled_at, job.c.last_error, job.c.attempt)
+        sa.select(t.job.c.id, t.job.c.type_name, t.job.c.scheduled_at, t.job.c.last_error, t.job.c.attempt)
         .where(
             *tag,
             *(one == lane.c[one.name] for one in key),
-            job.c.scheduled_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval),
+            t.job.c.scheduled_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval),
         )
-        .order_by(job.c.scheduled_at, job.c.id)
+        .order_by(t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.bindparam("scan", type_=sa.Integer))
         .correlate(lane)
         .lateral("later")
@@ -148,8 +143,8 @@ def retrying(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def lately(model: JobClass) -> sa.Select[Any]:
+@statement
+def lately(t: Tables) -> sa.Select[Any]:
     """Count recent events of jobs by queue.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
@@ -157,13 +152,12 @@ def lately(model: JobClass) -> sa.Select[Any]:
     the limit, all counts are lower bounds. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
-    job = table(model)
     since = sa.func.now() - _WINDOW
     seen = (
-        sa.select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at, job.c.expires_at)
+        sa.select(t.job.c.queue, t.job.c.status, t.job.c.created_at, t.job.c.completed_at, t.job.c.expires_at)
         .where(
-            block(number(job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
-            (job.c.created_at > since) | (job.c.completed_at > since),
+            block(number(t.job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
+            (t.job.c.created_at > since) | (t.job.c.completed_at > since),
         )
         .limit(_LIMIT)
         .subquery("seen")
@@ -188,20 +182,19 @@ def lately(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def recently_started(model: JobClass) -> sa.Select[Any]:
+@statement
+def recently_started(t: Tables) -> sa.Select[Any]:
     """Count the jobs that were started within the last while, by queue and fairness key.
 
     Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
     counts are lower bounds. A job counts once, by its last start. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`, as `lately`.
     """
-    job = table(model)
     seen = (
-        sa.select(job.c.queue, job.c.fairness_key)
+        sa.select(t.job.c.queue, t.job.c.fairness_key)
         .where(
-            block(number(job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
-            job.c.started_at > sa.func.now() - _WINDOW,
+            block(number(t.job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
+            t.job.c.started_at > sa.func.now() - _WINDOW,
         )
         .limit(_LIMIT)
         .subquery("seen")
@@ -210,20 +203,19 @@ def recently_started(model: JobClass) -> sa.Select[Any]:
     return sa.select(*key, sa.func.count().label("started")).group_by(*key)
 
 
-@once_a_model
-def due_lanes(model: JobClass) -> sa.Select[Any]:
+@statement
+def due_lanes(t: Tables) -> sa.Select[Any]:
     """Return the queues and fairness keys with due jobs, each with how long its oldest has been due.
 
     Parameters: `limit` of the lanes that are read. Shape: `(queue, fairness_key, waiting_for)`, unordered.
     Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, two probes a lane.
     """
-    job = table(model)
-    tag, key, lane = _lanes(job)
+    tag, key, lane = _lanes(t.job)
     lanes = sa.select(lane).limit(_LIMIT).subquery("lanes")
     oldest = (
-        sa.select(job.c.scheduled_at)
-        .where(*tag, *(one == lanes.c[one.name] for one in key), job.c.scheduled_at <= sa.func.now())
-        .order_by(job.c.scheduled_at, job.c.id)
+        sa.select(t.job.c.scheduled_at)
+        .where(*tag, *(one == lanes.c[one.name] for one in key), t.job.c.scheduled_at <= sa.func.now())
+        .order_by(t.job.c.scheduled_at, t.job.c.id)
         .limit(_ONE)
         .lateral("oldest")
     )
@@ -235,13 +227,13 @@ def due_lanes(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def recent_attempts(model: JobClass) -> sa.Select[Any]:
+@statement
+def recent_attempts(t: Tables) -> sa.Select[Any]:
     """Count the attempts that ended without success within the last while, by outcome.
 
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
     """
-    attempt = table(model.Attempt)
+    attempt = t.attempt
     oldest = sa.func.greatest(_newest() - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
     seen = (
         sa.select(attempt.c.outcome)
@@ -254,8 +246,8 @@ def recent_attempts(model: JobClass) -> sa.Select[Any]:
     return sa.select(seen.c.outcome, sa.func.count().label("n")).group_by(seen.c.outcome).order_by(seen.c.outcome)
 
 
-@once_a_model
-def running(model: JobClass) -> sa.Select[Any]:
+@statement
+def running(t: Tables) -> sa.Select[Any]:
     """Count the running jobs by queue, fairness key and type, those without a live worker and those past their timeout.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, fairness_key, type_name, running, orphaned, overdue, job_id,
@@ -263,7 +255,7 @@ def running(model: JobClass) -> sa.Select[Any]:
     Clock: the database's. Locks: none.
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
-    job, worker, group = table(model), table(model.Worker), ("queue", "fairness_key", "type_name")
+    job, worker, group = t.job, t.worker, ("queue", "fairness_key", "type_name")
     live = sa.exists(_ONE).where(worker.c.id == job.c.leased_by, alive_until(worker) > sa.func.now())
     held = (
         sa.select(
@@ -296,15 +288,14 @@ def running(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def unresolved(model: JobClass) -> sa.Select[int, int, int, int, int, Any]:
+@statement
+def unresolved(t: Tables) -> sa.Select[int, int, int, int, int, Any]:
     """Count the unresolved dead letters by age, and return when the oldest was written.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
     oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
     """
-    dead_letter = table(model.DeadLetter)
-    found = sa.select(dead_letter.c.died_at).where(dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+    found = sa.select(t.dead_letter.c.died_at).where(t.dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
 
     def within(hours: str) -> sa.ColumnElement[int]:
         return sa.func.count().filter(found.c.died_at > sa.func.now() - sa.literal_column(f"interval '{hours} hours'"))
@@ -319,29 +310,28 @@ def unresolved(model: JobClass) -> sa.Select[int, int, int, int, int, Any]:
     ).select_from(found)
 
 
-@once_a_model
-def behind_dead(model: JobClass) -> sa.Select[Any]:
+@statement
+def behind_dead(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for chains that are dead, and name at most a hundred such chains.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
     Parameters: `limit`, of the count too. Shape: one row `(waiting, chains, chain_ids)`.
     Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
-    dead_letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
-    key = id_parameter(model.__jobqueue__)
+    key = t.id_type
     dead_letters = (
-        sa.select(dead_letter.c.job_id)
-        .where(dead_letter.c.resolution.is_distinct_from(sa.literal_column(f"'{Resolution.REDRIVEN}'")))
-        .order_by(dead_letter.c.id.desc())
+        sa.select(t.dead_letter.c.job_id)
+        .where(t.dead_letter.c.resolution.is_distinct_from(sa.literal_column(f"'{Resolution.REDRIVEN}'")))
+        .order_by(t.dead_letter.c.id.desc())
         .limit(_LIMIT)
     )
     # Arrays, not joins: a plan from the statistics of empty tables would read all blockers once per dead letter.
-    dead = sa.select(job.c.chain_id).where(
-        job.c.id == sa.any_(_array_of(dead_letters, key)), sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
+    dead = sa.select(t.job.c.chain_id).where(
+        t.job.c.id == sa.any_(_array_of(dead_letters, key)), sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'dead'")
     )
     waiting = (
-        sa.select(edge.c.job_id, edge.c.blocked_by_chain_id)
-        .where(edge.c.blocked_by_chain_id == sa.any_(_array_of(dead, key)), ~edge.c.is_resolved)
+        sa.select(t.blocker.c.job_id, t.blocker.c.blocked_by_chain_id)
+        .where(t.blocker.c.blocked_by_chain_id == sa.any_(_array_of(dead, key)), ~t.blocker.c.is_resolved)
         .limit(_LIMIT)
         .subquery("waiting")
     )
@@ -352,20 +342,18 @@ def behind_dead(model: JobClass) -> sa.Select[Any]:
     ).select_from(waiting)
 
 
-@once_a_model
-def behind_cancelled(model: JobClass) -> sa.Select[Any]:
+@statement
+def behind_cancelled(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
 
     Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
     chains, job_ids, blocked, dead)`, the last two the numbers of such jobs. Locks: none.
     Index: `ix_job_blocked_or_dead`, the primary keys.
     """
-    edge, job = table(model.Blocker), table(model)
-    key = id_parameter(model.__jobqueue__)
     newest = (
-        sa.select(job.c.id, job.c.status)
-        .where(job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.DEAD)]))
-        .order_by(job.c.id.desc())
+        sa.select(t.job.c.id, t.job.c.status)
+        .where(t.job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.DEAD)]))
+        .order_by(t.job.c.id.desc())
         .limit(_LIMIT)
         .cte("newest")
     )
@@ -373,30 +361,30 @@ def behind_cancelled(model: JobClass) -> sa.Select[Any]:
         sa.select(newest.c.id).where(newest.c.status == status(one)) for one in (JobStatus.BLOCKED, JobStatus.DEAD)
     )
     waiting = (
-        sa.select(edge.c.job_id, edge.c.blocked_by_chain_id)
-        .where(edge.c.job_id == sa.any_(_array_of(blocked, key)), ~edge.c.is_resolved)
+        sa.select(t.blocker.c.job_id, t.blocker.c.blocked_by_chain_id)
+        .where(t.blocker.c.job_id == sa.any_(_array_of(blocked, t.id_type)), ~t.blocker.c.is_resolved)
         .limit(_LIMIT)
         .cte("waiting")
     )
-    cancelled = sa.select(job.c.id).where(
-        job.c.id == sa.any_(_array_of(sa.select(waiting.c.blocked_by_chain_id), key)),
-        job.c.chain_completed_at.is_not(None),
-        sa.func.coalesce(job.c.chain_status, job.c.status) == status(JobStatus.CANCELLED),
+    cancelled = sa.select(t.job.c.id).where(
+        t.job.c.id == sa.any_(_array_of(sa.select(waiting.c.blocked_by_chain_id), t.id_type)),
+        t.job.c.chain_completed_at.is_not(None),
+        sa.func.coalesce(t.job.c.chain_status, t.job.c.status) == status(JobStatus.CANCELLED),
     )
     return sa.select(
         sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
         sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
-        sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(key))[1:100].label("job_ids"),
+        sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(t.id_type))[1:100].label("job_ids"),
         sa.select(sa.func.count()).select_from(blocked.subquery("blocked")).scalar_subquery().label("blocked"),
         sa.select(sa.func.count()).select_from(dead.subquery("dead")).scalar_subquery().label("dead"),
-    ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, key)))
+    ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, t.id_type)))
 
 
-@once_a_model
-def dead_jobs(model: JobClass) -> sa.CompoundSelect[Any]:
+@statement
+def dead_jobs(t: Tables) -> sa.CompoundSelect[Any]:
     """Return the dead jobs of chains. Parameters: `chain_ids`. Shape: `(id, type_name)`. Index: `uq_job_chain`."""
-    job = table(model)
-    chain_ids = id_array(model, "chain_ids")
+    job = t.job
+    chain_ids = t.ids("chain_ids")
     # A chain of one has a primary key only, and the jobs behind the first of a chain its id as `root_id`.
     is_dead = sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
     return sa.union_all(
@@ -404,17 +392,16 @@ def dead_jobs(model: JobClass) -> sa.CompoundSelect[Any]:
     )
 
 
-@once_a_model
-def chains_to_unblock(model: JobClass) -> sa.Select[int, Any]:
+@statement
+def chains_to_unblock(t: Tables) -> sa.Select[int, Any]:
     """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
 
     Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, oldest_at)`. Locks: none.
     Index: `ix_job_has_waiters`, usually empty.
     """
-    job = table(model)
     found = (
-        sa.select(job.c.chain_completed_at)
-        .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None))
+        sa.select(t.job.c.chain_completed_at)
+        .where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None))
         .limit(_LIMIT)
         .subquery("found")
     )
@@ -423,35 +410,34 @@ def chains_to_unblock(model: JobClass) -> sa.Select[int, Any]:
     ).select_from(found)
 
 
-@once_a_model
-def unfinished_writes(model: JobClass) -> sa.Select[Any]:
+@statement
+def unfinished_writes(t: Tables) -> sa.Select[Any]:
     """Count the bulk writes that have staged rows and have not committed, and return the oldest.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unfinished, write_id, sequence, staged_at)`, or none;
     `staged_at` is that of one of the write's first rows. Rows of tasks that have not ended are not visible yet.
     Locks: none. Index: `ix_job_bulk_staging_write`, one probe a write, and the ledger's primary key.
     """
-    stage, write = table(model.Stage), table(model.Write)
-    key = (stage.c.write_id, stage.c.sequence)
-    first = sa.select(*key, stage.c.staged_at).order_by(*key).limit(_ONE)
+    key = (t.stage.c.write_id, t.stage.c.sequence)
+    first = sa.select(*key, t.stage.c.staged_at).order_by(*key).limit(_ONE)
     staged = sa.select(first.subquery("first")).cte("staged", recursive=True)
     behind = sa.tuple_(*key) > sa.tuple_(staged.c.write_id, staged.c.sequence)
     following = first.where(behind).correlate(staged).lateral("following")
     staged = staged.union_all(sa.select(*following.c).select_from(staged.join(following, sa.true())))
     # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
-    committed = sa.exists(_ONE).where(write.c.write_id == staged.c.write_id, write.c.sequence == staged.c.sequence)
+    committed = sa.exists(_ONE).where(t.write.c.write_id == staged.c.write_id, t.write.c.sequence == staged.c.sequence)
     found = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
     return sa.select(sa.func.count().over().label("unfinished"), *found.c).order_by(found.c.staged_at).limit(_ONE)
 
 
-@once_a_model
-def rejected_rows(model: JobClass) -> sa.Select[int, int]:
+@statement
+def rejected_rows(t: Tables) -> sa.Select[int, int]:
     """Count the rejected rows of bulk writes that are kept, and those of writes of the last day.
 
     Parameters: `limit`: it counts no further. Shape: one row `(rejected, last_day)`. Clock: the database's. Locks: none.
     Index: `ix_job_bulk_write_written_at`, the primary key of `job_bulk_reject`.
     """
-    reject, write = table(model.Reject), table(model.Write)
+    reject, write = t.reject, t.write
     lately = (
         write.c.written_at > sa.func.now() - sa.literal_column("interval '24 hours'"),
         write.c.rejected > sa.literal_column("0"),

@@ -12,31 +12,29 @@ from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import alive_until, array, given_ids, id_array, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, alive_until, array, bound, statement, status
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
-@once_a_model
-def enqueue_one(model: JobClass, columns: tuple[str, ...]) -> sa.Insert:
+@statement
+def enqueue_one(t: Tables, columns: tuple[str, ...]) -> sa.Insert:
     """Insert one job; with `changed_xid` tell idle workers of it when and if this transaction commits (`NotifyingXid`).
 
     Parameters: each name in `columns` but `chain_id` and `chain_type_name`, which are those of the job; `input` as JSON
     text; `changed_xid`, its queue, or a fairness key of one (`QueueKey.text`).
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """
-    job = table(model)
     of_root = {"chain_id": "id", "chain_type_name": "type_name"}
-    values: dict[str, Any] = {name: sa.bindparam(of_root.get(name, name), type_=job.c[name].type) for name in columns}
+    values: dict[str, Any] = {name: sa.bindparam(of_root.get(name, name), type_=t.job.c[name].type) for name in columns}
     if "input" in values:
         values["input"] = sa.cast(sa.bindparam("input", type_=sa.Text), JSONB)
-    return sa.insert(job).values(values)
+    return sa.insert(t.job).values(values)
 
 
-@once_a_model
-def enqueue_many(model: JobClass, columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
+@statement
+def enqueue_many(t: Tables, columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
     """Insert many jobs in one statement, from one array a column.
 
     Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts; one value for each
@@ -45,22 +43,21 @@ def enqueue_many(model: JobClass, columns: tuple[str, ...], equal: tuple[str, ..
     Clock: the database's `now()`, to which delays are added and below which no `at` reaches.
     Shape: no rows returned: ids are made by the client. Locks: none but the new rows'.
     """
-    job = table(model)
-    names, chosen, _ = new_rows(model, columns)
-    once = [sa.cast(sa.bindparam(name, type_=job.c[name].type), job.c[name].type) for name in equal]
-    return sa.insert(job).from_select([*names, *equal], chosen.add_columns(*once))
+    names, chosen, _ = new_rows(t, columns)
+    once = [sa.cast(sa.bindparam(name, type_=t.job.c[name].type), t.job.c[name].type) for name in equal]
+    return sa.insert(t.job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
 def new_rows(
-    model: JobClass, columns: Sequence[str], *, parents: bool = False
+    t: Tables, columns: Sequence[str], *, parents: bool = False
 ) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
     """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads.
 
     `parents`: of continuations, whose arrays begin with `next_`: the relation has each one's predecessor, from `parents`.
     """
-    job, prefix = table(model), "next_" if parents else ""
-    arrays: list[Any] = [id_array(model, "parents")] if parents else []
-    read: list[Any] = [sa.column("parent", id_parameter(model.__jobqueue__))] if parents else []
+    job, prefix = t.job, "next_" if parents else ""
+    arrays: list[Any] = [t.ids("parents")] if parents else []
+    read: list[Any] = [sa.column("parent", t.id_type)] if parents else []
     for name in columns:
         kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
         arrays.append(array(f"{prefix}{name}", kind))
@@ -76,33 +73,32 @@ def new_rows(
     return [*columns, "scheduled_at"], sa.select(*values, due).select_from(given), given
 
 
-def job_queue(model: JobClass) -> sa.TableClause:
+def job_queue(t: Tables) -> sa.TableClause:
     """Return the updatable view, the one place where a job is cancelled, redriven or rescheduled."""
-    layout = model.__jobqueue__
     return sa.table(
-        layout.name("job_queue"),
-        sa.column("id", id_parameter(layout)),
+        t.layout.name("job_queue"),
+        sa.column("id", id_parameter(t.layout)),
         sa.column("queue", sa.Text),
         sa.column("fairness_key", sa.Text),
         sa.column("type_name", sa.Text),
         sa.column("input", JSONB),
-        sa.column("status", table(model).c.status.type),
+        sa.column("status", t.job.c.status.type),
         sa.column("scheduled_at", TIMESTAMP(timezone=True)),
-        schema=layout.schema,
+        schema=t.layout.schema,
     )
 
 
-@once_a_model
-def named(model: JobClass, columns: tuple[str, ...]) -> sa.Select[Any]:
+@statement
+def named(t: Tables, columns: tuple[str, ...]) -> sa.Select[Any]:
     """Return columns of some jobs. Parameters: `ids`.
 
     Shape: `columns` of those that exist, unordered. Locks: none. Index: the primary key.
     """
-    job = table(model)
-    return sa.select(*(job.c[name] for name in columns)).where(job.c.id == sa.any_(id_array(model, "ids")))
+    return sa.select(*(t.job.c[name] for name in columns)).where(t.job.c.id == sa.any_(t.ids("ids")))
 
 
-def lock(model: JobClass, ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True) -> sa.Select[Any]:
+@bound
+def lock(t: Tables, ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True) -> sa.Select[Any]:
     """Lock jobs and the roots of their chains, and return their status; with `blockers` also the chains they wait for.
 
     `for_update`: False only reads them.
@@ -112,8 +108,8 @@ def lock(model: JobClass, ids: Sequence[JobId], *, blockers: bool = False, for_u
     Locks: the rows, until the caller's transaction ends; waits for held ones, in the common order of locks: roots by id,
     then continuations by id. They include the rows that the view locks. Index: the primary key.
     """
-    job, edge = table(model), table(model.Blocker)
-    given = sa.any_(given_ids(model, ids))
+    job, edge = t.job, t.blocker
+    given = sa.any_(t.given_ids(ids))
     meant = job.alias("meant")
     chosen: Any = sa.select(sa.func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
     if blockers:
@@ -126,26 +122,26 @@ def lock(model: JobClass, ids: Sequence[JobId], *, blockers: bool = False, for_u
     return found.with_for_update(key_share=True) if for_update else found
 
 
-def change(model: JobClass, ids: Sequence[JobId], **values: Any) -> sa.Update:
+@bound
+def change(t: Tables, /, ids: Sequence[JobId], **values: Any) -> sa.Update:
     """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.
 
     Obliges: `lock` them first, so that rows are taken in the one order. Index: the primary key.
     """
-    view = job_queue(model)
-    return sa.update(view).where(view.c.id == sa.any_(given_ids(model, ids))).values(**values)
+    view = job_queue(t)
+    return sa.update(view).where(view.c.id == sa.any_(t.given_ids(ids))).values(**values)
 
 
-@once_a_model
-def cancel(model: JobClass) -> sa.Update:
+@statement
+def cancel(t: Tables) -> sa.Update:
     """Cancel jobs that have not ended. As the view does, without its function for each row.
 
     Parameters: `ids`. Changes: -> cancelled; a trigger ends their chains. Clock: the database's `now()`.
     Obliges: `lock` them first, `interrupt` those that run, at most `BATCH`. Index: the primary key.
     """
-    job = table(model)
     return (
-        sa.update(job)
-        .where(job.c.id == sa.any_(id_array(model, "ids")))
+        sa.update(t.job)
+        .where(t.job.c.id == sa.any_(t.ids("ids")))
         .values(
             status=status(JobStatus.CANCELLED),
             completed_at=sa.func.now(),
@@ -157,33 +153,31 @@ def cancel(model: JobClass) -> sa.Update:
     )
 
 
-@once_a_model
-def touch(model: JobClass) -> sa.Update | None:
+@statement
+def touch(t: Tables) -> sa.Update | None:
     """Have the `onupdate` of the application's columns applied after a change through the view; None if there is none.
 
     Parameters: `ids`. Obliges: `lock` them first. Index: the primary key.
     """
-    job = table(model)
-    if all(column.onupdate is None for column in job.c):
+    if all(column.onupdate is None for column in t.job.c):
         return None
-    chosen = job.c.id == sa.any_(id_array(model, "ids"))
-    return sa.update(job).where(chosen).values(has_waiters=job.c.has_waiters)
+    chosen = t.job.c.id == sa.any_(t.ids("ids"))
+    return sa.update(t.job).where(chosen).values(has_waiters=t.job.c.has_waiters)
 
 
-@once_a_model
-def interrupt(model: JobClass, outcome: AttemptOutcome) -> sa.Insert:
+@statement
+def interrupt(t: Tables, outcome: AttemptOutcome) -> sa.Insert:
     """Record how the current attempts of running jobs ended. Parameters: `ids`. Obliges: the jobs are locked.
     Index: the primary keys."""
-    job, attempt = table(model), table(model.Attempt)
-    chosen = sa.select(job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal_column(f"'{outcome}'")).where(
-        job.c.id == sa.any_(id_array(model, "ids")), job.c.status == status(JobStatus.RUNNING)
-    )
+    chosen = sa.select(
+        t.job.c.id, t.job.c.attempt, t.job.c.leased_by, t.job.c.started_at, sa.literal_column(f"'{outcome}'")
+    ).where(t.job.c.id == sa.any_(t.ids("ids")), t.job.c.status == status(JobStatus.RUNNING))
     names = ["job_id", "attempt", "worker_id", "started_at", "outcome"]
-    return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
+    return upsert(t.attempt).from_select(names, chosen).on_conflict_do_nothing()
 
 
-@once_a_model
-def unknown_types(model: JobClass) -> sa.Select[Any]:
+@statement
+def unknown_types(t: Tables) -> sa.Select[Any]:
     """Return types of due jobs that no live worker has a handler for.
 
     Parameters: `queues`, `types` that the calling worker knows, `ttl` of a worker's heartbeat.
@@ -192,29 +186,28 @@ def unknown_types(model: JobClass) -> sa.Select[Any]:
     later.
     Index: `ix_job_claim`.
     """
-    job, worker = table(model), table(model.Worker)
     queue = sa.func.unnest(array("queues", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("queue")
     oldest = (
-        sa.select(job.c.type_name)
+        sa.select(t.job.c.type_name)
         .where(
-            job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= sa.literal_column("'-9'"),
-            job.c.queue == queue.c.name,
-            job.c.fairness_key == sa.literal_column("''"),
-            job.c.scheduled_at <= sa.func.now(),
+            t.job.c.status == status(JobStatus.PENDING),
+            t.job.c.priority >= sa.literal_column("'-9'"),
+            t.job.c.queue == queue.c.name,
+            t.job.c.fairness_key == sa.literal_column("''"),
+            t.job.c.scheduled_at <= sa.func.now(),
         )
         .limit(sa.literal_column("1000"))
         .lateral("oldest")
     )
-    lane = heads(model, job.c.type_name).subquery("head")
+    lane = heads(t, t.job.c.type_name).subquery("head")
     in_parts = sa.select(lane.c.type_name).where(
         is_keyed(lane.c), lane.c.queue == sa.any_(array("queues", sa.Text())), lane.c.scheduled_at <= sa.func.now()
     )
     in_queues = sa.select(oldest.c.type_name).select_from(queue.join(oldest, sa.literal_column("true")))
     found = sa.union_all(in_queues, in_parts).subquery("found")
     served: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        alive_until(worker) > sa.func.now(),
-        found.c.type_name == sa.any_(worker.c.job_types),
+        alive_until(t.worker) > sa.func.now(),
+        found.c.type_name == sa.any_(t.worker.c.job_types),
     )
     return (
         sa.select(found.c.type_name)
@@ -223,31 +216,30 @@ def unknown_types(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def unserved_queues(model: JobClass) -> sa.Select[Any]:
+@statement
+def unserved_queues(t: Tables) -> sa.Select[Any]:
     """Return the queues with due jobs, including jobs with a fairness key, that no live worker serves.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(name,)`, by name.
     Index: `ix_job_claim`, one probe per queue or fairness key to find the next name after the one before, and one more per
     unserved queue.
     """
-    job, worker = table(model), table(model.Worker)
-    pending = sa.select(job.c.queue).where(
-        job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column("'-9'")
+    pending = sa.select(t.job.c.queue).where(
+        t.job.c.status == status(JobStatus.PENDING), t.job.c.priority >= sa.literal_column("'-9'")
     )
-    names = pending.order_by(job.c.queue).limit(sa.literal_column("1")).cte("names", recursive=True)
-    following = pending.where(job.c.queue > names.c.queue).order_by(job.c.queue).limit(sa.literal_column("1"))
+    names = pending.order_by(t.job.c.queue).limit(sa.literal_column("1")).cte("names", recursive=True)
+    following = pending.where(t.job.c.queue > names.c.queue).order_by(t.job.c.queue).limit(sa.literal_column("1"))
     names = names.union_all(
         sa.select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
     )
     # A scalar subquery: an EXISTS may be planned as a join, which walks all due jobs for each queue.
-    first_due = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= sa.func.now()).limit(
+    first_due = pending.where(t.job.c.queue == names.c.queue, t.job.c.scheduled_at <= sa.func.now()).limit(
         sa.literal_column("1")
     )
     is_due = first_due.correlate(names).scalar_subquery().is_not(None)
     queue = names.c.queue
     serving: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        alive_until(worker) > sa.func.now(), queue == sa.any_(worker.c.queues)
+        alive_until(t.worker) > sa.func.now(), queue == sa.any_(t.worker.c.queues)
     )
     # Few are unserved, so few are probed.
     is_left = sa.case((serving.correlate(names).exists(), sa.literal_column("false", sa.Boolean)), else_=is_due)

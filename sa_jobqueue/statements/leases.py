@@ -9,25 +9,21 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
+    Tables,
     alive_until,
     array,
     excluded,
-    id_array,
-    id_value,
     is_running,
-    once_a_model,
+    statement,
     status,
-    table,
 )
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.types import DeadReason, JobStatus
 
 
-@once_a_model
-def heartbeat(model: JobClass) -> sa.Insert:
+@statement
+def heartbeat(t: Tables) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
@@ -37,15 +33,14 @@ def heartbeat(model: JobClass) -> sa.Insert:
     Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`, `failure`.
     Clock: the database's. Locks: the worker's own row. Index: the primary key.
     """
-    worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
-    given = {name: sa.bindparam(name, type_=worker.c[name].type) for name in names}
+    given = {name: sa.bindparam(name, type_=t.worker.c[name].type) for name in names}
     optional = ("selectors", "type_slots", "progress", "failure")
-    given |= {name: sa.bindparam(name, None, type_=worker.c[name].type) for name in optional}
+    given |= {name: sa.bindparam(name, None, type_=t.worker.c[name].type) for name in optional}
     given["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
-    given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
-    given["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=worker.c.heartbeat_pause.type)
-    statement = insert(worker).values(given)
+    given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=t.worker.c.stuck_threads.type)
+    given["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=t.worker.c.heartbeat_pause.type)
+    statement = insert(t.worker).values(given)
     changed = ("state", "concurrency", "progress", "stuck_threads", "failure", "heartbeat_pause")
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -53,89 +48,83 @@ def heartbeat(model: JobClass) -> sa.Insert:
             "heartbeat_at": sa.func.clock_timestamp(),
             **{name: statement.excluded[name] for name in changed},
         },
-    ).returning(worker.c.drain_requested_at)
+    ).returning(t.worker.c.drain_requested_at)
 
 
-@once_a_model
-def forget_worker(model: JobClass) -> sa.Delete:
+@statement
+def forget_worker(t: Tables) -> sa.Delete:
     """Remove the row of a worker that has stopped, unless it still holds jobs. Parameters: `worker_id`. Changes: its row.
     Index: the primary key; `ix_job_running`."""
-    worker = table(model.Worker)
-    return sa.delete(worker).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text), ~_has_jobs(model))
+    return sa.delete(t.worker).where(t.worker.c.id == sa.bindparam("worker_id", type_=sa.Text), ~_has_jobs(t))
 
 
-@once_a_model
-def forget_dead_workers(model: JobClass) -> sa.Delete:
+@statement
+def forget_dead_workers(t: Tables) -> sa.Delete:
     """Remove workers that have been silent for `gone_after` and hold no job.
 
     Parameters: `gone_after`, many times the heartbeat timeout: a process that resumes later registers itself again.
     Changes: their rows. Locks: those rows; held ones are skipped, because a request to drain many workers locks
     them in another order. Index: `ix_job_running`, one probe per worker.
     """
-    worker = table(model.Worker)
-    dead = _dead_workers(model).with_for_update(skip_locked=True).cte("dead")
-    return sa.delete(worker).where(worker.c.id == dead.c.id)
+    dead = _dead_workers(t).with_for_update(skip_locked=True).cte("dead")
+    return sa.delete(t.worker).where(t.worker.c.id == dead.c.id)
 
 
-def has_dead_workers(model: JobClass) -> ColumnElement[bool]:
+def has_dead_workers(t: Tables) -> ColumnElement[bool]:
     """Return whether `forget_dead_workers` would remove any."""
-    return sa.exists(_dead_workers(model))
+    return sa.exists(_dead_workers(t))
 
 
-def _dead_workers(model: JobClass) -> sa.Select[Any]:
-    worker = table(model.Worker)
-    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("gone_after", type_=sa.Interval)
-    return sa.select(worker.c.id).where(silent, ~_has_jobs(model))
+def _dead_workers(t: Tables) -> sa.Select[Any]:
+    silent = t.worker.c.heartbeat_at < sa.func.now() - sa.bindparam("gone_after", type_=sa.Interval)
+    return sa.select(t.worker.c.id).where(silent, ~_has_jobs(t))
 
 
-def _has_jobs(model: JobClass) -> ColumnElement[bool]:
-    job, worker = table(model), table(model.Worker)
+def _has_jobs(t: Tables) -> ColumnElement[bool]:
     held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id
+        t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == t.worker.c.id
     )
     # OFFSET 0 keeps it one probe a worker; as a join it was planned to read every running job for each.
-    return sa.exists(held.correlate(worker).offset(sa.literal_column("0")))
+    return sa.exists(held.correlate(t.worker).offset(sa.literal_column("0")))
 
 
-@once_a_model
-def held(model: JobClass) -> sa.Select[Any]:
+@statement
+def held(t: Tables) -> sa.Select[Any]:
     """Return every job that a worker holds, by the database's account.
 
     Parameters: `worker_id`. Shape: a row of `CLAIMED` and `BEFORE` a job, unordered. Locks: none. Index: `ix_job_running`.
     """
-    job = table(model)
-    return sa.select(*claimed_columns(model)).where(
-        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
+    return sa.select(*claimed_columns(t)).where(
+        t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
     )
 
 
-@once_a_model
-def extend(model: JobClass) -> sa.Update:
+@statement
+def extend(t: Tables) -> sa.Update:
     """Move the end of one attempt's lease to `extension` and `grace` from now.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, `extension`, `grace`.
     Shape: one row `(id,)`, none when the attempt is no longer the worker's. Index: the primary key.
     """
-    job = table(model)
     return (
-        sa.update(job)
+        sa.update(t.job)
         .where(
-            job.c.id == id_value(model, "job_id"),
-            job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
-            job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
-            is_running(job),
+            t.job.c.id == t.id("job_id"),
+            t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
+            t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
+            is_running(t.job),
         )
         .values(
             leased_until=sa.func.now()
             + sa.bindparam("extension", type_=sa.Interval)
             + sa.bindparam("grace", type_=sa.Interval)
         )
-        .returning(job.c.id)
+        .returning(t.job.c.id)
     )
 
 
-@once_a_model
-def lost(model: JobClass, *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
+@statement
+def lost(t: Tables, *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
     """Lock jobs of dead workers, and jobs whose own lease expired, each with the reason; for `completions.finish`.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `excluded`, ids to leave out, empty by
@@ -148,39 +137,36 @@ def lost(model: JobClass, *, orphans: bool = False, ended: bool = False, only: b
     Locks: the rows, until the transaction ends; rows held by others are skipped: their worker is just writing.
     Index: `ix_job_running`, one probe a worker.
     """
-    job, worker = table(model), table(model.Worker)
     limit = sa.bindparam("limit", type_=sa.Integer)
     columns = ("id", "leased_by", "root_id", "attempt", "max_attempts", "type_name")
-    running = sa.select(*(job.c[name] for name in columns)).where(
-        job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, id_parameter(model.__jobqueue__))
+    running = sa.select(*(t.job.c[name] for name in columns)).where(
+        t.job.c.status == status(JobStatus.RUNNING), excluded(t.job.c.id, t.id_type)
     )
     if only:
-        running = running.where(job.c.id == sa.any_(id_array(model, "ids")))
+        running = running.where(t.job.c.id == sa.any_(t.ids("ids")))
 
     def taken(name: str, reason: DeadReason, *conditions: ColumnElement[bool]) -> tuple[Any, sa.Select[Any]]:
         chosen = running.where(*conditions).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral(name)
         return chosen, sa.select(*chosen.c, sa.literal(reason.value).label("reason"))
 
     if orphans:
-        return taken("orphan", DeadReason.LOST, _has_no_worker(model))[1]
-    silent = alive_until(worker) < sa.func.now()
-    of_worker = job.c.leased_by == worker.c.id
+        return taken("orphan", DeadReason.LOST, _has_no_worker(t))[1]
+    silent = alive_until(t.worker) < sa.func.now()
+    of_worker = t.job.c.leased_by == t.worker.c.id
     dead, lost = taken("dead", DeadReason.LOST, of_worker)
-    lost = lost.select_from(worker.join(dead, sa.true()))
+    lost = lost.select_from(t.worker.join(dead, sa.true()))
     if ended:
-        return lost.where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)).limit(limit)
-    expired, late = taken("expired", DeadReason.TIMED_OUT, of_worker, job.c.leased_until < sa.func.now())
-    late = late.select_from(worker.join(expired, sa.true())).where(~silent)
+        return lost.where(t.worker.c.id == sa.bindparam("worker_id", type_=sa.Text)).limit(limit)
+    expired, late = taken("expired", DeadReason.TIMED_OUT, of_worker, t.job.c.leased_until < sa.func.now())
+    late = late.select_from(t.worker.join(expired, sa.true())).where(~silent)
     found = sa.union_all(lost.where(silent), late).subquery("lost")
     return sa.select(*found.c).limit(limit)
 
 
-def has_orphans(model: JobClass) -> ColumnElement[bool]:
+def has_orphans(t: Tables) -> ColumnElement[bool]:
     """Return whether running jobs have a worker without a row."""
-    job = table(model)
-    return sa.exists(sa.select(job.c.id).where(job.c.status == status(JobStatus.RUNNING), _has_no_worker(model)))
+    return sa.exists(sa.select(t.job.c.id).where(t.job.c.status == status(JobStatus.RUNNING), _has_no_worker(t)))
 
 
-def _has_no_worker(model: JobClass) -> ColumnElement[bool]:
-    job, worker = table(model), table(model.Worker)
-    return ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
+def _has_no_worker(t: Tables) -> ColumnElement[bool]:
+    return ~sa.exists(sa.select(sa.literal_column("1")).where(t.worker.c.id == t.job.c.leased_by).correlate(t.job))

@@ -18,9 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, array, statement, status
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
@@ -28,13 +27,13 @@ STATE: Final = ("tokens", "starts", "spent_at")
 """Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
 
 
-def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
+def newest_state(t: Tables, of: sa.Table) -> sa.FromClause:
     """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
     Shape: `version` and `STATE`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """
-    state = table(model.RateState).alias("state")
-    is_type = of is table(model.JobType)
+    state = t.rate_state.alias("state")
+    is_type = of is t.job_type
     name, fairness_key = (of.c.type_name, sa.literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
     return (
         sa.select(
@@ -52,8 +51,8 @@ def newest_state(model: JobClass, of: sa.Table) -> sa.FromClause:
     )
 
 
-@once_a_model
-def lock(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock(t: Tables) -> sa.Select[Any]:
     """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
     Parameters: `queue`; its `fairness_keys`, an empty one for the queue's own limits; `type_name`, or null.
@@ -65,17 +64,16 @@ def lock(model: JobClass) -> sa.Select[Any]:
     Obliges: the caller must not claim jobs that a requested but missing row limits, nor jobs under a rate that `spend` does
     not accept. Index: the primary keys, in `rate_state` read backwards from the newest entry.
     """
-    queue, kind = table(model.Queue), table(model.JobType)
     none = sa.cast(sa.null(), sa.Integer)
-    of_key = queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
-    of_queues = (queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
+    of_key = t.queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
+    of_queues = (t.queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
     parts = [
         sa.select(
-            sa.literal_column("true" if of is kind else "false", sa.Boolean).label("is_type"),
+            sa.literal_column("true" if of is t.job_type else "false", sa.Boolean).label("is_type"),
             name.label("name"),
-            (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
+            (sa.literal_column("''", sa.Text) if of is t.job_type else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
-            (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
+            (none if of is t.job_type else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(of.c[name] for name in RATE),
             *(state.c[column] for column in (*STATE, "version")),
             sa.func.now().label("now"),
@@ -83,18 +81,18 @@ def lock(model: JobClass) -> sa.Select[Any]:
         .select_from(of.outerjoin(state, sa.true()))
         .where(where)
         .with_for_update(key_share=True, skip_locked=True, of=of)
-        .subquery("of_type" if of is kind else "of_queues")
+        .subquery("of_type" if of is t.job_type else "of_queues")
         for of, name, where in (
-            (queue, queue.c.name, of_queues),
-            (kind, kind.c.type_name, kind.c.type_name == sa.bindparam("type_name", type_=sa.Text)),
+            (t.queue, t.queue.c.name, of_queues),
+            (t.job_type, t.job_type.c.type_name, t.job_type.c.type_name == sa.bindparam("type_name", type_=sa.Text)),
         )
-        for state in (newest_state(model, of),)
+        for state in (newest_state(t, of),)
     ]
     return sa.select(sa.union_all(*(sa.select(*part.c) for part in parts)).subquery("limits"))
 
 
-@once_a_model
-def running(model: JobClass) -> sa.Select[int, int, str]:
+@statement
+def running(t: Tables) -> sa.Select[int, int, str]:
     """Count the running jobs of a queue, with all its fairness keys, and those of a type.
 
     Parameters: `queue`; `type_name`, or null; `since`, a transaction id as text below which none of them is, by default 0.
@@ -104,26 +102,24 @@ def running(model: JobClass) -> sa.Select[int, int, str]:
     Index: `ix_job_running`, the running jobs from `since` on: at most the concurrency of all workers, and jobs that ended
     after the oldest of them began and are not vacuumed yet.
     """
-    job = table(model)
-    in_queue = job.c.queue == sa.bindparam("queue", type_=sa.Text)
-    of_type = job.c.type_name == sa.bindparam("type_name", type_=sa.Text)
-    since = _lower_bound(sa.func.min(job.c.changed_xid).filter(in_queue | of_type))
-    return sa.select(sa.func.count().filter(in_queue), sa.func.count().filter(of_type), since).where(*_running_since(job))
+    in_queue = t.job.c.queue == sa.bindparam("queue", type_=sa.Text)
+    of_type = t.job.c.type_name == sa.bindparam("type_name", type_=sa.Text)
+    since = _lower_bound(sa.func.min(t.job.c.changed_xid).filter(in_queue | of_type))
+    return sa.select(sa.func.count().filter(in_queue), sa.func.count().filter(of_type), since).where(*_running_since(t.job))
 
 
-@once_a_model
-def running_by_fairness_key(model: JobClass) -> sa.Select[str, int, str]:
+@statement
+def running_by_fairness_key(t: Tables) -> sa.Select[str, int, str]:
     """Count the running jobs of each fairness key of a queue, and those without one.
 
     Parameters: `queue`; `since`, as `running`. Shape: `(fairness_key, n, since)` of each that has any, unordered: the lowest
     `since` is for the next count of the same queue. Locks: none.
     Obliges: as `running`. Index: `ix_job_running`, as `running`.
     """
-    job = table(model)
-    since = _lower_bound(sa.func.min(job.c.changed_xid))
-    in_queue = job.c.queue == sa.bindparam("queue", type_=sa.Text)
-    counts = sa.select(job.c.fairness_key, sa.func.count().label("n"), since)
-    return counts.where(*_running_since(job), in_queue).group_by(job.c.fairness_key)
+    since = _lower_bound(sa.func.min(t.job.c.changed_xid))
+    in_queue = t.job.c.queue == sa.bindparam("queue", type_=sa.Text)
+    counts = sa.select(t.job.c.fairness_key, sa.func.count().label("n"), since)
+    return counts.where(*_running_since(t.job), in_queue).group_by(t.job.c.fairness_key)
 
 
 def _running_since(job: sa.Table) -> list[ColumnElement[bool]]:
@@ -137,8 +133,8 @@ def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
     return sa.cast(sa.func.least(oldest, in_flight), sa.Text).label("since")
 
 
-@once_a_model
-def spend(model: JobClass) -> sa.Insert:
+@statement
+def spend(t: Tables) -> sa.Insert:
     """Record starts under rate limits, each in a new version of its state, if the one that `lock` returned is the newest.
 
     Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` as returned, null for none, `tokens`, and
@@ -148,7 +144,6 @@ def spend(model: JobClass) -> sa.Insert:
     Obliges: roll back if a row was not written, because another claim has spent meanwhile. Run it after `lock`, as a
     separate statement in READ COMMITTED. Index: `pk_rate_state`.
     """
-    state = table(model.RateState)
     given: dict[str, tuple[str, Any]] = {
         "is_types": ("is_type", sa.Boolean()),
         "names": ("name", sa.Text()),
@@ -164,14 +159,14 @@ def spend(model: JobClass) -> sa.Insert:
     )
     key = ("is_type", "name", "fairness_key")
     # Scalar subqueries, which the planner never turns into a scan of the whole index.
-    old, newer = state.alias("old"), state.alias("newer")
+    old, newer = t.rate_state.alias("old"), t.rate_state.alias("newer")
     of_old = (old.c[name] == spent.c[name] for name in (*key, "version"))
     place: ColumnElement[Any] = sa.literal_column("old.ctid")
     places = sa.select(sa.select(place).select_from(old).where(*of_old).correlate(spent).scalar_subquery()).select_from(
         spent
     )
-    own: ColumnElement[Any] = sa.literal_column(f"{state.name}.ctid")
-    before = sa.delete(state).where(own == sa.any_(sa.func.array(places.scalar_subquery()))).cte("before")
+    own: ColumnElement[Any] = sa.literal_column(f"{t.rate_state.name}.ctid")
+    before = sa.delete(t.rate_state).where(own == sa.any_(sa.func.array(places.scalar_subquery()))).cte("before")
     version = sa.func.coalesce(spent.c.version, sa.literal_column("0", sa.BigInteger))
     of_newer = sa.select(newer.c.version).where(*(newer.c[name] == spent.c[name] for name in key), newer.c.version > version)
     is_newest = of_newer.limit(sa.literal_column("1")).correlate(spent).scalar_subquery().is_(None)
@@ -180,18 +175,18 @@ def spend(model: JobClass) -> sa.Insert:
         *(spent.c[name] for name in key), version + sa.literal_column("1"), spent.c.tokens, starts, sa.func.now()
     )
     columns = [*key, "version", "tokens", "starts", "spent_at"]
-    written = sa.insert(state).from_select(columns, new.where(is_newest)).returning(state.c.name)
+    written = sa.insert(t.rate_state).from_select(columns, new.where(is_newest)).returning(t.rate_state.c.name)
     return written.add_cte(before)
 
 
-@once_a_model
-def current(model: JobClass) -> sa.Select[Any]:
+@statement
+def current(t: Tables) -> sa.Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
     Parameters: `limit`. Shape: as `lock`, without `version`, by kind and name. Clock: the database's.
     Locks: none. Index: `pk_rate_state`, from its end, once for each row; the rows with settings are few.
     """
-    queue, kind = table(model.Queue), table(model.JobType)
+    queue, kind = t.queue, t.job_type
     parts = [
         sa.select(
             sa.literal_column("true" if of is kind else "false", sa.Boolean).label("is_type"),
@@ -206,7 +201,7 @@ def current(model: JobClass) -> sa.Select[Any]:
         .select_from(of.outerjoin(state, sa.true()))
         .where(sa.func.coalesce(of.c.rate_limit, of.c.global_concurrency, *more).is_not(None))
         for of, name, more in ((queue, queue.c.name, [queue.c.concurrency_per_key]), (kind, kind.c.type_name, []))
-        for state in (newest_state(model, of),)
+        for state in (newest_state(t, of),)
     ]
     both = sa.union_all(*parts).subquery("limits")
     return (

@@ -15,47 +15,47 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import aliased, contains_eager, load_only
 from sqlalchemy.sql.base import ExecutableOption
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import alike, given_ids, status, table
+from sa_jobqueue.statements._parts import Tables, alike, bound, status
 from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
+@bound
 def jobs(
-    model: JobClass, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
+    t: Tables, /, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
 ) -> sa.Select[Any]:
     """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
 
     `walk`: the other arguments of `scan`. Shape: `(id, place, fits, Job)`. Index: the primary key.
     """
-    return scan(model, table(model).c.id, *narrowed, fits=conditions, **walk)
+    return scan(t.model, t.job.c.id, *narrowed, fits=conditions, **walk)
 
 
+@bound
 def chains(
-    model: JobClass, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
+    t: Tables, /, *conditions: sa.ColumnElement[bool], narrowed: Sequence[sa.ColumnElement[bool]] = (), **walk: Any
 ) -> sa.Select[Any]:
     """Return one page of chains by id, that of their root job; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Chain)`. Index: the primary key, `scan_limit` entries, continuations among them; for the
     status of a chain that goes on `uq_job_chain`, for its being waited for `ix_job_blocker_chain`, one probe each.
     """
-    job = table(model)
-    return scan(model.Chain, job.c.id, *narrowed, fits=(job.c.root_id.is_(None), *conditions), **walk)
+    job = t.job
+    return scan(t.model.Chain, job.c.id, *narrowed, fits=(job.c.root_id.is_(None), *conditions), **walk)
 
 
+@bound
 def chain_jobs(
-    model: JobClass, chain_id: JobId, *, columns: Sequence[str] = (), after: int | None, limit: int, newest_first: bool
+    t: Tables, chain_id: JobId, *, columns: Sequence[str] = (), after: int | None, limit: int, newest_first: bool
 ) -> sa.Select[Any]:
     """Return one page of a chain's jobs, by their place in it; `after` is the `chain_index` of the last one before.
 
     Shape: `(chain_index, Job)`, with `columns` only those of `Job`; one more than `limit` where there are more.
     Index: the primary key for the root, `uq_job_chain` for the others, as many entries as rows.
     """
-    job = table(model)
-    place: sa.ColumnElement[int] = job.c.chain_index
+    place: sa.ColumnElement[int] = t.job.c.chain_index
     order = place.desc() if newest_first else place.asc()
-    root = sa.select(job.c.id, place).where(job.c.id == chain_id, job.c.root_id.is_(None))
-    others = sa.select(job.c.id, place).where(job.c.root_id == chain_id).order_by(order).limit(limit + 1)
+    root = sa.select(t.job.c.id, place).where(t.job.c.id == chain_id, t.job.c.root_id.is_(None))
+    others = sa.select(t.job.c.id, place).where(t.job.c.root_id == chain_id).order_by(order).limit(limit + 1)
     if after is not None:
         beyond = place < after if newest_first else place > after
         root, others = root.where(beyond), others.where(beyond)
@@ -65,44 +65,46 @@ def chain_jobs(
     page = sa.select(members).order_by(order).limit(limit + 1).subquery("page")
     place = page.c.chain_index
     return (
-        sa.select(place, model)
-        .options(*_loading(model, columns))
+        sa.select(place, t.model)
+        .options(*_loading(t.model, columns))
         .select_from(page)
-        .join(model, model.id == page.c.id)
+        .join(t.model, t.model.id == page.c.id)
         .order_by(place.desc() if newest_first else place.asc())
     )
 
 
-def blockers(model: JobClass, job_id: JobId, *, after: int | None, limit: int) -> sa.Select[Any]:
+@bound
+def blockers(t: Tables, job_id: JobId, *, after: int | None, limit: int) -> sa.Select[Any]:
     """Return one page of the edges of a job, each with its chain, in the order of the job's blockers.
 
     Shape: `(Blocker,)`, its `chain` loaded; one more than `limit` where there are more. `after`: the last `index` before.
     Index: `pk_job_blocker`, every edge of that job; for the chains the primary key of jobs and `uq_job_chain`.
     """
-    edge = table(model.Blocker)
-    page = sa.select(edge).where(edge.c.job_id == job_id).order_by(edge.c.index).limit(limit + 1)
+    page = sa.select(t.blocker).where(t.blocker.c.job_id == job_id).order_by(t.blocker.c.index).limit(limit + 1)
     if after is not None:
-        page = page.where(edge.c.index > after)
-    chosen = aliased(model.Blocker, page.subquery("page"))
+        page = page.where(t.blocker.c.index > after)
+    chosen = aliased(t.model.Blocker, page.subquery("page"))
     return sa.select(chosen).join(chosen.chain).options(contains_eager(chosen.chain)).order_by(chosen.index)
 
 
-def blocked_jobs(model: JobClass, chain_id: JobId, *, open_only: bool, **walk: Any) -> sa.Select[Any]:
+@bound
+def blocked_jobs(t: Tables, /, chain_id: JobId, *, open_only: bool, **walk: Any) -> sa.Select[Any]:
     """Return one page of the jobs that wait for a chain, or did, by id; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Job)`. Index: `ix_job_blocker_chain`, at most `scan_limit` entries; the jobs' primary key.
     """
-    edge = table(model.Blocker)
+    edge = t.blocker
     fits = [~edge.c.is_resolved] if open_only else []
-    return scan(model, edge.c.job_id, edge.c.blocked_by_chain_id == chain_id, fits=fits, **walk)
+    return scan(t.model, edge.c.job_id, edge.c.blocked_by_chain_id == chain_id, fits=fits, **walk)
 
 
-def audit(model: JobClass, *conditions: sa.ColumnElement[bool], **walk: Any) -> sa.Select[Any]:
+@bound
+def audit(t: Tables, /, *conditions: sa.ColumnElement[bool], **walk: Any) -> sa.Select[Any]:
     """Return one page of the audit by id, the order of the operations; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Audit)`. Index: the primary key.
     """
-    return scan(model.Audit, table(model.Audit).c.id, fits=conditions, **walk)
+    return scan(t.model.Audit, t.audit.c.id, fits=conditions, **walk)
 
 
 def objects(
@@ -116,20 +118,21 @@ def objects(
     return chosen if after is None else chosen.where(key < after if newest_first else key > after)
 
 
-def count_continuations(model: JobClass, chain_ids: Sequence[JobId]) -> sa.Select[Any]:
+@bound
+def count_continuations(t: Tables, chain_ids: Sequence[JobId]) -> sa.Select[Any]:
     """Count the jobs of chains without their roots, by the place of each chain's last.
 
     Shape: `(count,)`. Index: `uq_job_chain`, one probe a chain, however long it is.
     """
-    job = table(model)
-    chain = sa.func.unnest(given_ids(model, chain_ids)).table_valued(sa.column("id", id_parameter(model.__jobqueue__)))
+    chain = sa.func.unnest(t.given_ids(chain_ids)).table_valued(sa.column("id", t.id_type))
     chain = chain.render_derived("chain")
-    last = sa.select(job.c.chain_index).where(job.c.root_id == chain.c.id).order_by(job.c.chain_index.desc()).limit(1)
+    last = sa.select(t.job.c.chain_index).where(t.job.c.root_id == chain.c.id).order_by(t.job.c.chain_index.desc()).limit(1)
     return sa.select(sa.func.coalesce(sa.func.sum(last.scalar_subquery()), sa.literal_column("0"))).select_from(chain)
 
 
+@bound
 def unfinished(
-    model: JobClass,
+    t: Tables,
     statuses: Sequence[JobStatus],
     *,
     queues: Sequence[str] = (),
@@ -140,13 +143,12 @@ def unfinished(
 
     Shape: `(id, root_id)`, `limit` a state. Index: `ix_job_claim`, `ix_job_running`, `ix_job_blocked_or_dead`.
     """
-    job = table(model)
     parts = []
     for one in dict.fromkeys(map(JobStatus, statuses)):
-        found = sa.select(job.c.id, job.c.root_id).where(job.c.status == status(one))
+        found = sa.select(t.job.c.id, t.job.c.root_id).where(t.job.c.status == status(one))
         if one is JobStatus.PENDING:
-            found = found.where(job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
-            given = ((job.c.queue, queues), (job.c.fairness_key, fairness_keys))
+            found = found.where(t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
+            given = ((t.job.c.queue, queues), (t.job.c.fairness_key, fairness_keys))
             found = found.where(*(column.in_(list(values)) for column, values in given if values))
         parts.append(sa.select(found.limit(limit).subquery()))
     every = sa.union_all(*parts).subquery("unfinished")
@@ -158,27 +160,27 @@ def count(rows: sa.Select[Any], *, limit: int) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(rows.limit(limit).subquery("counted"))
 
 
-def jobs_like(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+@bound
+def jobs_like(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `JobFilter` that no index serves."""
-    job = table(model)
-    found = alike(where, _columns(job) | {"chain_types": job.c.chain_type_name})
+    found = alike(where, _columns(t.job) | {"chain_types": t.job.c.chain_type_name})
     if where.statuses:
-        found.append(job.c.status.in_([status(value) for value in where.statuses]))
+        found.append(t.job.c.status.in_([status(value) for value in where.statuses]))
     if where.chain_ids:
-        found.append(job.c.chain_id == sa.any_(given_ids(model, where.chain_ids)))
+        found.append(t.job.c.chain_id == sa.any_(t.given_ids(where.chain_ids)))
     return found
 
 
-def foreign(model: JobClass, condition: sa.ColumnElement[bool]) -> bool:
+@bound
+def foreign(t: Tables, condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a condition reads other relations than the jobs' table, apart from its subqueries."""
-    return any(
-        getattr(source, "fullname", None) != table(model).fullname for source in sa.select(condition).get_final_froms()
-    )
+    return any(getattr(source, "fullname", None) != t.job.fullname for source in sa.select(condition).get_final_froms())
 
 
-def chains_like(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+@bound
+def chains_like(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `ChainFilter` on a root that no index serves."""
-    job, later, edge = table(model), table(model).alias("later"), table(model.Blocker)
+    job, later, edge = t.job, t.job.alias("later"), t.blocker
     found = alike(where, _columns(job))
     if where.statuses:
         last = sa.select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
@@ -195,34 +197,36 @@ def chains_like(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
     return found
 
 
+@bound
 def jobs_among(
-    model: JobClass, *, ids: Sequence[JobId] = (), chain_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
+    t: Tables, *, ids: Sequence[JobId] = (), chain_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
-    job, later = table(model), table(model).alias("later")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(given_ids(model, ids))] if ids else []
+    job, later = t.job, t.job.alias("later")
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
     if chain_ids:
-        roots = given_ids(model, chain_ids)
+        roots = t.given_ids(chain_ids)
         others = sa.select(later.c.id).where(later.c.root_id == sa.any_(roots))
         # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
         found.append(job.c.id == sa.any_(sa.func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
     if unfinished is not None:
-        found.append(job.c.id == sa.any_(_array_of(model, unfinished, lambda rows: rows.c.id)))
+        found.append(job.c.id == sa.any_(_array_of(t, unfinished, lambda rows: rows.c.id)))
     return found
 
 
+@bound
 def chains_among(
-    model: JobClass, *, ids: Sequence[JobId] = (), job_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
+    t: Tables, *, ids: Sequence[JobId] = (), job_ids: Sequence[JobId] = (), unfinished: sa.Select[Any] | None = None
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
-    job, member = table(model), table(model).alias("member")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(given_ids(model, ids))] if ids else []
+    job, member = t.job, t.job.alias("member")
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
     if job_ids:
-        members = given_ids(model, job_ids)
+        members = t.given_ids(job_ids)
         theirs = sa.select(member.c.chain_id).where(member.c.id == sa.any_(members))
         found.append(job.c.id == sa.any_(sa.func.array(theirs.scalar_subquery(), type_=members.type)))
     if unfinished is not None:
-        root = _array_of(model, unfinished, lambda rows: sa.func.coalesce(rows.c.root_id, rows.c.id))
+        root = _array_of(t, unfinished, lambda rows: sa.func.coalesce(rows.c.root_id, rows.c.id))
         found.append(job.c.id == sa.any_(root))
     return found
 
@@ -275,7 +279,7 @@ def _loading(entity: Any, columns: Sequence[str]) -> list[ExecutableOption]:
     return [load_only(*(getattr(entity, name) for name in columns))] if columns else []
 
 
-def _array_of(model: JobClass, rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
+def _array_of(t: Tables, rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
     """Return an array of the ids in rows, computed once for the statement."""
     found = rows.subquery("found")
-    return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
+    return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(t.id_type))

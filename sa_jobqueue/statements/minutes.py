@@ -9,10 +9,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.models.minute import BOUNDS
-from sa_jobqueue.statements._parts import block, number, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, block, number, statement, status
 from sa_jobqueue.statements.health import UNSUCCESSFUL
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
@@ -25,26 +24,25 @@ _LIMIT: Final = sa.bindparam("limit", type_=sa.Integer)
 _INSTANT: Final = sa.DateTime(timezone=True)
 
 
-@once_a_model
-def unrecorded(model: JobClass) -> sa.Select[Any]:
+@statement
+def unrecorded(t: Tables) -> sa.Select[Any]:
     """Return the last minutes that were not recorded, if no other transaction records them.
 
     Shape: one row `(since, until)`, at most forty minutes, which is longer than idle workers pause; none if there is nothing
     to record. Clock: the database's.
     Locks: an advisory lock until the transaction ends, not awaited. Index: `pk_job_minute`, from its end.
     """
-    row = table(model.Minute)
-    last = sa.select(row.c.minute).order_by(row.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
+    last = sa.select(t.minute.c.minute).order_by(t.minute.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
     until = sa.func.date_trunc(sa.literal_column("'minute'"), sa.func.now(), type_=_INSTANT)
     since = sa.func.greatest(last + _MINUTE, until - sa.literal_column("interval '40 minutes'"), type_=_INSTANT)
     span = sa.select(since.label("since"), until.label("until")).cte("span")
-    name = sa.literal(model.__jobqueue__.qualified("job_minute"))
+    name = sa.literal(t.layout.qualified("job_minute"))
     lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, sa.literal_column("0")))
     return sa.select(span.c.since, span.c.until).where(sa.case((span.c.since < span.c.until, lock), else_=sa.false()))
 
 
-@once_a_model
-def record(model: JobClass) -> postgresql.Insert:
+@statement
+def record(t: Tables) -> postgresql.Insert:
     """Write the figures of some minutes, by queue and job type, and of each minute as a whole.
 
     Parameters: `since` and `until` of `unrecorded`; `transactions`, how many transactions to look back; `limit`, the maximum
@@ -52,7 +50,7 @@ def record(model: JobClass) -> postgresql.Insert:
     Shape: none. Changes: new rows. Clock: the database's. Locks: none of others.
     Index: `ix_job_history`, `ix_job_attempt_changed`, `ix_job_claim`, `ix_job_running`.
     """
-    job, attempt, row = table(model), table(model.Attempt), table(model.Minute)
+    job, attempt, row = t.job, t.attempt, t.minute
     newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
     oldest = sa.func.greatest(newest - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
     names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
@@ -140,17 +138,17 @@ def record(model: JobClass) -> postgresql.Insert:
     return insert(row).from_select(columns, chosen).on_conflict_do_nothing()
 
 
-@once_a_model
-def prune(model: JobClass) -> ReturningDelete[Any]:
+@statement
+def prune(t: Tables) -> ReturningDelete[Any]:
     """Delete the minutes that are older than a day. Shape: `(minute,)`. Clock: the database's. Index: `pk_job_minute`."""
-    row = table(model.Minute)
+    row = t.minute
     return (
         sa.delete(row).where(row.c.minute < sa.func.now() - sa.literal_column("interval '24 hours'")).returning(row.c.minute)
     )
 
 
-@once_a_model
-def series(model: JobClass, *, by: str = "at") -> sa.Select[Any]:
+@statement
+def series(t: Tables, *, by: str = "at") -> sa.Select[Any]:
     """Sum the figures of recorded minutes.
 
     `by`: `at` for a series over time, `queue` or `type_name` for totals by name.
@@ -160,7 +158,7 @@ def series(model: JobClass, *, by: str = "at") -> sa.Select[Any]:
     order. `due` and `running` of a series are those of all its minutes, of totals those of the newest minute.
     Locks: none. Index: `pk_job_minute`.
     """
-    row, whole = table(model.Minute), table(model.Minute).alias("whole")
+    row, whole = t.minute, t.minute.alias("whole")
     empty: sa.ColumnElement[str] = sa.literal_column("''", sa.Text)
     recorded = (whole.c.minute >= _SINCE, whole.c.queue == empty, whole.c.type_name == empty)
     same = [row.c.minute == whole.c.minute]

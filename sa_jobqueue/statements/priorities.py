@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import XID, id_array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, Tables, statement, status
 from sa_jobqueue.types import JobStatus
 
 
-@once_a_model
-def set_priority(model: JobClass) -> sa.Update:
+@statement
+def set_priority(t: Tables) -> sa.Update:
     """Give jobs a priority, those that have not begun, or wait for another attempt, and have another one.
 
     Parameters: `ids`, `to`. Shape: `(id,)` of those that were changed.
@@ -19,13 +18,12 @@ def set_priority(model: JobClass) -> sa.Update:
     Locks: those rows, awaited, roots first, each kind in the order of their ids, until the caller's transaction ends.
     Index: the primary key.
     """
-    job = table(model)
-    row = job.alias("row")
+    row = t.job.alias("row")
     to = sa.bindparam("to", type_=sa.SmallInteger)
     locked = (
         sa.select(row.c.id)
         .where(
-            row.c.id == sa.any_(id_array(model, "ids")),
+            row.c.id == sa.any_(t.ids("ids")),
             row.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)]),
             row.c.priority != to,
         )
@@ -34,9 +32,9 @@ def set_priority(model: JobClass) -> sa.Update:
         .cte("locked")
     )
     return (
-        sa.update(job)
-        .where(job.c.id == sa.any_(sa.func.array(sa.select(locked.c.id).scalar_subquery())))
+        sa.update(t.job)
+        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(locked.c.id).scalar_subquery())))
         .values(priority=to, changed_xid=XID)
-        .returning(job.c.id)
+        .returning(t.job.c.id)
         .execution_options(synchronize_session=False)
     )

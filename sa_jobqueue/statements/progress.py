@@ -7,28 +7,26 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import id_value, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, statement, status
 from sa_jobqueue.types import JobStatus, Progress
 
 
-@once_a_model
-def of_job(model: JobClass) -> sa.Select[Any]:
+@statement
+def of_job(t: Tables) -> sa.Select[Any]:
     """Return the progress of one job, as JSON.
 
     Parameters: `job_id`. Shape: `(progress, heartbeat_at)`, null without a report; no row when there is no such job.
     The fence: a worker that lost a lease may go on reporting, but it is neither the job's worker nor at its attempt.
     Locks: none. Index: the primary keys.
     """
-    job, worker = table(model), table(model.Worker)
-    holds = sa.and_(worker.c.id == job.c.leased_by, job.c.status == status(JobStatus.RUNNING))
-    entry: sa.ColumnElement[Any] = worker.c.progress.op("->")(sa.cast(job.c.id, sa.Text))
+    holds = sa.and_(t.worker.c.id == t.job.c.leased_by, t.job.c.status == status(JobStatus.RUNNING))
+    entry: sa.ColumnElement[Any] = t.worker.c.progress.op("->")(sa.cast(t.job.c.id, sa.Text))
     attempt = entry.op("->>")(sa.literal_column("'attempt'"))
-    reported = sa.case((attempt == sa.cast(job.c.attempt, sa.Text), entry)).cast(JSONB)
+    reported = sa.case((attempt == sa.cast(t.job.c.attempt, sa.Text), entry)).cast(JSONB)
     return (
-        sa.select(reported.label("progress"), worker.c.heartbeat_at)
-        .select_from(job.outerjoin(worker, holds))
-        .where(job.c.id == id_value(model, "job_id"))
+        sa.select(reported.label("progress"), t.worker.c.heartbeat_at)
+        .select_from(t.job.outerjoin(t.worker, holds))
+        .where(t.job.c.id == t.id("job_id"))
     )
 
 

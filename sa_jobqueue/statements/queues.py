@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobClass, JobTypeMixin, QueueMixin
+from sa_jobqueue.models import JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.limits import QueueColumns, settings_of
-from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, alive_until, array, once_a_model, statement, status, table
 from sa_jobqueue.statements.named_rows import key_of
 from sa_jobqueue.types import JobStatus
 
@@ -25,14 +25,13 @@ DECLARED: Final = ("queue", "priority", "max_attempts", "timeout", "rate_cost", 
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
-@once_a_model
-def with_pending_jobs(model: JobClass) -> sa.Select[Any]:
+@statement
+def with_pending_jobs(t: Tables) -> sa.Select[Any]:
     """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
-    job = table(model)
     given = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("given")
     first = (
-        sa.select(job.c.queue)
-        .where(job.c.queue == given.c.name, job.c.status == status(JobStatus.PENDING))
+        sa.select(t.job.c.queue)
+        .where(t.job.c.queue == given.c.name, t.job.c.status == status(JobStatus.PENDING))
         .limit(sa.literal_column("1"))
         .correlate(given)
         .scalar_subquery()
@@ -61,15 +60,15 @@ def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
 
 
-@once_a_model
-def add_missing(model: JobClass) -> sa.Insert:
+@statement
+def add_missing(t: Tables) -> sa.Insert:
     """Insert rows with their settings for those of some queues and fairness keys that have none.
 
     Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `SETTINGS`.
     Shape: `(name, fairness_key)` of each row that was inserted, unordered. Changes: new rows. Index: the primary key.
     Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
     """
-    row = table(model.Queue)
+    row = t.queue
     names = (*row.primary_key.columns.keys(), *SETTINGS)
     given = sa.func.unnest(*(array(name, row.c[name].type) for name in names))
     each = given.table_valued(*(sa.column(name, row.c[name].type) for name in names)).render_derived("declared")
@@ -77,8 +76,8 @@ def add_missing(model: JobClass) -> sa.Insert:
     return insert(row).from_select(names, chosen).on_conflict_do_nothing().returning(row.c.name, row.c.fairness_key)
 
 
-@once_a_model
-def record_types(model: JobClass) -> sa.Insert:
+@statement
+def record_types(t: Tables) -> sa.Insert:
     """Write the declarations of handlers for job types, unless the rows have it already.
 
     Parameters: arrays of one length, each called as its column: `type_name` and those of `DECLARED`.
@@ -86,24 +85,23 @@ def record_types(model: JobClass) -> sa.Insert:
     Locks: the rows written, in the order of their names, until the transaction ends; waits for a transaction that
     inserts one of them.
     """
-    row = table(model.JobType)
     names = ("type_name", *DECLARED)
-    given = sa.func.unnest(*(array(name, row.c[name].type) for name in names))
-    each = given.table_valued(*(sa.column(name, row.c[name].type) for name in names)).render_derived("declared")
-    same = row.alias("same")
+    given = sa.func.unnest(*(array(name, t.job_type.c[name].type) for name in names))
+    each = given.table_valued(*(sa.column(name, t.job_type.c[name].type) for name in names)).render_derived("declared")
+    same = t.job_type.alias("same")
     is_there: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         same.c.type_name == each.c.type_name, *(same.c[name].is_not_distinct_from(each.c[name]) for name in DECLARED)
     )
     chosen = sa.select(*each.c).where(~is_there.exists()).order_by(each.c.type_name)
-    statement = insert(row).from_select(list(names), chosen)
+    statement = insert(t.job_type).from_select(list(names), chosen)
     new = statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[row.c.type_name], set_={name: new[name] for name in DECLARED}
-    ).returning(row.c.type_name)
+        index_elements=[t.job_type.c.type_name], set_={name: new[name] for name in DECLARED}
+    ).returning(t.job_type.c.type_name)
 
 
-@once_a_model
-def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
+@statement
+def page(t: Tables, *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
@@ -113,8 +111,8 @@ def page(model: JobClass, *, types: bool = False) -> sa.Select[Any]:
     fairness key how many have its queue.
     Locks: none. Index: all of both tables, which are small.
     """
-    of = model.JobType if types else model.Queue
-    row, key, worker = table(of), key_of(of), table(model.Worker)
+    of = t.model.JobType if types else t.model.Queue
+    row, key, worker = table(of), key_of(of), t.worker
     live = alive_until(worker) > sa.func.clock_timestamp()
     names_of = worker.c.job_types if types else worker.c.queues
     each = sa.select(sa.func.unnest(names_of).label("name")).where(live).subquery("each")

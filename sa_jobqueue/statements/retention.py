@@ -13,10 +13,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, aggregate_ord
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.policies.retention import OUTCOMES
-from sa_jobqueue.statements._parts import id_array, id_value, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, statement
 
 
 def bounded() -> sa.Select[Any]:
@@ -25,21 +23,20 @@ def bounded() -> sa.Select[Any]:
     return sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), patience, sa.true()))
 
 
-@once_a_model
-def of_queues(model: JobClass) -> sa.Select[Any]:
+@statement
+def of_queues(t: Tables) -> sa.Select[Any]:
     """Return how long queues keep their chains, where an operator has set it.
 
     Shape: `(name, completed, cancelled, dead)` per queue with any of these settings; unordered. Locks: none.
     """
-    queue = table(model.Queue)
-    ages = [queue.c[f"retain_{outcome}"] for outcome in OUTCOMES]
-    return sa.select(queue.c.name, *ages).where(
-        queue.c.fairness_key == sa.literal_column("''"), sa.func.coalesce(*ages).is_not(None)
+    ages = [t.queue.c[f"retain_{outcome}"] for outcome in OUTCOMES]
+    return sa.select(t.queue.c.name, *ages).where(
+        t.queue.c.fairness_key == sa.literal_column("''"), sa.func.coalesce(*ages).is_not(None)
     )
 
 
-@once_a_model
-def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
+@statement
+def expired_chains(t: Tables, *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `rules`, the document of
@@ -49,23 +46,22 @@ def expired_chains(model: JobClass, *, first: bool) -> sa.Select[Any]:
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
     names = ("root_id", "type_name", "queue", "status", "chain_status", "chain_completed_at", "has_waiters")
-    return _page(model, table(model), *names, since="created_at", first=first, due=_expired)
+    return _page(t, t.job, *names, since="created_at", first=first, due=_expired)
 
 
-@once_a_model
-def expired_dead_letters(model: JobClass, *, first: bool) -> sa.Select[Any]:
+@statement
+def expired_dead_letters(t: Tables, *, first: bool) -> sa.Select[Any]:
     """Read one page of dead letters, by id, and return those that were resolved long enough ago.
 
     Parameters, Shape, Clock, Locks: as `expired_chains`. The dead letter of a job that is still dead is not returned.
     Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
     """
-    job = table(model)
 
     def due(seen: Any) -> list[sa.ColumnElement[bool]]:
         # A value, not a join: a plan from the statistics of empty tables would read all jobs.
         is_dead = (
-            sa.select(sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'"))
-            .where(job.c.id == seen.c.job_id)
+            sa.select(sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'dead'"))
+            .where(t.job.c.id == seen.c.job_id)
             .scalar_subquery()
         )
         return [
@@ -74,15 +70,15 @@ def expired_dead_letters(model: JobClass, *, first: bool) -> sa.Select[Any]:
         ]
 
     names = ("job_id", "type_name", "queue", "resolved_at")
-    return _page(model, table(model.DeadLetter), *names, since="died_at", first=first, due=due)
+    return _page(t, t.dead_letter, *names, since="died_at", first=first, due=due)
 
 
 def _page(
-    model: JobClass, of: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
+    t: Tables, of: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
 ) -> sa.Select[Any]:
     page = sa.select(*(of.c[name] for name in ("id", *names, since))).order_by(of.c.id)
     if not first:
-        page = page.where(of.c.id > id_value(model, "after"))
+        page = page.where(of.c.id > t.id("after"))
     seen = page.limit(sa.bindparam("scan", type_=sa.Integer)).cte("page")
     ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
     return sa.select(
@@ -94,57 +90,52 @@ def _page(
     )
 
 
-@once_a_model
-def delete_dead_letters(model: JobClass) -> ReturningDelete[Any]:
+@statement
+def delete_dead_letters(t: Tables) -> ReturningDelete[Any]:
     """Delete dead letters. Parameters: `ids`. Shape: `(id,)` of each that was deleted, unordered.
 
     Locks: the rows, until the transaction ends; held ones are skipped. Index: the primary key.
     """
-    row = table(model.DeadLetter)
-    free = (
-        sa.select(row.c.id).where(row.c.id == sa.any_(id_array(model, "ids"))).with_for_update(skip_locked=True).cte("free")
-    )
-    chosen = sa.func.array(sa.select(free.c.id).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
+    row = t.dead_letter
+    free = sa.select(row.c.id).where(row.c.id == sa.any_(t.ids("ids"))).with_for_update(skip_locked=True).cte("free")
+    chosen = sa.func.array(sa.select(free.c.id).scalar_subquery(), type_=ARRAY(t.id_type))
     return sa.delete(row).where(row.c.id == sa.any_(chosen)).returning(row.c.id)
 
 
-@once_a_model
-def roots(model: JobClass, *, lock: bool) -> sa.Select[Any]:
+@statement
+def roots(t: Tables, *, lock: bool) -> sa.Select[Any]:
     """Return those of some chains that have ended, have no waiters and have expired.
 
     Parameters: `ids`, of roots; `rules`, as of `expired_chains`. Shape: `(id, type_name, outcome)`, by id.
     Clock: the database's `now()`. Locks: with `lock` the roots, in the order of their ids, also against foreign keys to
     them: none can be redriven, and no job can start to wait for one. Held ones are skipped. Index: the primary key.
     """
-    job = table(model)
     chosen = (
-        sa.select(job.c.id, job.c.type_name, _outcome(job).label("outcome"))
-        .where(job.c.id == sa.any_(id_array(model, "ids")), *_expired(job))
-        .order_by(job.c.id)
+        sa.select(t.job.c.id, t.job.c.type_name, _outcome(t.job).label("outcome"))
+        .where(t.job.c.id == sa.any_(t.ids("ids")), *_expired(t.job))
+        .order_by(t.job.c.id)
     )
     return chosen.with_for_update(skip_locked=True) if lock else chosen
 
 
-@once_a_model
-def lengths(model: JobClass) -> sa.Select[Any]:
+@statement
+def lengths(t: Tables) -> sa.Select[Any]:
     """Count the continuations of chains. Parameters: `ids`. Shape: `(chain_id, n)` of those that have any, unordered.
 
     Locks: none. Index: `uq_job_chain`.
     """
-    job = table(model)
-    of_them = job.c.root_id == sa.any_(id_array(model, "ids"))
-    return sa.select(job.c.root_id.label("chain_id"), sa.func.count().label("n")).where(of_them).group_by(job.c.root_id)
+    of_them = t.job.c.root_id == sa.any_(t.ids("ids"))
+    return sa.select(t.job.c.root_id.label("chain_id"), sa.func.count().label("n")).where(of_them).group_by(t.job.c.root_id)
 
 
-@once_a_model
-def waited_for(model: JobClass) -> sa.Select[Any]:
+@statement
+def waited_for(t: Tables) -> sa.Select[Any]:
     """Name the chains that jobs waited for. Parameters: `job_ids`. Shape: `(chain_id,)`, each once. Locks: none.
 
     Index: `pk_job_blocker`.
     """
-    edge = table(model.Blocker)
-    of_them = edge.c.job_id == sa.any_(id_array(model, "job_ids"))
-    return sa.select(edge.c.blocked_by_chain_id).where(of_them).distinct()
+    of_them = t.blocker.c.job_id == sa.any_(t.ids("job_ids"))
+    return sa.select(t.blocker.c.blocked_by_chain_id).where(of_them).distinct()
 
 
 def _outcome(of: Any) -> sa.ColumnElement[str]:

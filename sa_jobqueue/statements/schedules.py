@@ -7,9 +7,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.registry.schedules import SETTINGS
-from sa_jobqueue.statements._parts import array, excluded, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, array, excluded, statement
 
 STATE: Final = (
     *("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "missed_from", "missed_until"),
@@ -18,8 +17,8 @@ STATE: Final = (
 """The columns with a schedule's state."""
 
 
-@once_a_model
-def due(model: JobClass) -> sa.Select[Any]:
+@statement
+def due(t: Tables) -> sa.Select[Any]:
     """Lock schedules that are due, or whose next time was not computed yet, for the caller to fire and advance them.
 
     Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
@@ -31,7 +30,7 @@ def due(model: JobClass) -> sa.Select[Any]:
     Obliges: advance each, or record why it cannot fire, in the same transaction.
     Index: `ix_schedule_due`, or all of a table that is small; the primary key of the job.
     """
-    schedule, last = table(model.Schedule), table(model).alias("last_job")
+    schedule, last = t.schedule, t.job.alias("last_job")
     now = sa.func.coalesce(sa.bindparam("at", type_=sa.TIMESTAMP(timezone=True)), sa.func.now())
     names = sa.bindparam("names", None, type_=ARRAY(sa.Text))
     # Not EXISTS, which the planner may answer for all schedules at once, by reading every job.
@@ -52,29 +51,27 @@ def due(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def due_names(model: JobClass) -> sa.Select[Any]:
+@statement
+def due_names(t: Tables) -> sa.Select[Any]:
     """Return the names of schedules that `due` would lock. Parameters: `limit`, `excluded`, as there. Locks: none."""
-    schedule = table(model.Schedule)
     return (
-        sa.select(schedule.c.name)
-        .where(*_due(schedule, sa.func.now()))
-        .order_by(schedule.c.next_fire_at, schedule.c.name)
+        sa.select(t.schedule.c.name)
+        .where(*_due(t.schedule, sa.func.now()))
+        .order_by(t.schedule.c.next_fire_at, t.schedule.c.name)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def next_due(model: JobClass) -> sa.Select[Any]:
+@statement
+def next_due(t: Tables) -> sa.Select[Any]:
     """Return the seconds until the next schedule is due, negative if it is overdue, null without schedules.
 
     Parameters: `excluded`, see `due`. Shape: one row, one column. Clock: the database's current time. Locks: none. Index:
     see `due`.
     """
-    schedule = table(model.Schedule)
-    first = sa.func.min(sa.func.coalesce(schedule.c.next_fire_at, sa.func.now()))
+    first = sa.func.min(sa.func.coalesce(t.schedule.c.next_fire_at, sa.func.now()))
     return sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.clock_timestamp()), sa.Double)).where(
-        *_firing(schedule)
+        *_firing(t.schedule)
     )
 
 
@@ -86,51 +83,49 @@ def _due(schedule: sa.Table, now: sa.ColumnElement[Any]) -> list[sa.ColumnElemen
     return [*_firing(schedule), sa.or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now)]
 
 
-@once_a_model
-def fired_already(model: JobClass) -> sa.Select[Any]:
+@statement
+def fired_already(t: Tables) -> sa.Select[Any]:
     """Return those of some ids whose job exists, or whose time the row of its schedule records as fired.
 
     The record outlives the job, which retention deletes. Parameters: `ids`, with the `times` that they are for and the
     `names` of their schedules. Locks: none. Index: the primary keys.
     """
-    job, schedule = table(model), table(model.Schedule)
-    columns = {"id": job.c.id.type, "name": sa.Text(), "time": sa.TIMESTAMP(timezone=True)}
+    columns = {"id": t.job.c.id.type, "name": sa.Text(), "time": sa.TIMESTAMP(timezone=True)}
     given = (
         sa.func.unnest(*(array(f"{name}s", like) for name, like in columns.items()))
         .table_valued(*(sa.column(name, like) for name, like in columns.items()))
         .render_derived("given")
     )
-    records = schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
+    records = t.schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
     # Not EXISTS, which the planner may answer for all ids at once, by reading every job.
-    is_made = sa.select(job.c.id.is_not(None)).where(job.c.id == given.c.id).correlate(given).scalar_subquery()
-    is_recorded = sa.select(records).where(schedule.c.name == given.c.name).correlate(given).scalar_subquery()
+    is_made = sa.select(t.job.c.id.is_not(None)).where(t.job.c.id == given.c.id).correlate(given).scalar_subquery()
+    is_recorded = sa.select(records).where(t.schedule.c.name == given.c.name).correlate(given).scalar_subquery()
     return sa.select(given.c.id).where(sa.or_(is_made, is_recorded))
 
 
-@once_a_model
-def record_fired(model: JobClass) -> sa.Update:
+@statement
+def record_fired(t: Tables) -> sa.Update:
     """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
 
     Takes many. Changes: `fired`; `missed_from` and `missed_until` to null where all of those times are among them.
     Locks: its row, which `due` or `named_rows.rows` has locked. Index: the primary key.
     """
-    schedule = table(model.Schedule)
     first, last = (sa.bindparam(name, type_=sa.TIMESTAMP(timezone=True)) for name in ("first", "last"))
     span = sa.func.tstzmultirange(sa.func.tstzrange(first, last, "[]"))
-    are_all = sa.and_(first <= schedule.c.missed_from, last >= schedule.c.missed_until)
+    are_all = sa.and_(first <= t.schedule.c.missed_from, last >= t.schedule.c.missed_until)
     return (
-        sa.update(schedule)
-        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
+        sa.update(t.schedule)
+        .where(t.schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
-            fired=schedule.c.fired.op("+")(span),
-            missed_from=sa.case((are_all, sa.null()), else_=schedule.c.missed_from),
-            missed_until=sa.case((are_all, sa.null()), else_=schedule.c.missed_until),
+            fired=t.schedule.c.fired.op("+")(span),
+            missed_from=sa.case((are_all, sa.null()), else_=t.schedule.c.missed_from),
+            missed_until=sa.case((are_all, sa.null()), else_=t.schedule.c.missed_until),
         )
     )
 
 
-@once_a_model
-def move(model: JobClass) -> sa.Update:
+@statement
+def move(t: Tables) -> sa.Update:
     """Set when a schedule fires next, for which time it fired and which times it missed; or the error that stops it.
 
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps the
@@ -138,17 +133,16 @@ def move(model: JobClass) -> sa.Update:
     Changes: those columns; not `updated_at`, because the definition is unchanged.
     Locks: its row, which `due` or `named_rows.rows` has locked. Index: the primary key.
     """
-    schedule = table(model.Schedule)
-    given = {name: sa.bindparam(f"to_{name}", type_=schedule.c[name].type) for name in STATE if name not in _KEPT}
+    given = {name: sa.bindparam(f"to_{name}", type_=t.schedule.c[name].type) for name in STATE if name not in _KEPT}
     return (
-        sa.update(schedule)
-        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
+        sa.update(t.schedule)
+        .where(t.schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
             next_fire_at=given["next_fire_at"],
-            last_fire_at=sa.func.coalesce(given["last_fire_at"], schedule.c.last_fire_at),
-            last_job_id=sa.func.coalesce(given["last_job_id"], schedule.c.last_job_id),
-            missed_from=sa.func.coalesce(schedule.c.missed_from, given["missed_from"]),
-            missed_until=sa.func.coalesce(given["missed_until"], schedule.c.missed_until),
+            last_fire_at=sa.func.coalesce(given["last_fire_at"], t.schedule.c.last_fire_at),
+            last_job_id=sa.func.coalesce(given["last_job_id"], t.schedule.c.last_job_id),
+            missed_from=sa.func.coalesce(t.schedule.c.missed_from, given["missed_from"]),
+            missed_until=sa.func.coalesce(given["missed_until"], t.schedule.c.missed_until),
             error=given["error"],
         )
     )
@@ -157,8 +151,8 @@ def move(model: JobClass) -> sa.Update:
 _KEPT: Final = {"source", "paused_at", "paused_by"}
 
 
-@once_a_model
-def put(model: JobClass) -> sa.Insert:
+@statement
+def put(t: Tables) -> sa.Insert:
     """Write the definition of a schedule, unless its row already has it.
 
     Parameters: `name`, `SETTINGS`, `source`, `next_fire_at`.
@@ -167,12 +161,11 @@ def put(model: JobClass) -> sa.Insert:
     It stays paused.
     Clock: the database's. Locks: its row. Index: the primary key.
     """
-    schedule = table(model.Schedule)
     names = ("name", *SETTINGS, "source", "next_fire_at")
-    statement = insert(schedule).values({name: sa.bindparam(name, type_=schedule.c[name].type) for name in names})
+    statement = insert(t.schedule).values({name: sa.bindparam(name, type_=t.schedule.c[name].type) for name in names})
     new = statement.excluded
     written = ("source", *SETTINGS)
-    same_times = sa.tuple_(schedule.c.cron, schedule.c.time_zone) == sa.tuple_(new.cron, new.time_zone)
+    same_times = sa.tuple_(t.schedule.c.cron, t.schedule.c.time_zone) == sa.tuple_(new.cron, new.time_zone)
     return statement.on_conflict_do_update(
         index_elements=["name"],
         set_={name: new[name] for name in written}
@@ -180,18 +173,18 @@ def put(model: JobClass) -> sa.Insert:
             "updated_at": sa.func.now(),
             "error": sa.null(),
             "next_fire_at": sa.case(
-                (same_times, sa.func.coalesce(schedule.c.next_fire_at, new.next_fire_at)), else_=new.next_fire_at
+                (same_times, sa.func.coalesce(t.schedule.c.next_fire_at, new.next_fire_at)), else_=new.next_fire_at
             ),
         },
         where=sa.or_(
-            schedule.c.error.is_not(None),
-            *(schedule.c[name].is_distinct_from(new[name]) for name in written),
+            t.schedule.c.error.is_not(None),
+            *(t.schedule.c[name].is_distinct_from(new[name]) for name in written),
         ),
-    ).returning(schedule.c.name, (schedule.c.created_at == schedule.c.updated_at).label("is_new"))
+    ).returning(t.schedule.c.name, (t.schedule.c.created_at == t.schedule.c.updated_at).label("is_new"))
 
 
-@once_a_model
-def page(model: JobClass) -> sa.Select[Any]:
+@statement
+def page(t: Tables) -> sa.Select[Any]:
     """Return schedules by name.
 
     Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
@@ -199,7 +192,7 @@ def page(model: JobClass) -> sa.Select[Any]:
     while it is not, is paused or cannot fire.
     Clock: the database's. Locks: none. Index: the primary key.
     """
-    schedule = table(model.Schedule)
+    schedule = t.schedule
     names, after = sa.bindparam("names", type_=ARRAY(sa.Text)), sa.bindparam("after", None, type_=sa.Text)
     late = sa.cast(sa.func.clock_timestamp() - schedule.c.next_fire_at, sa.Interval)
     is_late = schedule.c.next_fire_at < sa.func.clock_timestamp()
@@ -213,36 +206,35 @@ def page(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def resume(model: JobClass) -> sa.Update:
+@statement
+def resume(t: Tables) -> sa.Update:
     """Let a schedule that is locked fire again, and forget the times that it missed.
 
     Parameters: `schedule`; `next`, when it fires first if it was paused. Takes many.
     Changes: `paused_at`, `paused_by`, `missed_from` and `missed_until` to null; `next_fire_at`,
     `updated_at`. Locks: its row. Index: the primary key.
     """
-    schedule = table(model.Schedule)
     return (
-        sa.update(schedule)
-        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
+        sa.update(t.schedule)
+        .where(t.schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
             **dict.fromkeys(("paused_at", "paused_by", "missed_from", "missed_until"), sa.null()),
             updated_at=sa.func.now(),
             next_fire_at=sa.case(
-                (schedule.c.paused_at.is_not(None), sa.bindparam("next", type_=schedule.c.next_fire_at.type)),
-                else_=schedule.c.next_fire_at,
+                (t.schedule.c.paused_at.is_not(None), sa.bindparam("next", type_=t.schedule.c.next_fire_at.type)),
+                else_=t.schedule.c.next_fire_at,
             ),
         )
     )
 
 
-@once_a_model
-def declared_elsewhere(model: JobClass) -> sa.Select[Any]:
+@statement
+def declared_elsewhere(t: Tables) -> sa.Select[Any]:
     """Return the schedules that code has declared, but for some. Parameters: `names`, of those.
 
     Shape: `(name, type_name)`, by name. Locks: none. Index: none; the table is small.
     """
-    schedule = table(model.Schedule)
+    schedule = t.schedule
     known = schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text)))
     return (
         sa.select(schedule.c.name, schedule.c.type_name).where(schedule.c.source == "code", ~known).order_by(schedule.c.name)

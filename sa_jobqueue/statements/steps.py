@@ -8,14 +8,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, Insert, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import id_array, id_value, is_running, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, is_running, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
 
-@once_a_model
-def recorded(model: JobClass) -> sa.Select[Any]:
+@statement
+def recorded(t: Tables) -> sa.Select[Any]:
     """Return the steps of a job.
 
     Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, has_output,
@@ -23,53 +22,51 @@ def recorded(model: JobClass) -> sa.Select[Any]:
     `has_output` is false for a wait that timed out. Clock: the database's.
     Locks: none. Index: `pk_job_step`.
     """
-    step = table(model.Step)
-    is_over = step.c.completed_at.is_not(None) & (
-        (step.c.kind != StepKind.SLEEP.value) | (step.c.completed_at <= sa.func.now())
+    is_over = t.step.c.completed_at.is_not(None) & (
+        (t.step.c.kind != StepKind.SLEEP.value) | (t.step.c.completed_at <= sa.func.now())
     )
     return (
         sa.select(
-            *(step.c[name] for name in ("name", "key", "kind", "attempt", "output", "started_at", "completed_at")),
+            *(t.step.c[name] for name in ("name", "key", "kind", "attempt", "output", "started_at", "completed_at")),
             is_over.label("is_over"),
-            step.c.output.is_not(None).label("has_output"),
-            step.c.event,
-            step.c.deadline,
+            t.step.c.output.is_not(None).label("has_output"),
+            t.step.c.event,
+            t.step.c.deadline,
         )
-        .where(step.c.job_id == id_value(model, "job_id"))
-        .order_by(step.c.completed_at, step.c.name, step.c.key)
+        .where(t.step.c.job_id == t.id("job_id"))
+        .order_by(t.step.c.completed_at, t.step.c.name, t.step.c.key)
     )
 
 
-@once_a_model
-def latest(model: JobClass) -> sa.Select[Any]:
+@statement
+def latest(t: Tables) -> sa.Select[Any]:
     """Return the last steps of a job: a wait that goes on first, then by the time of completion, the latest first.
 
     Parameters: `job_id`, `limit`. Shape: `(Step,)`. Locks: none. Index: `pk_job_step`.
     """
-    step: Any = model.Step
+    step: Any = t.model.Step
     return (
         sa.select(step)
-        .where(step.job_id == id_value(model, "job_id"))
+        .where(step.job_id == t.id("job_id"))
         .order_by(step.completed_at.desc().nulls_first(), step.name.desc(), step.key.desc())
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def names(model: JobClass) -> sa.Select[Any]:
+@statement
+def names(t: Tables) -> sa.Select[Any]:
     """Return the names of the steps of jobs. Parameters: `job_ids`. Shape: `(name,)`, each once. Index: `pk_job_step`."""
-    step = table(model.Step)
-    job_ids = id_array(model, "job_ids")
-    return sa.select(step.c.name).where(step.c.job_id == sa.any_(job_ids)).distinct().order_by(step.c.name)
+    job_ids = t.ids("job_ids")
+    return sa.select(t.step.c.name).where(t.step.c.job_id == sa.any_(job_ids)).distinct().order_by(t.step.c.name)
 
 
-@once_a_model
-def delete_from(model: JobClass) -> sa.Delete:
+@statement
+def delete_from(t: Tables) -> sa.Delete:
     """Delete a step of jobs, and those that completed after it. Parameters: `job_ids`, `step_name`.
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
     """
-    step, first = table(model.Step), table(model.Step).alias("first")
+    step, first = t.step, t.step.alias("first")
     ended = sa.func.coalesce(step.c.completed_at, sa.literal_column("'infinity'::timestamptz"))
     since = (
         sa.select(sa.func.min(sa.func.coalesce(first.c.completed_at, sa.literal_column("'infinity'::timestamptz"))))
@@ -77,29 +74,29 @@ def delete_from(model: JobClass) -> sa.Delete:
         .correlate(step)
         .scalar_subquery()
     )
-    job_ids = id_array(model, "job_ids")
+    job_ids = t.ids("job_ids")
     return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), ended >= since)
 
 
-@once_a_model
-def delete_timed_out(model: JobClass) -> sa.Delete:
+@statement
+def delete_timed_out(t: Tables) -> sa.Delete:
     """Delete the last step of jobs where it is a wait that timed out. Parameters: `job_ids`.
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
     """
-    step, later = table(model.Step), table(model.Step).alias("later")
+    step, later = t.step, t.step.alias("later")
     is_last = ~sa.exists(
         sa.select(later.c.job_id)
         .where(later.c.job_id == step.c.job_id, later.c.completed_at > step.c.completed_at)
         .correlate(step)
     )
-    job_ids = id_array(model, "job_ids")
+    job_ids = t.ids("job_ids")
     timed_out = (step.c.kind == StepKind.WAIT.value) & step.c.completed_at.is_not(None) & step.c.output.is_(None)
     return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), timed_out, is_last)
 
 
-@once_a_model
-def record(model: JobClass, kind: StepKind) -> sa.Insert:
+@statement
+def record(t: Tables, kind: StepKind) -> sa.Insert:
     """Record a step of the attempt that holds the job.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
@@ -116,44 +113,43 @@ def record(model: JobClass, kind: StepKind) -> sa.Insert:
         "started_at": sa.func.now() if is_sleep else sa.func.clock_timestamp() - took,
         "completed_at": sa.func.now() + took if is_sleep else sa.func.clock_timestamp(),
     }
-    return _write(model, kind, times, *times).returning(table(model.Step).c.completed_at, current_name())
+    return _write(t, kind, times, *times).returning(t.step.c.completed_at, current_name())
 
 
-@once_a_model
-def lock_event(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock_event(t: Tables) -> sa.Select[Any]:
     """Try to lock the name of an event against senders, until the transaction ends.
 
     Parameters: `event`. Shape: `(locked,)`, false while a sender's transaction is open. Locks: an advisory lock, shared;
     senders hold it exclusively.
     """
-    name = sa.literal(model.__jobqueue__.channel("event") + ":") + sa.bindparam("event", type_=sa.Text)
+    name = sa.literal(t.layout.channel("event") + ":") + sa.bindparam("event", type_=sa.Text)
     return sa.select(
         sa.func.pg_try_advisory_xact_lock_shared(sa.func.hashtextextended(name, sa.literal_column("0"))).label("locked")
     )
 
 
-@once_a_model
-def event_sent(model: JobClass) -> sa.Select[Any]:
+@statement
+def event_sent(t: Tables) -> sa.Select[Any]:
     """Return the event of a name.
 
     Parameters: `event`. Shape: one row `(now, name, payload)`, the last two null if it was not sent or has expired.
     Clock: the database's. Locks: none. Index: `pk_job_event`.
     """
-    event = table(model.Event)
     now = sa.select(sa.func.now().label("now")).subquery("clock")
-    is_sent = (event.c.name == sa.bindparam("event", type_=sa.Text)) & (event.c.expires_at > now.c.now)
-    return sa.select(now.c.now, event.c.name, event.c.payload).select_from(now.outerjoin(event, is_sent))
+    is_sent = (t.event.c.name == sa.bindparam("event", type_=sa.Text)) & (t.event.c.expires_at > now.c.now)
+    return sa.select(now.c.now, t.event.c.name, t.event.c.payload).select_from(now.outerjoin(t.event, is_sent))
 
 
-@once_a_model
-def sent(model: JobClass) -> sa.Select[Any]:
+@statement
+def sent(t: Tables) -> sa.Select[Any]:
     """Return the event of a name that counts. Parameters: `event`. Shape: `(Event,)`. Index: `pk_job_event`."""
-    event = model.Event
+    event = t.model.Event
     return sa.select(event).where(event.name == sa.bindparam("event", type_=sa.Text), event.expires_at > sa.func.now())
 
 
-@once_a_model
-def wait(model: JobClass) -> sa.Insert:
+@statement
+def wait(t: Tables) -> sa.Insert:
     """Record that the attempt which holds the job waits for an event, or how its wait ended.
 
     Parameters: the fence, name and key as in `record`; `event`; `timeout`, which counts for a wait that begins;
@@ -167,25 +163,25 @@ def wait(model: JobClass) -> sa.Insert:
         "event": sa.bindparam("event", type_=sa.Text),
         "deadline": sa.func.now() + sa.bindparam("timeout", type_=sa.Interval),
     }
-    return _write(model, StepKind.WAIT, values, "completed_at", "event").returning(table(model.Step).c.deadline)
+    return _write(t, StepKind.WAIT, values, "completed_at", "event").returning(t.step.c.deadline)
 
 
-@once_a_model
-def send_event(model: JobClass) -> sa.TextClause:
+@statement
+def send_event(t: Tables) -> sa.TextClause:
     """Send an event: the function `job_send_event`.
 
     Parameters: `event`, `payload` (JSON text), `keep`. Shape: `(is_first,)`.
     Changes: a `job_event` row; jobs that wait become due, and workers are notified. Locks: the name, exclusively, against
     other senders and attempts that begin to wait; the jobs.
     """
-    function = model.__jobqueue__.qualified("job_send_event")
+    function = t.layout.qualified("job_send_event")
     call = sa.text(f"SELECT {function}(:event, CAST(:payload AS jsonb), :keep) AS is_first")
     types = {"event": sa.Text, "payload": sa.Text, "keep": sa.Interval}
     return call.bindparams(*(sa.bindparam(name, type_=type_) for name, type_ in types.items()))
 
 
-@once_a_model
-def waits(model: JobClass) -> sa.Select[Any]:
+@statement
+def waits(t: Tables) -> sa.Select[Any]:
     """Return the events that jobs wait for.
 
     Parameters: `after`, the name of an event or empty; `scan_limit`, waits that are read at most; `limit`. Shape: `(event,
@@ -193,15 +189,14 @@ def waits(model: JobClass) -> sa.Select[Any]:
     first times out at `times_out_at`; `scanned`: the number of all waits that were read, of which the last event may have
     more. Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
     """
-    job, step = table(model), table(model.Step)
     scan = (
-        sa.select(step.c.job_id, step.c.event, step.c.started_at, step.c.deadline)
-        .where(step.c.event > sa.bindparam("after", type_=sa.Text), step.c.completed_at.is_(None))
-        .order_by(step.c.event)
+        sa.select(t.step.c.job_id, t.step.c.event, t.step.c.started_at, t.step.c.deadline)
+        .where(t.step.c.event > sa.bindparam("after", type_=sa.Text), t.step.c.completed_at.is_(None))
+        .order_by(t.step.c.event)
         .limit(sa.bindparam("scan_limit", type_=sa.Integer))
         .cte("scan")
     )
-    goes_on = job.c.completed_at.is_(None)
+    goes_on = t.job.c.completed_at.is_(None)
     return (
         sa.select(
             scan.c.event,
@@ -210,25 +205,24 @@ def waits(model: JobClass) -> sa.Select[Any]:
             sa.func.min(scan.c.deadline).filter(goes_on).label("times_out_at"),
             sa.select(sa.func.count()).select_from(scan).scalar_subquery().label("scanned"),
         )
-        .select_from(scan.join(job, job.c.id == scan.c.job_id))
+        .select_from(scan.join(t.job, t.job.c.id == scan.c.job_id))
         .group_by(scan.c.event)
         .order_by(scan.c.event)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-@once_a_model
-def awaited(model: JobClass) -> sa.Select[Any]:
+@statement
+def awaited(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for events and those events, and return the job that has waited longest.
 
     Parameters: `limit`: it counts no further. Shape: one row `(jobs, events, job_id, since)`. Locks: none.
     Index: `ix_job_step_event`, then the primary key of the jobs.
     """
-    job, step = table(model), table(model.Step)
     found = (
-        sa.select(step.c.job_id, step.c.event, step.c.started_at)
-        .join_from(step, job, job.c.id == step.c.job_id)
-        .where(step.c.event.is_not(None), step.c.completed_at.is_(None), job.c.completed_at.is_(None))
+        sa.select(t.step.c.job_id, t.step.c.event, t.step.c.started_at)
+        .join_from(t.step, t.job, t.job.c.id == t.step.c.job_id)
+        .where(t.step.c.event.is_not(None), t.step.c.completed_at.is_(None), t.job.c.completed_at.is_(None))
         .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("found")
     )
@@ -241,29 +235,28 @@ def awaited(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def sent_lately(model: JobClass) -> sa.Select[Any]:
+@statement
+def sent_lately(t: Tables) -> sa.Select[Any]:
     """Return the names of the events that expire last. Parameters: `limit`, `since`: when the first was sent.
 
     Shape: `(name,)`. Locks: none. Index: `ix_job_event_expires`, from its end.
     """
-    event = table(model.Event)
     latest = (
-        sa.select(event.c.name, event.c.sent_at)
-        .order_by(event.c.expires_at.desc())
+        sa.select(t.event.c.name, t.event.c.sent_at)
+        .order_by(t.event.c.expires_at.desc())
         .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("latest")
     )
     return sa.select(latest.c.name).where(latest.c.sent_at >= sa.bindparam("since", type_=sa.DateTime(timezone=True)))
 
 
-@once_a_model
-def waiting_jobs(model: JobClass) -> sa.Select[Any]:
+@statement
+def waiting_jobs(t: Tables) -> sa.Select[Any]:
     """Return the jobs that wait for an event. Parameters: `event`, `limit`. Shape: `(Job, Step)`, in no order.
 
     Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
     """
-    job, step = model, model.Step
+    job, step = t.model, t.model.Step
     return (
         sa.select(job, step)
         .join(step, step.job_id == job.id)
@@ -277,36 +270,35 @@ def waiting_jobs(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def prune_events(model: JobClass) -> ReturningDelete[Any]:
+@statement
+def prune_events(t: Tables) -> ReturningDelete[Any]:
     """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
-    event = table(model.Event)
+    event = t.event
     limit = sa.bindparam("limit", type_=sa.Integer)
     expired = sa.select(event.c.name).where(event.c.expires_at <= sa.func.now()).order_by(event.c.expires_at).limit(limit)
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
 
 
-def _write(model: JobClass, kind: StepKind, values: dict[str, Any], *changed: str) -> Insert:
+def _write(t: Tables, kind: StepKind, values: dict[str, Any], *changed: str) -> Insert:
     """Write a step of the attempt that holds the job; a second try writes its output and `changed` again."""
-    job, step = table(model), table(model.Step)
     given = {
-        "job_id": job.c.id,
+        "job_id": t.job.c.id,
         "name": sa.bindparam("step_name", type_=sa.Text),
         "key": sa.bindparam("step_key", type_=sa.Text),
         "kind": sa.cast(kind.value, sa.Text),
-        "attempt": job.c.attempt,
+        "attempt": t.job.c.attempt,
         "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
     } | values
     held = (
         sa.select(*given.values())
         .where(
-            job.c.id == id_value(model, "job_id"),
-            job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
-            job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
-            is_running(job),
+            t.job.c.id == t.id("job_id"),
+            t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
+            t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
+            is_running(t.job),
         )
         .with_for_update(key_share=True)
     )
-    statement = insert(step).from_select(list(given), held)
+    statement = insert(t.step).from_select(list(given), held)
     again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
     return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again)

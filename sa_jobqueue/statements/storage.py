@@ -7,15 +7,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import once_a_model
+from sa_jobqueue.statements._parts import Tables, statement
 
 TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "rate_state")
 """The tables that a queue writes to all the time."""
 
 
-@once_a_model
-def tables(model: JobClass) -> sa.Select[Any]:
+@statement
+def tables(t: Tables) -> sa.Select[Any]:
     """Return the statistics of the job tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
@@ -64,13 +63,13 @@ def tables(model: JobClass) -> sa.Select[Any]:
         .select_from(
             relation.join(space, space.c.oid == relation.c.relnamespace).join(stats, stats.c.relid == relation.c.oid)
         )
-        .where(relation.c.oid == sa.any_(_regclasses(model)))
+        .where(relation.c.oid == sa.any_(_regclasses(t)))
         .order_by(relation.c.relname)
     )
 
 
-@once_a_model
-def indexes(model: JobClass) -> sa.Select[Any]:
+@statement
+def indexes(t: Tables) -> sa.Select[Any]:
     """Return the catalogs' and statistics' values of the indexes on the job tables.
 
     Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
@@ -116,13 +115,13 @@ def indexes(model: JobClass) -> sa.Select[Any]:
             .join(method, method.c.oid == relation.c.relam)
             .outerjoin(stats, stats.c.indexrelid == relation.c.oid)
         )
-        .where(entry.c.indrelid == sa.any_(_regclasses(model)))
+        .where(entry.c.indrelid == sa.any_(_regclasses(t)))
         .order_by(relation.c.relname)
     )
 
 
-@once_a_model
-def statuses(model: JobClass) -> sa.Select[Any]:
+@statement
+def statuses(t: Tables) -> sa.Select[Any]:
     """Return the estimated number of jobs of each common status.
 
     Shape: `(status, n)`, of the last ANALYZE; no row before. Locks: none.
@@ -132,7 +131,7 @@ def statuses(model: JobClass) -> sa.Select[Any]:
     columns = _catalog("pg_stats", *names).alias("columns")
     values = sa.cast(sa.cast(columns.c.most_common_vals, sa.Text), ARRAY(sa.Text))
     jobs: Any = sa.func.unnest(columns.c.most_common_freqs) * relation.c.reltuples
-    job = sa.func.to_regclass(sa.literal(model.__jobqueue__.qualified("job"), sa.Text))
+    job = sa.func.to_regclass(sa.literal(t.layout.qualified("job"), sa.Text))
     return (
         sa.select(sa.func.unnest(values).label("status"), sa.cast(jobs, sa.BigInteger).label("n"))
         .select_from(relation.join(space, space.c.oid == relation.c.relnamespace))
@@ -204,8 +203,8 @@ _COUNTERS: Final = (
 _WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited")
 
 
-@once_a_model
-def exclusive_locks(model: JobClass) -> sa.Select[Any]:
+@statement
+def exclusive_locks(t: Tables) -> sa.Select[Any]:
     """Return the sessions that hold an ACCESS EXCLUSIVE lock on a table of the queue.
 
     Shape: `(pid, name, user, table)` of each. Locks: none.
@@ -224,13 +223,13 @@ def exclusive_locks(model: JobClass) -> sa.Select[Any]:
             lock.c.locktype == sa.literal_column("'relation'"),
             lock.c.mode == sa.literal_column("'AccessExclusiveLock'"),
             lock.c.granted,
-            lock.c.relation == sa.any_(_regclasses(model)),
+            lock.c.relation == sa.any_(_regclasses(t)),
         )
     )
 
 
-@once_a_model
-def lock_holders(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock_holders(t: Tables) -> sa.Select[Any]:
     """Return the sessions whose locks sessions of workers wait for, except those that wait themselves.
 
     Shape: `(pid, name, user, state, query, locked_for, waiters, waited_for)`: the pids of those that wait, and how long the
@@ -289,11 +288,10 @@ def lock_holders(model: JobClass) -> sa.Select[Any]:
     )
 
 
-def _regclasses(model: JobClass) -> sa.ColumnElement[Any]:
+def _regclasses(t: Tables) -> sa.ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
-    layout = model.__jobqueue__
     oids = [
-        sa.func.to_regclass(sa.literal(layout.qualified(noun), sa.Text)).op("::")(sa.literal_column("oid"))
+        sa.func.to_regclass(sa.literal(t.layout.qualified(noun), sa.Text)).op("::")(sa.literal_column("oid"))
         for noun in TABLES
     ]
     return array(oids)

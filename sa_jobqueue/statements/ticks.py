@@ -7,17 +7,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.statements import arrivals, blockers, controls, corrections, expiry, jobs, leases, quarantine, schedules
-from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import Tables, alive_until, array, statement, status
 from sa_jobqueue.types import JobStatus
 
 _MOST_READ = 1000
 """Arrivals that are looked at; more of them are worth a catch-up, even of queues that others serve."""
 
 
-@once_a_model
-def tick(model: JobClass) -> sa.Select[Any]:
+@statement
+def tick(t: Tables) -> sa.Select[Any]:
     """Write a worker's heartbeat and return what there is to do for any worker, and for this one.
 
     Parameters: those of `leases.heartbeat`; `worker_id`, `types`, its id and types again; `ttl` of a heartbeat; `xmax`,
@@ -34,60 +33,58 @@ def tick(model: JobClass) -> sa.Select[Any]:
     Index: `ix_job_running`, every running job; `ix_job_expiring`; `ix_job_has_waiters`; `ix_job_changed`;
     `ix_job_ordering_freed`, `ix_job_ordering`; `ix_job_claim`.
     """
-    beat = leases.heartbeat(model).cte("beat")
-    job = table(model)
+    beat = leases.heartbeat(t.model).cte("beat")
     running = sa.select(sa.func.count()).where(
-        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
+        t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
     )
     thoroughly = sa.bindparam("thoroughly", type_=sa.Boolean)
 
     def rarely(name: str, found: ColumnElement[Any]) -> ColumnElement[Any]:
         return sa.case((thoroughly, found)).label(name)
 
-    unknown, unserved = (sa.func.array(one(model).scalar_subquery()) for one in (jobs.unknown_types, jobs.unserved_queues))
+    unknown, unserved = (sa.func.array(one(t.model).scalar_subquery()) for one in (jobs.unknown_types, jobs.unserved_queues))
     return sa.select(
         beat.c.drain_requested_at,
         sa.func.now().label("now"),
-        _lost_in(model).label("lost_in"),
-        expiry.has_expired(model).label("has_expired"),
-        blockers.has_ended_chains(model).label("has_ended_chains"),
-        _has_arrivals(model).label("has_arrivals"),
-        _settings(model).label("settings"),
-        schedules.next_due(model).scalar_subquery().label("schedule_in"),
+        _lost_in(t).label("lost_in"),
+        expiry.has_expired(t).label("has_expired"),
+        blockers.has_ended_chains(t).label("has_ended_chains"),
+        _has_arrivals(t).label("has_arrivals"),
+        _settings(t).label("settings"),
+        schedules.next_due(t.model).scalar_subquery().label("schedule_in"),
         running.scalar_subquery().label("held"),
-        rarely("has_orphans", leases.has_orphans(model)),
-        rarely("is_ahead", corrections.is_ahead(model)),
-        rarely("has_leftovers", sa.or_(leases.has_dead_workers(model), quarantine.has_forgotten(model))),
+        rarely("has_orphans", leases.has_orphans(t)),
+        rarely("is_ahead", corrections.is_ahead(t)),
+        rarely("has_leftovers", sa.or_(leases.has_dead_workers(t), quarantine.has_forgotten(t))),
         rarely("unknown_types", unknown),
         rarely("unserved_queues", unserved),
     ).select_from(beat)
 
 
-def _lost_in(model: JobClass) -> ColumnElement[Any]:
+def _lost_in(t: Tables) -> ColumnElement[Any]:
     """Return in how many seconds the first lease ends: by its own time, or with its worker's last heartbeat."""
-    job, worker = table(model), table(model.Worker)
-    first = sa.func.min(job.c.leased_until)
+    first = sa.func.min(t.job.c.leased_until)
     # One set by hand may be infinite, from which nothing can be subtracted.
     low: ColumnElement[Any] = sa.literal_column("'1900-01-01 00:00:00+00'::timestamptz")
     high: ColumnElement[Any] = sa.literal_column("'9000-01-01 00:00:00+00'::timestamptz")
     until = sa.case((first < low, low), (first > high, high), else_=first)
     held = (
         sa.select(sa.func.count().label("jobs"), until.label("leased_until"))
-        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
+        .where(t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == t.worker.c.id)
         .lateral("held")
     )
-    silent_at = sa.case((worker.c.id != sa.bindparam("worker_id", type_=sa.Text), alive_until(worker)))
+    silent_at = sa.case((t.worker.c.id != sa.bindparam("worker_id", type_=sa.Text), alive_until(t.worker)))
     first = sa.func.min(sa.func.least(held.c.leased_until, silent_at))
     return (
         sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.now()), sa.Double))
-        .select_from(worker.join(held, sa.true()))
+        .select_from(t.worker.join(held, sa.true()))
         .where(held.c.jobs > sa.literal_column("0"))
         .scalar_subquery()
     )
 
 
-def _has_arrivals(model: JobClass) -> ColumnElement[Any]:
-    written = sa.union_all(*arrivals.written_since(table(model))).limit(sa.literal_column(str(_MOST_READ))).cte("written")
+def _has_arrivals(t: Tables) -> ColumnElement[Any]:
+    written = sa.union_all(*arrivals.written_since(t.job)).limit(sa.literal_column(str(_MOST_READ))).cte("written")
     is_served = sa.and_(
         written.c.queue == sa.any_(array("queues", sa.Text())), written.c.type_name == sa.any_(array("types", sa.Text()))
     )
@@ -97,8 +94,8 @@ def _has_arrivals(model: JobClass) -> ColumnElement[Any]:
     return sa.case((wants, found.scalar_subquery()), else_=sa.false())
 
 
-def _settings(model: JobClass) -> ColumnElement[Any]:
+def _settings(t: Tables) -> ColumnElement[Any]:
     # A sum, so that the order does not matter.
-    setting = controls.of_worker(model).subquery("settings")
+    setting = controls.of_worker(t.model).subquery("settings")
     hashed = sa.func.hashtextextended(sa.cast(sa.literal_column("settings"), sa.Text), sa.literal_column("0"))
     return sa.select(sa.cast(sa.func.sum(sa.cast(hashed, sa.Numeric)), sa.Text)).select_from(setting).scalar_subquery()

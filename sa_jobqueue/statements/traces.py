@@ -6,35 +6,33 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import id_value, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, statement
 from sa_jobqueue.tracing import LinkKind
 
 MOST: Final = 100
 """Links of one attempt: a span keeps 128 by default."""
 
 
-@once_a_model
-def linked(model: JobClass) -> sa.Select[Any]:
+@statement
+def linked(t: Tables) -> sa.Select[Any]:
     """Read the spans that an attempt comes after: of the last attempt that failed, and of the chains its job waited for.
 
     Parameters: `job_id`. Shape: `kind, traceparent`, at most `MOST`, the failed attempt first, then the chains in the
     order of the job's blockers; chains that were not traced are left out.
     Changes: nothing. Locks: none. Index: the primary key of `job`, and `pk_job_blocker`.
     """
-    job, edge = table(model), table(model.Blocker)
-    root = job.alias("root")
-    job_id = id_value(model, "job_id")
-    failed = job.c.last_error.op("->>")(sa.literal_column("'trace_context'"))
+    root = t.job.alias("root")
+    job_id = t.id("job_id")
+    failed = t.job.c.last_error.op("->>")(sa.literal_column("'trace_context'"))
     attempts = sa.select(
         sa.literal_column(f"'{LinkKind.FAILED_ATTEMPT}'").label("kind"),
         failed.label("traceparent"),
         sa.literal_column("-1").label("place"),
-    ).where(job.c.id == job_id)
+    ).where(t.job.c.id == job_id)
     chains = (
-        sa.select(sa.literal_column(f"'{LinkKind.BLOCKER}'"), root.c.trace_context, edge.c.index)
-        .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == job_id)
+        sa.select(sa.literal_column(f"'{LinkKind.BLOCKER}'"), root.c.trace_context, t.blocker.c.index)
+        .select_from(t.blocker.join(root, root.c.id == t.blocker.c.blocked_by_chain_id))
+        .where(t.blocker.c.job_id == job_id)
     )
     found = sa.union_all(attempts, chains).subquery("found")
     return (

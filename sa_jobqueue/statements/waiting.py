@@ -6,8 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import id_array, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, statement
 
 _COLUMNS = (
     *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
@@ -15,26 +14,25 @@ _COLUMNS = (
 )
 
 
-@once_a_model
-def chain_results(model: JobClass) -> sa.Select[Any]:
+@statement
+def chain_results(t: Tables) -> sa.Select[Any]:
     """Return the results of chains that have ended.
 
     Parameters: `chain_ids`. Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id,
     last_type_name, has_waiters)` of those that there are, in the order of their ends. Locks: none.
     Index: the primary key, and `uq_job_chain` for each chain's last job.
     """
-    job, chain = table(model), table(model.Chain)
-    root = job.alias("root")
+    root = t.job.alias("root")
     return (
-        sa.select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
-        .select_from(chain.join(root, root.c.id == chain.c.id))
-        .where(chain.c.id == sa.any_(id_array(model, "chain_ids")))
-        .order_by(chain.c.completed_at, chain.c.id)
+        sa.select(*(t.chain.c[name] for name in _COLUMNS), root.c.has_waiters)
+        .select_from(t.chain.join(root, root.c.id == t.chain.c.id))
+        .where(t.chain.c.id == sa.any_(t.ids("chain_ids")))
+        .order_by(t.chain.c.completed_at, t.chain.c.id)
     )
 
 
-@once_a_model
-def mark_awaited(model: JobClass) -> sa.Update:
+@statement
+def mark_awaited(t: Tables) -> sa.Update:
     """Mark open chains as having waiters, so that the transaction that ends one sends a notification.
 
     Parameters: `awaited_ids`. Shape: `(id,)` of each that was marked now, not of those that were already, have ended, are
@@ -43,12 +41,11 @@ def mark_awaited(model: JobClass) -> sa.Update:
     Obliges: run it alone and commit immediately, then read the chains: an end that preceded the mark sends no notification.
     Index: the primary key.
     """
-    job = table(model)
-    root = job.alias("root")
+    root = t.job.alias("root")
     free = (
         sa.select(root.c.id)
         .where(
-            root.c.id == sa.any_(id_array(model, "awaited_ids")),
+            root.c.id == sa.any_(t.ids("awaited_ids")),
             root.c.chain_index == 0,
             root.c.chain_completed_at.is_(None),
             ~root.c.has_waiters,
@@ -56,4 +53,4 @@ def mark_awaited(model: JobClass) -> sa.Update:
         .with_for_update(key_share=True, skip_locked=True)
         .cte("free")
     )
-    return sa.update(job).where(job.c.id == free.c.id).values(has_waiters=sa.true()).returning(job.c.id)
+    return sa.update(t.job).where(t.job.c.id == free.c.id).values(has_waiters=sa.true()).returning(t.job.c.id)

@@ -7,22 +7,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from sa_jobqueue.models import JobClass
-from sa_jobqueue.statements._parts import alike, status, table
+from sa_jobqueue.statements._parts import Tables, alike, bound, status
 from sa_jobqueue.types import JobStatus
 
 _OTHERS = ("heartbeat_pause", "progress", "concurrency_requested")
 """Columns that a listing leaves out."""
 
 
-def matching(model: JobClass, where: Any) -> list[sa.ColumnElement[bool]]:
+@bound
+def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `WorkerFilter`. A `*` in a name stands for any characters."""
-    worker = table(model.Worker)
-    found = alike(where, {"ids": worker.c.id})
+    found = alike(where, {"ids": t.worker.c.id})
     if where.names:
-        found.append(sa.or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in where.names)))
+        found.append(sa.or_(*(t.worker.c.name.like(_pattern(name), escape="\\") for name in where.names)))
     if where.queues:
-        found.append(worker.c.queues.overlap(sa.literal(list(where.queues), ARRAY(sa.Text))))
+        found.append(t.worker.c.queues.overlap(sa.literal(list(where.queues), ARRAY(sa.Text))))
     return found
 
 
@@ -31,51 +30,51 @@ def _pattern(name: str) -> str:
     return escaped.replace("*", "%")
 
 
-def page(
-    model: JobClass, *conditions: sa.ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
-) -> sa.Select[Any]:
+@bound
+def page(t: Tables, *conditions: sa.ColumnElement[bool], after: tuple[str, str] | None = None, limit: int) -> sa.Select[Any]:
     """Return workers as of their last heartbeat, by name and id.
 
     Shape: up to `limit` rows of all columns but `_OTHERS`, those behind the name and id `after`; then `silent_for`, the
     time since the last heartbeat and its pause, and `running`, how many jobs the worker has leased.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
-    worker, job = table(model.Worker), table(model)
     running = (
         sa.select(sa.func.count())
-        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
-        .correlate(worker)
+        .where(t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == t.worker.c.id)
+        .correlate(t.worker)
         .scalar_subquery()
     )
-    since = worker.c.heartbeat_at + worker.c.heartbeat_pause
+    since = t.worker.c.heartbeat_at + t.worker.c.heartbeat_pause
     silent = sa.func.greatest(sa.func.clock_timestamp() - since, sa.literal_column("interval '0'"), type_=sa.Interval)
-    columns = [one for one in worker.c if one.name not in _OTHERS]
+    columns = [one for one in t.worker.c if one.name not in _OTHERS]
     chosen = sa.select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     if after is not None:
         chosen = chosen.where(
-            sa.tuple_(worker.c.name, worker.c.id) > sa.tuple_(*(sa.literal(part, sa.Text) for part in after))
+            sa.tuple_(t.worker.c.name, t.worker.c.id) > sa.tuple_(*(sa.literal(part, sa.Text) for part in after))
         )
-    return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
+    return chosen.order_by(t.worker.c.name, t.worker.c.id).limit(limit)
 
 
-def ids(model: JobClass, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+@bound
+def ids(t: Tables, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Return the ids of workers, in their order. Shape: `(id,)`. Locks: none."""
-    worker = table(model.Worker)
-    return sa.select(worker.c.id).where(*conditions).order_by(worker.c.id)
+    return sa.select(t.worker.c.id).where(*conditions).order_by(t.worker.c.id)
 
 
-def request(model: JobClass, *conditions: sa.ColumnElement[bool], **values: Any) -> sa.Update:
+@bound
+def request(t: Tables, /, *conditions: sa.ColumnElement[bool], **values: Any) -> sa.Update:
     """Ask workers for something: set columns that each reads with its next heartbeat.
 
     Shape: `(id,)` per worker, unordered. Changes: `values`.
     Locks: the workers' rows in the order of their ids, until the transaction ends. A heartbeat waits for them.
     Obliges: commit immediately: a worker whose heartbeats fail releases its jobs.
     """
-    worker = table(model.Worker)
-    chosen = ids(model, *conditions).with_for_update(key_share=True).cte("chosen")
+    worker = t.worker
+    chosen = ids(t.model, *conditions).with_for_update(key_share=True).cte("chosen")
     return sa.update(worker).where(worker.c.id == chosen.c.id).values(**values).returning(worker.c.id)
 
 
-def first_request(model: JobClass) -> sa.ColumnElement[Any]:
+@bound
+def first_request(t: Tables) -> sa.ColumnElement[Any]:
     """Return when a worker was first asked to drain: the database's `now()` if it was not."""
-    return sa.func.coalesce(table(model.Worker).c.drain_requested_at, sa.func.now())
+    return sa.func.coalesce(t.worker.c.drain_requested_at, sa.func.now())

@@ -8,10 +8,9 @@ from typing import cast as typed
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.statements import history
-from sa_jobqueue.statements._parts import id_array, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, bound, statement
 
 SEPARATOR: Final = "\x1f"
 NULL: Final = "\x1e"
@@ -20,63 +19,62 @@ NULL: Final = "\x1e"
 _ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
 
 
-def read(model: JobClass, dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
+@bound
+def read(t: Tables, dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
     """Return the rows of one part of a run, as COPY writes them for the archive's files.
 
     Shape: `completed_on`, the dataset's published columns, and `checksum`; by `completed_on` and chain. Locks: none.
     Index: `ix_archive_chain_part`, `uq_job_chain`, the primary key; `pk_job_attempt`, `ix_dead_letter_job`,
     `pk_job_blocker`.
     """
-    job, chain = table(model), table(model.ArchiveChain)
+    job, chain = t.job, t.archive_chain
     wanted = (chain.c.run_id == sa.bindparam("run_id", run_id, type_=sa.Uuid()), chain.c.part == sa.bindparam("part", part))
     root = sa.select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
     others = sa.select(chain.c.completed_on, chain.c.chain_id, job.c.id)
     others = others.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*wanted)
     member = sa.union_all(root, others).subquery("member")
-    of = history.source(model, dataset)
-    columns = _columns(model, dataset)
+    of = history.source(t, dataset)
+    columns = _columns(t, dataset)
     return (
-        sa.select(member.c.completed_on, *columns, _checksum(model, dataset).label("checksum"))
+        sa.select(member.c.completed_on, *columns, _checksum(t, dataset).label("checksum"))
         .select_from(member.join(of, of.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id))
         .order_by(member.c.completed_on, member.c.chain_id, of.c[_ORDER[dataset.name]])
     )
 
 
-@once_a_model
-def lock_ended_roots(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock_ended_roots(t: Tables) -> sa.Select[Any]:
     """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
     that no job starts to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
     """
-    job = table(model)
     return (
-        sa.select(job.c.id)
+        sa.select(t.job.c.id)
         .where(
-            job.c.id == sa.any_(id_array(model, "ids")),
-            job.c.root_id.is_(None),
-            job.c.chain_completed_at.is_not(None),
-            ~job.c.has_waiters,
+            t.job.c.id == sa.any_(t.ids("ids")),
+            t.job.c.root_id.is_(None),
+            t.job.c.chain_completed_at.is_not(None),
+            ~t.job.c.has_waiters,
         )
-        .order_by(job.c.id)
+        .order_by(t.job.c.id)
         .with_for_update(skip_locked=True)
     )
 
 
-@once_a_model
-def lock_dead_letters(model: JobClass) -> sa.Select[Any]:
+@statement
+def lock_dead_letters(t: Tables) -> sa.Select[Any]:
     """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
 
     Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
     changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
     """
-    dead_letter = table(model.DeadLetter)
-    of_jobs = dead_letter.c.job_id == sa.any_(id_array(model, "job_ids"))
-    return sa.select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
+    of_jobs = t.dead_letter.c.job_id == sa.any_(t.ids("job_ids"))
+    return sa.select(t.dead_letter.c.id).where(of_jobs).order_by(t.dead_letter.c.id).with_for_update()
 
 
-@once_a_model
-def fingerprints(model: JobClass) -> sa.Select[Any]:
+@statement
+def fingerprints(t: Tables) -> sa.Select[Any]:
     """Compute a checksum per chain over every published column of every row that belongs to it.
 
     Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, dead letters,
@@ -84,16 +82,15 @@ def fingerprints(model: JobClass) -> sa.Select[Any]:
     Obliges: the chains' jobs and dead letters are locked, so that the checksum covers exactly what will be deleted.
     Index: the primary key and `uq_job_chain`; `pk_job_attempt`, `ix_dead_letter_job`, `pk_job_blocker`.
     """
-    job = table(model)
-    ids = id_array(model, "ids")
-    root = sa.select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == sa.any_(ids))
-    others = sa.select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == sa.any_(ids))
+    ids = t.ids("ids")
+    root = sa.select(t.job.c.id.label("chain_id"), t.job.c.id).where(t.job.c.id == sa.any_(ids))
+    others = sa.select(t.job.c.root_id.label("chain_id"), t.job.c.id).where(t.job.c.root_id == sa.any_(ids))
     member = sa.union_all(root, others).cte("member")
     each = []
     for dataset in DATASETS.values():
-        of = history.source(model, dataset)
+        of = history.source(t, dataset)
         key = of.c.job_id if dataset is not JOBS else of.c.id
-        summed = sa.select(member.c.chain_id, _checksum(model, dataset, is_exact=True).label("checksum"))
+        summed = sa.select(member.c.chain_id, _checksum(t, dataset, is_exact=True).label("checksum"))
         each.append(summed.select_from(member.join(of, key == member.c.id)))
     rows = sa.union_all(*each).subquery("rows")
     return sa.select(
@@ -101,40 +98,37 @@ def fingerprints(model: JobClass) -> sa.Select[Any]:
     ).group_by(rows.c.chain_id)
 
 
-@once_a_model
-def delete_dead_letters(model: JobClass) -> sa.Delete:
+@statement
+def delete_dead_letters(t: Tables) -> sa.Delete:
     """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
-    dead_letter = table(model.DeadLetter)
-    return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(id_array(model, "job_ids")))
+    return sa.delete(t.dead_letter).where(t.dead_letter.c.job_id == sa.any_(t.ids("job_ids")))
 
 
-@once_a_model
-def forget(model: JobClass) -> sa.Delete:
+@statement
+def forget(t: Tables) -> sa.Delete:
     """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
-    chain = table(model.ArchiveChain)
-    return sa.delete(chain).where(
-        chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()),
-        chain.c.chain_id == sa.any_(id_array(model, "ids")),
+    return sa.delete(t.archive_chain).where(
+        t.archive_chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()),
+        t.archive_chain.c.chain_id == sa.any_(t.ids("ids")),
     )
 
 
-@once_a_model
-def remaining(model: JobClass) -> sa.Select[Any]:
+@statement
+def remaining(t: Tables) -> sa.Select[Any]:
     """Name the chains of a run that are still in the tables, or were when it was last looked.
 
     Parameters: `run_id`. Shape: `(chain_id,)`, the last first: what waits for a chain is mostly younger.
     Index: `pk_archive_chain`.
     """
-    chain = table(model.ArchiveChain)
-    of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
-    return sa.select(chain.c.chain_id).where(of_run).order_by(chain.c.chain_id.desc())
+    of_run = t.archive_chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
+    return sa.select(t.archive_chain.c.chain_id).where(of_run).order_by(t.archive_chain.c.chain_id.desc())
 
 
-def _columns(model: JobClass, dataset: Dataset) -> list[Any]:
-    return list(history.rows(model, dataset).inner_columns)
+def _columns(t: Tables, dataset: Dataset) -> list[Any]:
+    return list(history.rows(t.model, dataset).inner_columns)
 
 
-def _checksum(model: JobClass, dataset: Dataset, *, is_exact: bool = False) -> sa.ColumnElement[int]:
+def _checksum(t: Tables, dataset: Dataset, *, is_exact: bool = False) -> sa.ColumnElement[int]:
     """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
 
     `is_exact`: of the columns as they are in the table, of which files may lack an instant: then the row differs, and stays.
@@ -143,8 +137,8 @@ def _checksum(model: JobClass, dataset: Dataset, *, is_exact: bool = False) -> s
     release to release.
     """
     separator, nothing = (sa.literal_column(f"chr({ord(sign)})", sa.Text) for sign in (SEPARATOR, NULL))
-    of = history.source(model, dataset) if is_exact else None
-    texts = [sa.func.coalesce(_summed(shown, of), nothing) for shown in _columns(model, dataset)]
+    of = history.source(t, dataset) if is_exact else None
+    texts = [sa.func.coalesce(_summed(shown, of), nothing) for shown in _columns(t, dataset)]
     digest = sa.func.sha256(sa.func.convert_to(sa.func.concat_ws(separator, *texts), sa.literal_column("'UTF8'")))
     first = sa.func.encode(
         sa.func.substr(digest, sa.literal_column("1"), sa.literal_column("8")), sa.literal_column("'hex'")

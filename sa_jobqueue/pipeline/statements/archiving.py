@@ -15,9 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.schema import CreateTable, DropTable
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import id_type
-from sa_jobqueue.statements._parts import id_value, once_a_model, table
+from sa_jobqueue.statements._parts import Tables, bound, statement
 from sa_jobqueue.types import ArchiveState
 
 
@@ -41,13 +40,14 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
     return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
 
 
-def lock(model: JobClass) -> sa.Select[Any]:
+@bound
+def lock(t: Tables) -> sa.Select[Any]:
     """Acquire the archive lock of a queue for this session, waiting for at most `lock_timeout` while another one holds it.
 
     It waits because the session of an archiver that has just ended, or was killed, ends a moment later.
     Locks: an advisory lock, by the table's own number, until the session ends.
     """
-    job = sa.func.to_regclass(model.__jobqueue__.qualified("job"))
+    job = sa.func.to_regclass(t.layout.qualified("job"))
     name = sa.func.concat("sa_jobqueue archive of ", sa.cast(job, sa.Text))
     return sa.select(sa.func.pg_advisory_lock(sa.func.hashtextextended(name, 0)))
 
@@ -73,27 +73,29 @@ def cutoff() -> sa.Select[Any]:
     return typed("sa.Select[Any]", found)
 
 
-@once_a_model
-def candidates(model: JobClass) -> sa.Table:
+@statement
+def candidates(t: Tables) -> sa.Table:
     """Return the temporary table of chains that may go: its name is the session's own."""
     return sa.Table(
         "archive_candidate",
         sa.MetaData(),
-        sa.Column("chain_id", id_type(model.__jobqueue__), primary_key=True),
+        sa.Column("chain_id", id_type(t.layout), primary_key=True),
         sa.Column("completed_on", sa.Date, nullable=False),
         sa.Column("jobs", sa.BigInteger, nullable=False),
         prefixes=["TEMPORARY"],
     )
 
 
-def create_candidates(model: JobClass) -> CreateTable:
+@bound
+def create_candidates(t: Tables) -> CreateTable:
     """Make the temporary table of `candidates`, empty."""
-    return CreateTable(candidates(model))
+    return CreateTable(candidates(t.model))
 
 
-def drop_candidates(model: JobClass) -> DropTable:
+@bound
+def drop_candidates(t: Tables) -> DropTable:
     """Drop it, if it is there."""
-    return DropTable(candidates(model), if_exists=True)
+    return DropTable(candidates(t.model), if_exists=True)
 
 
 def analyze_candidates() -> sa.TextClause:
@@ -101,8 +103,8 @@ def analyze_candidates() -> sa.TextClause:
     return sa.text("ANALYZE archive_candidate")
 
 
-@once_a_model
-def choose(model: JobClass, *, include_dead: bool, first: bool) -> sa.Select[Any]:
+@statement
+def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
     """Read one page of jobs and add to the candidates those of their chains that have ended and are not in use.
 
     Left out: chains that ended at `cutoff` or later, that have waiters, or, unless `include_dead`, an unresolved dead
@@ -114,12 +116,12 @@ def choose(model: JobClass, *, include_dead: bool, first: bool) -> sa.Select[Any
     Changes: rows of the temporary table. Locks: none.
     Index: the primary key, `scan` entries; `uq_job_chain` and `uq_dead_letter_open` once a chain.
     """
-    job, dead_letter, chosen_into = table(model), table(model.DeadLetter), candidates(model)
+    job, dead_letter, chosen_into = t.job, t.dead_letter, candidates(t.model)
     other = job.alias("other")
     columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.has_waiters)
     page = sa.select(*columns).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
-        page = page.where(job.c.id > id_value(model, "after"))
+        page = page.where(job.c.id > t.id("after"))
     page_cte = page.cte("page")
     at = page_cte.c
     length = 1 + sa.select(sa.func.count()).where(other.c.root_id == at.id).correlate(page_cte).scalar_subquery()
@@ -167,27 +169,27 @@ def choose(model: JobClass, *, include_dead: bool, first: bool) -> sa.Select[Any
     )
 
 
-@once_a_model
-def holders(model: JobClass) -> sa.Select[Any]:
+@statement
+def holders(t: Tables) -> sa.Select[Any]:
     """Name candidates that a job of a chain waits for, or waited, which is no candidate itself.
 
     Parameters: `limit`. Shape: `(chain_id, job_id, by_chain_id)`: the chain held, and the job and its chain that hold it.
     Locks: none. Index: `ix_job_blocker_chain` or all edges, and the primary key.
     """
-    held = _held_directly(model)
+    held = _held_directly(t)
     columns = (held.c.chain_id, held.c.job_id, held.c.by_chain_id)
     return sa.select(*columns).order_by(*columns).limit(sa.bindparam("limit", type_=sa.Integer))
 
 
-@once_a_model
-def drop_held(model: JobClass) -> sa.Delete:
+@statement
+def drop_held(t: Tables) -> sa.Delete:
     """Remove the candidates that a chain which stays waits for, or waited for, and all that these waited for in turn.
 
     Shape: `(chain_id,)` of each. Changes: the temporary table. Locks: none.
     Index: `ix_job_blocker_chain` or all edges, then `pk_job_blocker`, and `uq_job_chain` for continuations.
     """
-    job, edge, candidate = table(model), table(model.Blocker), candidates(model)
-    direct = _held_directly(model)
+    job, edge, candidate = t.job, t.blocker, candidates(t.model)
+    direct = _held_directly(t)
     held = sa.select(direct.c.chain_id.label("id")).cte("held", recursive=True)
     of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == held.c.id)
     of_others = (
@@ -204,10 +206,10 @@ def drop_held(model: JobClass) -> sa.Delete:
     return typed("sa.Delete", deletion)
 
 
-@once_a_model
-def months(model: JobClass) -> sa.Select[Any]:
+@statement
+def months(t: Tables) -> sa.Select[Any]:
     """Count the candidates by type and month. Shape: `(type_name, month, chains, jobs)`, in that order."""
-    job, candidate = table(model), candidates(model)
+    job, candidate = t.job, candidates(t.model)
     month = sa.func.to_char(candidate.c.completed_on, sa.literal_column("'YYYY-MM'")).label("month")
     return (
         sa.select(
@@ -222,21 +224,20 @@ def months(model: JobClass) -> sa.Select[Any]:
     )
 
 
-@once_a_model
-def begin(model: JobClass) -> sa.Insert:
+@statement
+def begin(t: Tables) -> sa.Insert:
     """Write a run into the ledger. Parameters: `id`, `path`, `engine`, `cutoff`."""
-    run = table(model.ArchiveRun)
-    given = {name: sa.bindparam(name, type_=run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
-    return sa.insert(run).values(given)
+    given = {name: sa.bindparam(name, type_=t.archive_run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
+    return sa.insert(t.archive_run).values(given)
 
 
-@once_a_model
-def add_chains(model: JobClass) -> sa.Insert:
+@statement
+def add_chains(t: Tables) -> sa.Insert:
     """Make all candidates chains of a run, in parts of about `read_batch_size` jobs, by the days on which they ended.
 
     Parameters: `run_id`, `read_batch_size`. Changes: rows of `archive_chain`.
     """
-    candidate, chain = candidates(model), table(model.ArchiveChain)
+    candidate, chain = candidates(t.model), t.archive_chain
     order = (candidate.c.completed_on, candidate.c.chain_id)
     before = sa.func.sum(candidate.c.jobs).over(order_by=order) - candidate.c.jobs
     part = sa.cast(sa.func.div(before, sa.bindparam("read_batch_size", type_=sa.Numeric)), sa.Integer)
@@ -244,15 +245,15 @@ def add_chains(model: JobClass) -> sa.Insert:
     return sa.insert(chain).from_select(["run_id", "chain_id", "part", "completed_on"], rows)
 
 
-@once_a_model
-def advance(model: JobClass, *, counted: bool) -> sa.Update:
+@statement
+def advance(t: Tables, *, counted: bool) -> sa.Update:
     """Bring a run from one state to the next.
 
     Parameters: `run_id`, `was`, `becomes`; where `counted` `n_chains`, `n_jobs`, `n_attempts`, `n_dead_letters`,
     `n_blockers`, `n_retained`. Changes: `state`, `changed_at`, the counts. Obliges: one row must be changed; if none is,
     the run is not where it should be.
     """
-    run = table(model.ArchiveRun)
+    run = t.archive_run
     values: dict[str, Any] = {"state": sa.bindparam("becomes", type_=sa.Text), "changed_at": sa.func.now()}
     if counted:
         names = ("chains", "jobs", "attempts", "dead_letters", "blockers", "retained")
@@ -261,25 +262,23 @@ def advance(model: JobClass, *, counted: bool) -> sa.Update:
     return sa.update(run).where(*at).values(values)
 
 
-@once_a_model
-def forget_run(model: JobClass) -> sa.Delete:
+@statement
+def forget_run(t: Tables) -> sa.Delete:
     """Delete a run from the ledger that never got further than its plan. Parameters: `run_id`."""
-    run = table(model.ArchiveRun)
-    is_planned = run.c.state == sa.literal_column(f"'{ArchiveState.PLANNED}'")
-    return sa.delete(run).where(run.c.id == sa.bindparam("run_id", type_=sa.Uuid()), is_planned)
+    is_planned = t.archive_run.c.state == sa.literal_column(f"'{ArchiveState.PLANNED}'")
+    return sa.delete(t.archive_run).where(t.archive_run.c.id == sa.bindparam("run_id", type_=sa.Uuid()), is_planned)
 
 
-@once_a_model
-def forget_chains(model: JobClass) -> sa.Delete:
+@statement
+def forget_chains(t: Tables) -> sa.Delete:
     """Delete all that is left of the chains of a run. Parameters: `run_id`. Index: `pk_archive_chain`."""
-    chain = table(model.ArchiveChain)
-    return sa.delete(chain).where(chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()))
+    return sa.delete(t.archive_chain).where(t.archive_chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()))
 
 
-@once_a_model
-def runs(model: JobClass, *, unfinished: bool) -> sa.Select[Any]:
+@statement
+def runs(t: Tables, *, unfinished: bool) -> sa.Select[Any]:
     """Return the ledger, the oldest run first; or what of it is not done. Parameters: `limit`. Shape: all columns."""
-    run = table(model.ArchiveRun)
+    run = t.archive_run
     chosen = sa.select(run).order_by(run.c.started_at.desc(), run.c.id.desc()).limit(sa.bindparam("limit", type_=sa.Integer))
     if unfinished:
         chosen = chosen.where(run.c.state != sa.literal_column(f"'{ArchiveState.DONE}'"))
@@ -287,9 +286,9 @@ def runs(model: JobClass, *, unfinished: bool) -> sa.Select[Any]:
     return sa.select(newest).order_by(newest.c.started_at, newest.c.id)
 
 
-def _held_directly(model: JobClass) -> Any:
+def _held_directly(t: Tables) -> Any:
     """Return candidates and the jobs of other chains that refer to them."""
-    job, edge, candidate = table(model), table(model.Blocker), candidates(model)
+    job, edge, candidate = t.job, t.blocker, candidates(t.model)
     other = candidate.alias("other")
     referring = candidate.join(edge, edge.c.blocked_by_chain_id == candidate.c.chain_id).join(job, job.c.id == edge.c.job_id)
     goes_too = sa.exists(sa.select(sa.null()).select_from(other).where(other.c.chain_id == job.c.chain_id))

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import array, id_array, once_a_model, status, table
+from sa_jobqueue.models import Job
+from sa_jobqueue.statements._parts import Tables, array, bound, statement, status, table
 from sa_jobqueue.types import JobStatus, OnFailure
 
 STAGED = tuple(column.name for column in table(Job.Stage).c if column.name != "staged_at")
@@ -30,12 +29,13 @@ COUNTED = ("staged", "enqueued", "duplicates", "rejected")
 """The columns of `job_bulk_write` that count rows."""
 
 
-def copy_staged(model: JobClass) -> str:
+@bound
+def copy_staged(t: Tables) -> str:
     """Return the COPY that takes a task's rows as CSV, a null as nothing at all and text that is empty as `""`.
 
     Changes: adds rows to the staging table. Locks: none that others wait for.
     """
-    return f"COPY {model.__jobqueue__.qualified('job_bulk_staging')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
+    return f"COPY {t.layout.qualified('job_bulk_staging')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
 
 
 def guard() -> sa.Select[Any]:
@@ -48,8 +48,8 @@ def guard() -> sa.Select[Any]:
     return sa.select(*(sa.func.set_config(name, value, sa.literal_column("true")) for name, value in settings.items()))
 
 
-@once_a_model
-def take_write(model: JobClass) -> sa.Insert:
+@statement
+def take_write(t: Tables) -> sa.Insert:
     """Enter a write into the ledger, unless it is there.
 
     Parameters: `write_id`, `sequence`, `written_by`. Shape: `(sequence,)`, or nothing when it has been written before.
@@ -57,41 +57,38 @@ def take_write(model: JobClass) -> sa.Insert:
     Obliges: READ COMMITTED; it comes first in the transaction, `account` tells the numbers later. Index:
     `pk_job_bulk_write`.
     """
-    write = table(model.Write)
     zero: sa.ColumnElement[int] = sa.literal_column("0")
-    given = {name: sa.bindparam(name, type_=write.c[name].type) for name in ("write_id", "sequence", "written_by")}
+    given = {name: sa.bindparam(name, type_=t.write.c[name].type) for name in ("write_id", "sequence", "written_by")}
     return (
-        upsert(write)
+        upsert(t.write)
         .values(given | dict.fromkeys((*COUNTED, "fingerprint"), zero))
-        .on_conflict_do_nothing(index_elements=[write.c.write_id, write.c.sequence])
-        .returning(write.c.sequence)
+        .on_conflict_do_nothing(index_elements=[t.write.c.write_id, t.write.c.sequence])
+        .returning(t.write.c.sequence)
     )
 
 
-@once_a_model
-def account(model: JobClass) -> sa.Update:
+@statement
+def account(t: Tables) -> sa.Update:
     """Record the result of a write. Parameters: `of_write_id`, `of_sequence`, the numbers and `fingerprint` by their names.
 
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
-    write = table(model.Write)
     numbers = {name: sa.bindparam(name, type_=sa.BigInteger) for name in (*COUNTED, "fingerprint")}
-    return sa.update(write).where(*_is_write(write, "of_")).values(numbers)
+    return sa.update(t.write).where(*_is_write(t.write, "of_")).values(numbers)
 
 
-@once_a_model
-def find_write(model: JobClass) -> sa.Select[Any]:
+@statement
+def find_write(t: Tables) -> sa.Select[Any]:
     """Return the ledger's entry of a write, if it has committed.
 
     Parameters: `write_id`, `sequence`. Shape: `(staged, enqueued, duplicates, rejected, fingerprint)`, or no row.
     Locks: none. Index: `pk_job_bulk_write`.
     """
-    write = table(model.Write)
-    return sa.select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(*_is_write(write))
+    return sa.select(*(t.write.c[name] for name in COUNTED), t.write.c.fingerprint).where(*_is_write(t.write))
 
 
-@once_a_model
-def count_staged(model: JobClass) -> sa.Select[Any]:
+@statement
+def count_staged(t: Tables) -> sa.Select[Any]:
     """Count the rows that a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
@@ -99,23 +96,22 @@ def count_staged(model: JobClass) -> sa.Select[Any]:
     declares, and for rejected rows. `fairness_key` is one that it has jobs of, if any. `keyed` have a deduplication key,
     `waiting` have blockers. Index: `ix_job_bulk_staging_write`.
     """
-    stage = table(model.Stage)
     return (
         sa.select(
-            stage.c.queue,
+            t.stage.c.queue,
             sa.func.count(),
-            sa.func.count(stage.c.rejected_reason),
-            sa.func.count(stage.c.deduplication_key),
-            sa.func.count(stage.c.blockers),
-            sa.func.max(stage.c.fairness_key).label("fairness_key"),
+            sa.func.count(t.stage.c.rejected_reason),
+            sa.func.count(t.stage.c.deduplication_key),
+            sa.func.count(t.stage.c.blockers),
+            sa.func.max(t.stage.c.fairness_key).label("fairness_key"),
         )
-        .where(*_of_write(stage))
-        .group_by(stage.c.queue)
+        .where(*_of_write(t.stage))
+        .group_by(t.stage.c.queue)
     )
 
 
-@once_a_model
-def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any]:
+@statement
+def enqueue_staged(t: Tables, *, keyed: bool, skip: bool) -> sa.Select[Any]:
     """Insert jobs from the rows that a write's tasks have staged, and the edges to the chains they wait for, new or old.
 
     `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
@@ -131,28 +127,27 @@ def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any
     by this transaction and marked as awaited, those that are open; nothing waits for itself in a cycle.
     Index: `ix_job_bulk_staging_write`.
     """
-    job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
-    edge = _once(_edges(model, decided=True))
+    edge = _once(_edges(t, decided=True))
     waits = (
         sa.select(edge.c.job_id, sa.func.count().filter(~edge.c.is_resolved).label("open"))
         .group_by(edge.c.job_id)
         .cte("waits")
     )
     awaited = sa.select(edge.c.chain_id).distinct().cte("awaited")
-    source = stage.outerjoin(waits, waits.c.job_id == stage.c.id).outerjoin(awaited, awaited.c.chain_id == stage.c.id)
+    source = t.stage.outerjoin(waits, waits.c.job_id == t.stage.c.id).outerjoin(awaited, awaited.c.chain_id == t.stage.c.id)
     still_open = sa.func.coalesce(waits.c.open, sa.literal_column("0"), type_=sa.Integer)
     values = {
         "status": sa.cast(
             sa.case((still_open > sa.literal_column("0"), status(JobStatus.BLOCKED)), else_=status(JobStatus.PENDING)),
-            job.c.status.type,
+            t.job.c.status.type,
         ),
         "open_blockers": still_open,
         "has_waiters": awaited.c.chain_id.is_not(None),
     }
-    inserted = _insert(model, source, values, keyed=keyed, skip=skip).returning(job.c.id).cte("inserted")
+    inserted = _insert(t, source, values, keyed=keyed, skip=skip).returning(t.job.c.id).cte("inserted")
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     written = (
-        sa.insert(edge_table)
+        sa.insert(t.blocker)
         .from_select(
             names,
             sa.select(
@@ -165,54 +160,53 @@ def enqueue_staged(model: JobClass, *, keyed: bool, skip: bool) -> sa.Select[Any
     return sa.select(sa.func.count()).select_from(inserted).add_cte(written)
 
 
-@once_a_model
-def chains_waited_for(model: JobClass) -> sa.Select[Any]:
+@statement
+def chains_waited_for(t: Tables) -> sa.Select[Any]:
     """Name the chains that staged jobs wait for and that are not staged themselves.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index:
     `ix_job_bulk_staging_write`.
     """
-    edge = _once(_edges(model))
-    new = table(model.Stage).alias("new")
+    edge = _once(_edges(t))
+    new = t.stage.alias("new")
     own = sa.select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
     return sa.select(edge.c.chain_id).where(~own.exists()).distinct()
 
 
-@once_a_model
-def circular_edges(model: JobClass) -> sa.Select[Any]:
+@statement
+def circular_edges(t: Tables) -> sa.Select[Any]:
     """Return the edges that a cycle could contain: from the blocking chains to the jobs that wait for them.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, unordered. Index:
     `ix_job_bulk_staging_write`.
     """
-    edge = _once(_edges(model))
+    edge = _once(_edges(t))
     waiting, awaited = edge.alias("waiting"), edge.alias("awaited")
     return sa.select(edge.c.job_id, edge.c.chain_id).where(
         edge.c.chain_id.in_(sa.select(waiting.c.job_id)), edge.c.job_id.in_(sa.select(awaited.c.chain_id))
     )
 
 
-@once_a_model
-def reject_staged(model: JobClass) -> sa.Insert:
+@statement
+def reject_staged(t: Tables) -> sa.Insert:
     """Keep the rows of a write that could not be jobs. Parameters: `write_id`, `sequence`, `task_ids`.
 
     Index: `ix_job_bulk_staging_write`.
     """
-    stage, reject = table(model.Stage), table(model.Reject)
-    chosen = sa.select(*(stage.c[name] for name in (*_KEY, "rejected_field", "rejected_reason", "record")))
-    return sa.insert(reject).from_select(
-        [*_KEY, "field", "reason", "record"], chosen.where(*_of_write(stage), stage.c.rejected_reason.is_not(None))
+    chosen = sa.select(*(t.stage.c[name] for name in (*_KEY, "rejected_field", "rejected_reason", "record")))
+    return sa.insert(t.reject).from_select(
+        [*_KEY, "field", "reason", "record"], chosen.where(*_of_write(t.stage), t.stage.c.rejected_reason.is_not(None))
     )
 
 
-@once_a_model
-def reject_taken_ids(model: JobClass) -> sa.Update:
+@statement
+def reject_taken_ids(t: Tables) -> sa.Update:
     """Mark staged rows as rejected whose id a job has, and all but one of those that share an id.
 
     Parameters: `of_write_id`, `of_sequence`, `of_task_ids`. Shape: none; the count of rows is that of rows marked.
     Locks: the staged rows. Index: `ix_job_bulk_staging_write`; it reads the whole queue, after a conflict only.
     """
-    job, stage, each = table(model), table(model.Stage), table(model.Stage).alias("each")
+    job, stage, each = t.job, t.stage, t.stage.alias("each")
     place = sa.func.row_number().over(partition_by=each.c.id, order_by=(each.c.task_id, each.c.row))
     found = (
         sa.select(each.c.task_id, each.c.row, place.label("place"), job.c.id.label("job_id"))
@@ -238,35 +232,32 @@ def reject_taken_ids(model: JobClass) -> sa.Update:
     )
 
 
-@once_a_model
-def clear_stage(model: JobClass) -> sa.Delete:
+@statement
+def clear_stage(t: Tables) -> sa.Delete:
     """Delete the rows that a write has staged, in this part of it and in those before, by whatever task.
 
     Parameters: `write_id`, `sequence`. Index: `ix_job_bulk_staging_write`.
     """
-    stage = table(model.Stage)
-    return sa.delete(stage).where(
-        stage.c.write_id == sa.bindparam("write_id", type_=sa.Text),
-        stage.c.sequence <= sa.bindparam("sequence", type_=sa.BigInteger),
+    return sa.delete(t.stage).where(
+        t.stage.c.write_id == sa.bindparam("write_id", type_=sa.Text),
+        t.stage.c.sequence <= sa.bindparam("sequence", type_=sa.BigInteger),
     )
 
 
-@once_a_model
-def clear_tasks(model: JobClass) -> sa.Delete:
+@statement
+def clear_tasks(t: Tables) -> sa.Delete:
     """Delete the rows that the tasks of one writer have staged. Another writer of the same write keeps its rows.
 
     Parameters: `write_id`, `sequence`, `first_task_id`, `last_task_id`. Index: `ix_job_bulk_staging_write`.
     """
-    stage = table(model.Stage)
     first, last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("first_task_id", "last_task_id"))
-    return sa.delete(stage).where(*_is_write(stage), stage.c.task_id.between(first, last))
+    return sa.delete(t.stage).where(*_is_write(t.stage), t.stage.c.task_id.between(first, last))
 
 
-@once_a_model
-def clear_left_over(model: JobClass) -> sa.Delete:
+@statement
+def clear_left_over(t: Tables) -> sa.Delete:
     """Delete staged rows of writes that died. Parameters: `age`, an interval. Index: none, it reads the staging table."""
-    stage = table(model.Stage)
-    return sa.delete(stage).where(stage.c.staged_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
+    return sa.delete(t.stage).where(t.stage.c.staged_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
 
 
 def _of_write(stage: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
@@ -286,24 +277,22 @@ def _once(edges: sa.Select[Any]) -> sa.CTE:
     return edges.cte("edge").prefix_with("MATERIALIZED")
 
 
-def _edges(model: JobClass, *, decided: bool = False) -> sa.Select[Any]:
+def _edges(t: Tables, *, decided: bool = False) -> sa.Select[Any]:
     """Return the staged blockers; with `decided`, also whether each of them is resolved."""
-    stage = table(model.Stage)
-    key = id_parameter(model.__jobqueue__)
     each = (
-        sa.func.unnest(stage.c.blockers)
-        .table_valued(sa.column("chain_id", key), with_ordinality="ordinal", joins_implicitly=True)
+        sa.func.unnest(t.stage.c.blockers)
+        .table_valued(sa.column("chain_id", t.id_type), with_ordinality="ordinal", joins_implicitly=True)
         .render_derived("each")
     )
-    on_failure = sa.func.coalesce(stage.c.on_failure, sa.literal_column(f"'{OnFailure.WAIT}'"), type_=sa.Text)
-    columns: list[Any] = [stage.c.id.label("job_id"), each.c.chain_id]
+    on_failure = sa.func.coalesce(t.stage.c.on_failure, sa.literal_column(f"'{OnFailure.WAIT}'"), type_=sa.Text)
+    columns: list[Any] = [t.stage.c.id.label("job_id"), each.c.chain_id]
     chosen: sa.Select[Any]
     if not decided:
-        chosen = sa.select(*columns).select_from(stage, each)
+        chosen = sa.select(*columns).select_from(t.stage, each)
     else:
         ended = (
-            sa.func.unnest(id_array(model, "ended_ids"), array("completed", sa.Boolean()))
-            .table_valued(sa.column("chain_id", key), sa.column("completed", sa.Boolean))
+            sa.func.unnest(t.ids("ended_ids"), array("completed", sa.Boolean()))
+            .table_valued(sa.column("chain_id", t.id_type), sa.column("completed", sa.Boolean))
             .render_derived("ended")
         )
         fails = ~ended.c.completed & (on_failure != sa.literal_column(f"'{OnFailure.CONTINUE}'"))
@@ -311,23 +300,22 @@ def _edges(model: JobClass, *, decided: bool = False) -> sa.Select[Any]:
             sa.cast(each.c.ordinal - sa.literal_column("1"), sa.Integer).label("place"),
             (ended.c.chain_id.is_not(None) & ~fails).label("is_resolved"),
             on_failure.label("on_failure"),
-            stage.c.trace_context,
+            t.stage.c.trace_context,
         ]
-        reached = stage.join(each, sa.literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
+        reached = t.stage.join(each, sa.literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
         chosen = sa.select(*columns).select_from(reached)
-    return chosen.where(*_of_write(stage), stage.c.rejected_reason.is_(None), stage.c.blockers.is_not(None))
+    return chosen.where(*_of_write(t.stage), t.stage.c.rejected_reason.is_(None), t.stage.c.blockers.is_not(None))
 
 
-def _insert(model: JobClass, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
-    job, stage = table(model), table(model.Stage)
+def _insert(t: Tables, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
+    job, stage = t.job, t.stage
 
     def as_declared(name: str, kind: Any, otherwise: str) -> sa.ColumnElement[Any]:
         literal: sa.ColumnElement[Any] = sa.literal_column(otherwise, kind)
-        return sa.func.coalesce(stage.c[name], declared.c[name], literal, type_=kind)
+        return sa.func.coalesce(stage.c[name], t.job_type.c[name], literal, type_=kind)
 
     # As the trigger `tr_job_declared` does for other inserts; one join costs a tenth of as many calls of its function.
-    declared = table(model.JobType)
-    source = source.outerjoin(declared, declared.c.type_name == stage.c.type_name)
+    source = source.outerjoin(t.job_type, t.job_type.c.type_name == stage.c.type_name)
     is_incomplete = sa.or_(*(stage.c[name].is_(None) for name in _DECLARED))
     due = sa.func.greatest(
         stage.c.scheduled_at, sa.func.now() + sa.func.coalesce(stage.c.delay, sa.literal_column("interval '0'"))
@@ -344,11 +332,11 @@ def _insert(model: JobClass, source: sa.FromClause, decided: dict[str, Any], *, 
         "input_version": as_declared("input_version", sa.Integer(), "1"),
         "scheduled_at": due,
         "max_attempts": as_declared("max_attempts", sa.Integer(), "20"),
-        "timeout": sa.func.coalesce(stage.c.timeout, sa.case((is_incomplete, declared.c.timeout)), type_=INTERVAL),
+        "timeout": sa.func.coalesce(stage.c.timeout, sa.case((is_incomplete, t.job_type.c.timeout)), type_=INTERVAL),
         "deduplication_key": stage.c.deduplication_key,
         "trace_context": stage.c.trace_context,
         "chain_trace_context": stage.c.trace_context,
-        "rate_cost": sa.func.coalesce(stage.c.rate_cost, sa.case((is_incomplete, declared.c.rate_cost)), type_=sa.Integer),
+        "rate_cost": sa.func.coalesce(stage.c.rate_cost, sa.case((is_incomplete, t.job_type.c.rate_cost)), type_=sa.Integer),
         "expires_at": stage.c.expires_at,
         "ordering_key": stage.c.ordering_key,
         "skip_while_retrying": stage.c.skip_while_retrying,

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, REDACTED
-from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.models import Job
+from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
-from sa_jobqueue.statements._parts import block, number, table
+from sa_jobqueue.statements._parts import Tables, block, bound, number, table
 from sa_jobqueue.types import JobId
 
 _LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
@@ -56,14 +56,14 @@ class Filters:
     key_before: JobId | None = None
 
 
-def source(model: JobClass, dataset: Dataset) -> sa.Table:
+def source(t: Tables, dataset: Dataset) -> sa.Table:
     """Return the table that a dataset shows."""
-    mapped: Any = {JOBS.name: model, ATTEMPTS.name: model.Attempt, DEAD_LETTERS.name: model.DeadLetter}
-    return table(mapped.get(dataset.name, model.Blocker))
+    return {JOBS.name: t.job, ATTEMPTS.name: t.attempt, DEAD_LETTERS.name: t.dead_letter}.get(dataset.name, t.blocker)
 
 
+@bound
 def rows(
-    model: JobClass,
+    t: Tables,
     dataset: Dataset,
     columns: Sequence[str] = (),
     filters: Filters | None = None,
@@ -81,56 +81,55 @@ def rows(
     Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
     `ix_dead_letter_changed`.
     """
-    of = source(model, dataset)
-    hidden = _hidden(model, of, redact) if redact else None
+    of = source(t, dataset)
+    hidden = _hidden(t, of, redact) if redact else None
     shown = [
-        (_application(model, hidden) if name == "application" else _shown(of, name, hidden)).label(name)
+        (_application(t, hidden) if name == "application" else _shown(of, name, hidden)).label(name)
         for name in columns or dataset.names
     ]
-    return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
+    return sa.select(*shown).where(*_conditions(t, dataset, filters or Filters()))
 
 
-def size(model: JobClass, dataset: Dataset) -> sa.Select[int, int]:
+@bound
+def size(t: Tables, dataset: Dataset) -> sa.Select[int, int]:
     """Return how large the table of a dataset is.
 
     Shape: one row `(bytes, pages)`: with values stored out of line, and of the table alone. Locks: none.
     """
-    layout = model.__jobqueue__
-    name = layout.qualified(source(model, dataset).name.removeprefix(layout.prefix))
+    name = t.layout.qualified(source(t, dataset).name.removeprefix(t.layout.prefix))
     regclass = sa.cast(sa.literal(name, sa.Text), REGCLASS)
     pages = sa.func.pg_relation_size(regclass) / sa.cast(sa.func.current_setting("block_size"), sa.BigInteger)
     return sa.select(sa.func.pg_table_size(regclass).label("bytes"), sa.cast(pages, sa.BigInteger).label("pages"))
 
 
-def sample(model: JobClass, dataset: Dataset, *, percent: float) -> sa.Select[Any]:
+@bound
+def sample(t: Tables, dataset: Dataset, *, percent: float) -> sa.Select[Any]:
     """Return keys of some of a dataset's rows, to cut it into about equal parts at.
 
     Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
     Source: TABLESAMPLE SYSTEM takes whole pages, so it reads no more than it returns; pg_stats would do as well, once
     the table has been analyzed.
     """
-    of = source(model, dataset)
+    of = source(t, dataset)
     taken = of.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
     key = taken.c[dataset.key[0]]
     return sa.select(key).order_by(key)
 
 
-def _hidden(model: JobClass, of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
+def _hidden(t: Tables, of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return whether a row's payloads are not to be shown."""
     likes = sa.literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(sa.Text))
     if "type_name" in of.c:
         return of.c.type_name.like(sa.any_(likes))
-    job = table(model)
     return ~sa.exists(
-        sa.select(sa.literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(sa.any_(likes)))
+        sa.select(sa.literal_column("1")).where(t.job.c.id == of.c.job_id, ~t.job.c.type_name.like(sa.any_(likes)))
     )
 
 
-def _application(model: JobClass, hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
+def _application(t: Tables, hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
     """Return the application's own columns as the text of one JSON object; null if it has none."""
-    job = table(model)
     ours = {column.name for column in table(Job).columns}
-    own = [column for column in job.columns if column.name not in ours]
+    own = [column for column in t.job.columns if column.name not in ours]
     objects: list[sa.ColumnElement[Any]] = []
     for start in range(0, len(own), _OWN_A_CALL):
         pairs = ((sa.literal_column(_quoted(one.name), sa.Text), one) for one in own[start : start + _OWN_A_CALL])
@@ -164,8 +163,8 @@ def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None
     return column if column.type.python_type in {int, bool} else sa.cast(column, sa.Text)
 
 
-def _conditions(model: JobClass, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
-    of = source(model, dataset)
+def _conditions(t: Tables, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
+    of = source(t, dataset)
     found: list[sa.ColumnElement[bool]] = []
     for name, wanted in (("queue", given.queues), ("type_name", given.types), ("status", given.statuses)):
         if wanted:
@@ -182,7 +181,7 @@ def _conditions(model: JobClass, dataset: Dataset, given: Filters) -> list[sa.Co
                 found.append(block(number(of)) >= block(sa.cast(sa.literal(given.xid_from, sa.BigInteger), sa.BigInteger)))
             if given.xid_before is not None:
                 found.append(block(number(of)) <= block(sa.cast(sa.literal(given.xid_before, sa.BigInteger), sa.BigInteger)))
-    return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, id_parameter(model.__jobqueue__))
+    return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, t.id_type)
 
 
 def _between(column: Any, low: Any, high: Any, kind: Any) -> list[sa.ColumnElement[bool]]:

@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import UserDefinedType
 
-from sa_jobqueue.models import JobClass
 from sa_jobqueue.pipeline.history import Dataset
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.pipeline.statements.history import Filters
+from sa_jobqueue.statements._parts import Tables, bound
 
 
 class _Xid(UserDefinedType[int]):
@@ -77,24 +77,26 @@ def holders() -> sa.Select[Any]:
     )
 
 
-def first_xid(model: JobClass, dataset: Dataset, filters: Filters) -> sa.Select[int]:
+@bound
+def first_xid(t: Tables, dataset: Dataset, filters: Filters) -> sa.Select[int]:
     """Return the first transaction of a range that changed a row.
 
     Shape: one row `(xid,)`, null when no row was changed. Locks: none.
     Index: as `history.rows`; of jobs without a range, the whole table.
     """
-    of = history.source(model, dataset)
-    rows = history.rows(model, dataset, ("xid",), filters)
+    of = history.source(t, dataset)
+    rows = history.rows(t.model, dataset, ("xid",), filters)
     return sa.select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
 
 
-def bounds(model: JobClass, dataset: Dataset, filters: Filters, *, rows: int) -> sa.Select[Any]:
+@bound
+def bounds(t: Tables, dataset: Dataset, filters: Filters, *, rows: int) -> sa.Select[Any]:
     """Return the first transaction of a range, and that of the first row after `rows` of them, in their order.
 
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.
     """
-    of = history.source(model, dataset)
-    ordered = history.rows(model, dataset, ("xid",), filters).order_by(of.c.changed_xid).limit(1)
+    of = history.source(t, dataset)
+    ordered = history.rows(t.model, dataset, ("xid",), filters).order_by(of.c.changed_xid).limit(1)
     return sa.select(
         ordered.scalar_subquery().label("first"),
         ordered.offset(rows).scalar_subquery().label("beyond"),
