@@ -22,8 +22,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import __version__
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import masked
-from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.sessions import GUARDS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
@@ -125,7 +125,7 @@ def application(path: str | None, role: str) -> tuple[list[Check], JobClass | No
     if path is None:
         return [], Job
     try:
-        found, model = load_object(path), load_model(path)
+        found, model = opts.load_object(path), opts.load_model(path)
     except click.UsageError as error:
         advice = "pass the module and the name of your JobQueue as --app MODULE:ATTRIBUTE; run it where the worker runs"
         return [_check("application", error.message, advice)], None

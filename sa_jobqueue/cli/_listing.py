@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import Database, limit_option, stacked
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import Columns, counted, print_result, row_of, table_of
 from sa_jobqueue.operations.pages import Page, collected
 
-page_options: Final = stacked(
-    limit_option,
+page_options: Final = opts.stacked(
+    opts.limit_option,
     click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page."),
     click.option(
         "--oldest-first", is_flag=True, help="Sort by id ascending: with UUIDv7 the oldest first.  [default: descending]"
@@ -21,7 +21,7 @@ page_options: Final = stacked(
 
 
 def print_page(
-    database: Database,
+    database: opts.Database,
     list_page: Callable[..., Page[Any]],
     where: Callable[..., Any],
     /,

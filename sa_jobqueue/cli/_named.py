@@ -10,19 +10,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import (
-    Database,
-    application_argument,
-    application_session,
-    by_option,
-    changing,
-    dry_run_option,
-    duration,
-    json_option,
-    reading,
-    stacked,
-    url_option,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import Columns, counted, fields_of, print_changed, print_result, shown, table_of
 from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.operations.pages import every_item
@@ -49,27 +37,27 @@ class NamedRows:
     def add_list(self, key: str, operation: Operation, columns: Columns, words: str) -> None:
         """Add `list`. `key`: name of the rows in the JSON document. `words`: the command's help, also below."""
 
-        def list_(database: Database, /) -> None:
+        def list_(database: opts.Database, /) -> None:
             with database.session() as session:
                 found = list(every_item(lambda after: operation(session, after=after, model=database.model)))
             print_result({key: [asdict(one) for one in found]}, table_of(counted(len(found), self.noun), columns, found))
 
-        self._add("list", words, list_, reading)
+        self._add("list", words, list_, opts.reading)
 
     def add_show(self, operation: Operation, words: str) -> None:
         """Add `show`."""
 
-        def show(database: Database, /, *, name: str, **identity: str) -> None:
+        def show(database: opts.Database, /, *, name: str, **identity: str) -> None:
             with database.session() as session:
                 found = operation(session, name, model=database.model, **identity)
             self._print(name, found, **identity)
 
-        self._add("show", words, show, self._name(), *self.options, reading)
+        self._add("show", words, show, self._name(), *self.options, opts.reading)
 
     def add_set(self, of: type[Limits], get: Operation, upsert: Operation, words: str) -> None:
         """Add `set`, with an option for each setting of a class."""
 
-        def set_(database: Database, /, *, name: str, by: str, fairness_key: str | None = None, **given: Any) -> None:
+        def set_(database: opts.Database, /, *, name: str, by: str, fairness_key: str | None = None, **given: Any) -> None:
             identity = {} if fairness_key is None else {"fairness_key": fairness_key}
             with database.session() as session:
                 locked = get(session, name, for_update=True, model=database.model, **identity)
@@ -78,30 +66,36 @@ class NamedRows:
                 found = get(session, name, model=database.model, **identity)
             self._print(name, found, **identity)
 
-        self._add("set", words, set_, self._name(), *self.options, setting_options(of), by_option, reading)
+        self._add("set", words, set_, self._name(), *self.options, setting_options(of), opts.by_option, opts.reading)
 
     def add_change(self, verb: str, operation: Operation, words: str) -> None:
         """Add a command that changes one or more rows, such as `pause`."""
 
-        def change(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, **identity: str) -> None:
+        def change(database: opts.Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, **identity: str) -> None:
             with database.session() as session:
                 done = operation(session, names, by=by, dry_run=dry_run, model=database.model, **identity)
                 session.commit()
             print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run)
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
-        self._add(verb, words, change, names, *self.options, changing)
+        self._add(verb, words, change, names, *self.options, opts.changing)
 
     def add_sync(self, sync: Callable[[Session, JobQueue[Any], str], Any], show: Callable[..., None], words: str) -> None:
         """Add `sync` with the application's JobQueue. `show`: prints the result, given `dry_run`."""
 
         def command(application: str, url: str | None, *, dry_run: bool, by: str) -> None:
-            with application_session(application, url) as (jobs, session):
+            with opts.application_session(application, url) as (jobs, session):
                 synced = sync(session, jobs, by)
                 session.rollback() if dry_run else session.commit()
             show(synced, dry_run=dry_run)
 
-        options = (application_argument("application"), dry_run_option, by_option, json_option, url_option)
+        options = (
+            opts.application_argument("application"),
+            opts.dry_run_option,
+            opts.by_option,
+            opts.json_option,
+            opts.url_option,
+        )
         self._add("sync", words, command, *options)
 
     def _name(self) -> Option:
@@ -111,7 +105,7 @@ class NamedRows:
         print_result(asdict(row), fields_of(f"{self.noun} {QueueKey(name, fairness_key).label}", asdict(row)))
 
     def _add(self, name: str, words: str, command: Any, *options: Option) -> None:
-        self.group.command(name, help=words)(stacked(*options)(command))
+        self.group.command(name, help=words)(opts.stacked(*options)(command))
 
 
 def setting_options(of: type[Limits]) -> Option:
@@ -156,7 +150,7 @@ def rate_text(one: QueueStatus | TypeStatus) -> str | None:
 
 def _read(text: str, kind: type[Any]) -> Any:
     if kind is timedelta:
-        return duration(text)
+        return opts.duration(text)
     try:
         return text if kind is RateAlgorithm else kind(text)
     except ValueError:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
-from sa_jobqueue.cli._options import Database, changing, duration_option, instant_option, only, reading
 from sa_jobqueue.cli._output import Columns
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.operations import AuditFilter, list_audit
@@ -30,22 +30,22 @@ audit: Final = noun_group("audit")
 
 
 @audit.command("list")
-@only("--operation", "operations", "NAME", "this operation, such as cancel_jobs")
-@only("--by", "done_by", "NAME", "changes by this name")
-@instant_option("--since", "done_after", "Only at or after this time")
-@instant_option("--before", "done_before", "Only before this time")
+@opts.only("--operation", "operations", "NAME", "this operation, such as cancel_jobs")
+@opts.only("--by", "done_by", "NAME", "changes by this name")
+@opts.instant_option("--since", "done_after", "Only at or after this time")
+@opts.instant_option("--before", "done_before", "Only before this time")
 @page_options
-@reading
-def list_(database: Database, /, **given: Any) -> None:
+@opts.reading
+def list_(database: opts.Database, /, **given: Any) -> None:
     """List audit records, newest first: one for each change that was made with a name (`--by`)."""
     names: dict[str, Any] = {"noun": "record", "key": "audit", "columns": _COLUMNS, "read_id": click.UUID}
     print_page(database, list_audit, AuditFilter, **names, **given)
 
 
 @audit.command()
-@duration_option("--older-than", "Only records older than this, such as 90d.", required=True)
-@changing
-def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, by: str) -> None:
+@opts.duration_option("--older-than", "Only records older than this, such as 90d.", required=True)
+@opts.changing
+def prune(database: opts.Database, /, *, older_than: timedelta, dry_run: bool, by: str) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
     rules = RetentionRules(default=Retention(audit=older_than))
     print_pruned(database, rules, "audit", "record", dry_run=dry_run, by=by)

@@ -7,18 +7,9 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
-from sa_jobqueue.cli._options import (
-    Database,
-    changing,
-    fairness_key_option,
-    instant_option,
-    one_of,
-    only,
-    reading,
-    yes_option,
-)
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_changed, print_result, record_of, row_of, table_of
 from sa_jobqueue.operations import (
     ChainFilter,
@@ -77,25 +68,25 @@ chains: Final = noun_group("chains")
 
 
 @chains.command("list")
-@only("--status", "statuses", None, "chains with this status", type=one_of(JobStatus))
-@only("--type", "types", "TYPE", "chains whose first job has this type")
-@only("--queue", "queues", "QUEUE", "chains whose first job is in this queue")
-@fairness_key_option
-@only("--job", "job_ids", "ID", "the chain of this job")
+@opts.only("--status", "statuses", None, "chains with this status", type=opts.one_of(JobStatus))
+@opts.only("--type", "types", "TYPE", "chains whose first job has this type")
+@opts.only("--queue", "queues", "QUEUE", "chains whose first job is in this queue")
+@opts.fairness_key_option
+@opts.only("--job", "job_ids", "ID", "the chain of this job")
 @click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
-@instant_option("--since", "created_after", "Only chains enqueued at or after this time")
-@instant_option("--before", "created_before", "Only chains enqueued before this time")
+@opts.instant_option("--since", "created_after", "Only chains enqueued at or after this time")
+@opts.instant_option("--before", "created_before", "Only chains enqueued before this time")
 @page_options
-@reading
-def list_(database: Database, /, **given: Any) -> None:
+@opts.reading
+def list_(database: opts.Database, /, **given: Any) -> None:
     """List chains, one page at a time. Payloads are omitted; see `show`."""
     print_page(database, list_chains, ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given)
 
 
 @chains.command()
 @click.argument("chain_id", metavar="ID")
-@reading
-def show(database: Database, /, *, chain_id: str) -> None:
+@opts.reading
+def show(database: opts.Database, /, *, chain_id: str) -> None:
     """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
     found = database.job_id(chain_id)
     with database.session() as session:
@@ -120,8 +111,8 @@ def show(database: Database, /, *, chain_id: str) -> None:
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@changing
-def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
+@opts.changing
+def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
     with database.session() as session:
         cancelled = cancel_chains(session, database.job_ids(ids), by=by, dry_run=dry_run, model=database.model).ids
@@ -132,9 +123,9 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
-@yes_option
-@changing
-def delete(database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool) -> None:
+@opts.yes_option
+@opts.changing
+def delete(database: opts.Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool) -> None:
     """Delete chains with all their jobs, in any state: all chains or none.
 
     Fails if a job of another chain waits or waited for one of them.
@@ -152,7 +143,7 @@ def delete(database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: st
     print_changed("chain", deleted, "deleted", dry_run=dry_run)
 
 
-def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
+def blockers_of(session: Session, database: opts.Database, job: Any) -> list[Any]:
     """Return the blockers of a job, in order."""
     return list(list_blockers(session, job.id, limit=SHOWN, model=database.model))
 

@@ -15,19 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from sqlalchemy import URL, Engine, create_engine
 
-from sa_jobqueue.cli._options import (
-    Database,
-    address_option,
-    app_option,
-    json_option,
-    load_model,
-    load_object,
-    parse_url,
-    port_option,
-    urls_option,
-    usage_errors,
-    user_name,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.errors import JobQueueError
 
@@ -39,8 +27,8 @@ PORT: Final = 8321
 
 
 @click.command()
-@port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
-@address_option("--address", "Address to listen on; others than loopback need --authorize.")
+@opts.port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
+@opts.address_option("--address", "Address to listen on; others than loopback need --authorize.")
 @click.option("--read-only", is_flag=True, help="Refuse all changes, and open no connection that could write.")
 @click.option(
     "--authorize",
@@ -61,9 +49,9 @@ PORT: Final = 8321
     metavar="URL",
     help="Link to a trace in your tracing backend, such as https://jaeger.example/trace/{trace_id}.",
 )
-@json_option
-@urls_option("side by side")
-@app_option
+@opts.json_option
+@opts.urls_option("side by side")
+@opts.app_option
 def dashboard(
     *, urls: tuple[str, ...], app: str | None, port: int, address: str, authorize_path: str | None, root_path: str,
     **options: Any,
@@ -73,23 +61,23 @@ def dashboard(
     Prints a link with a token that works once, for one browser, until the command ends. Ctrl-C or SIGTERM stops it.
     Requires "sa-jobqueue[dashboard]".
     """
-    authorize = load_object(authorize_path) if authorize_path else None
+    authorize = opts.load_object(authorize_path) if authorize_path else None
     if authorize is not None and not callable(authorize):
         raise click.UsageError(f"--authorize: {authorize_path!r} is not a function, but of type {type(authorize).__name__}")
     if root_path and not root_path.startswith("/"):
         raise click.UsageError(f"--root-path: must start with /, such as /jobs, got {root_path!r}")
     if authorize is None and not _is_loopback(address):
         raise click.UsageError(f"--address {address!r} can be reached from other machines: pass --authorize as well")
-    model, databases = load_model(app), [parse_url(url) for url in urls or (None,)]
+    model, databases = opts.load_model(app), [opts.parse_url(url) for url in urls or (None,)]
     for url in databases:
         try:
-            with Database(url, model).session():
+            with opts.Database(url, model).session():
                 pass  # reports an unreachable database or a wrong schema version
         except JobQueueError as error:
             if len(databases) == 1:
                 raise
             echo(f"warning: database {url.database} is not served until this ends: {error}", err=True)
-    with usage_errors():
+    with opts.usage_errors():
         made, token = make_app(databases, model, authorize=authorize, **options)
     with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
@@ -124,7 +112,7 @@ def make_app(
     accepted = [*LOOPBACK, *hosts]
     if authorize is not None:
         return made(sources, authorize=authorize, hosts=accepted, trace_url=trace_url), None
-    tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS, payload_types=["*"]))
+    tokens = OneTimeToken(Access(user=opts.user_name()[:200], permissions=ALL_PERMISSIONS, payload_types=["*"]))
     app = made(sources, authorize=tokens.authorize, hosts=accepted, trace_url=trace_url)
     return tokens.wrap(app), tokens.token
 

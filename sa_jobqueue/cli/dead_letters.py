@@ -11,21 +11,9 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
-from sa_jobqueue.cli._options import (
-    Database,
-    changing,
-    duration_option,
-    fairness_key_option,
-    instant_option,
-    one_of,
-    only,
-    queue_option,
-    reading,
-    stacked,
-    type_option,
-)
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.display.progress import ProgressLines
@@ -42,15 +30,15 @@ from sa_jobqueue.operations.pages import MAX_PAGE, every_item, every_page
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
 
-_filters: Final = stacked(
-    type_option,
-    fairness_key_option,
-    queue_option,
-    only("--reason", "reasons", None, "if the job died for this reason", type=one_of(DeadReason)),
-    only("--fingerprint", "fingerprints", "HEX", "with this error fingerprint (see `groups`)"),
-    instant_option("--before", "died_before", "Only if the job died before this time"),
+_filters: Final = opts.stacked(
+    opts.type_option,
+    opts.fairness_key_option,
+    opts.queue_option,
+    opts.only("--reason", "reasons", None, "if the job died for this reason", type=opts.one_of(DeadReason)),
+    opts.only("--fingerprint", "fingerprints", "HEX", "with this error fingerprint (see `groups`)"),
+    opts.instant_option("--before", "died_before", "Only if the job died before this time"),
 )
-_chosen: Final = stacked(
+_chosen: Final = opts.stacked(
     _filters,
     click.argument("ids", metavar="[ID...]", nargs=-1),
     click.option("--all", "everything", is_flag=True, help="Select every unresolved dead letter."),
@@ -82,8 +70,8 @@ dead_letters: Final = noun_group("dead-letters")
 @_filters
 @click.option("--resolved/--all-states", default=None, help="List resolved dead letters, or all.  [default: unresolved]")
 @page_options
-@reading
-def list_(database: Database, /, *, resolved: bool | None, **given: Any) -> None:
+@opts.reading
+def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) -> None:
     """List dead letters, newest first, one page at a time."""
     where = partial(DeadLetterFilter, resolved={None: False, True: True, False: None}[resolved])
     names: dict[str, Any] = {"noun": "dead letter", "key": "dead_letters", "columns": _COLUMNS, "without": ["input"]}
@@ -93,8 +81,8 @@ def list_(database: Database, /, *, resolved: bool | None, **given: Any) -> None
 
 @dead_letters.command()
 @click.argument("dead_letter_id", metavar="ID")
-@reading
-def show(database: Database, /, *, dead_letter_id: str) -> None:
+@opts.reading
+def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
     where = DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
     with database.session() as session:
@@ -107,8 +95,8 @@ def show(database: Database, /, *, dead_letter_id: str) -> None:
 
 @dead_letters.command()
 @_filters
-@reading
-def groups(database: Database, /, **filters: Any) -> None:
+@opts.reading
+def groups(database: opts.Database, /, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
     with database.session() as session:
         found = group_dead_letters(session, where=DeadLetterFilter(**filters), model=database.model)
@@ -119,8 +107,8 @@ def groups(database: Database, /, **filters: Any) -> None:
 @dead_letters.command()
 @_chosen
 @click.option("--from-step", metavar="NAME", help="Run this step and later ones again.  [default: keep all steps]")
-@changing
-def redrive(database: Database, /, *, from_step: str | None, **chosen: Any) -> None:
+@opts.changing
+def redrive(database: opts.Database, /, *, from_step: str | None, **chosen: Any) -> None:
     """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all.
 
     A thousand jobs per transaction. A job whose deduplication key an open job has is skipped and named.
@@ -134,17 +122,17 @@ def redrive(database: Database, /, *, from_step: str | None, **chosen: Any) -> N
 
 @dead_letters.command()
 @_chosen
-@changing
-def dismiss(database: Database, /, **chosen: Any) -> None:
+@opts.changing
+def dismiss(database: opts.Database, /, **chosen: Any) -> None:
     """Dismiss dead letters: mark them as resolved; their jobs stay dead. Select by id, by filters, or --all."""
     _resolve(database, dismiss_dead_letters, "dead letter", "dismissed", **chosen)
 
 
 @dead_letters.command()
-@duration_option("--older-than", "Only those resolved longer ago than this, such as 90d.", required=True)
-@type_option
-@changing
-def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, by: str) -> None:
+@opts.duration_option("--older-than", "Only those resolved longer ago than this, such as 90d.", required=True)
+@opts.type_option
+@opts.changing
+def prune(database: opts.Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
     retention = Retention(dead_letters=older_than)
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
@@ -152,7 +140,7 @@ def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...
 
 
 def _resolve(
-    database: Database,
+    database: opts.Database,
     operation: Callable[..., BulkResult[Any]],
     noun: str,
     verb: str,
@@ -187,7 +175,7 @@ def _resolve(
         raise ConflictError(f"{counted(len(conflicts), 'job')} skipped, such as {job_id}: {reason}", "")
 
 
-def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str]:
+def _unfit(session: Session, database: opts.Database, ids: Sequence[Any]) -> list[str]:
     """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
     options: dict[str, Any] = {"where": DeadLetterFilter(ids=ids, resolved=None), "limit": MAX_PAGE}
     every = every_item(lambda after: list_dead_letters(session, after=after, model=database.model, **options)) if ids else ()

@@ -9,8 +9,8 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._doctor import Check, Status, application, examine
-from sa_jobqueue.cli._options import app_option, json_option, listen_url_option, parse_url, url_option
 from sa_jobqueue.cli._output import print_result, shown
 from sa_jobqueue.migrations.grants import RIGHTS
 
@@ -18,7 +18,7 @@ _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "b
 
 
 @click.command()
-@json_option
+@opts.json_option
 @click.option(
     "--role",
     type=click.Choice(list(RIGHTS)),
@@ -26,15 +26,15 @@ _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "b
     show_default=True,
     help="What the user of the URL is for: whose privileges to check.",
 )
-@listen_url_option
-@url_option
-@app_option
+@opts.listen_url_option
+@opts.url_option
+@opts.app_option
 def doctor(*, url: str | None, app: str | None, role: str, listen_url: str | None) -> None:
     """Check an installation: application, versions, settings, tables, privileges, pooler and clock; print what to change.
 
     Changes nothing. Run it where the worker runs, with the worker's URL. Exit status: 0 without errors, 1 with errors.
     """
-    address, direct = parse_url(url), parse_url(listen_url, "--listen-url") if listen_url else None
+    address, direct = opts.parse_url(url), opts.parse_url(listen_url, "--listen-url") if listen_url else None
     checks, model = application(app, role)
     checks += examine(address, model, role=role, listen_url=direct)
     failed = any(check.status is Status.ERROR for check in checks)

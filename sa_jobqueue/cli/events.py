@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows
-from sa_jobqueue.cli._options import Database, by_option, duration_option, json_argument, reading
 from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.operations import list_awaited_events, send_event
 
@@ -25,11 +25,11 @@ _rows.add_list(
 
 @events.command()
 @click.argument("event", metavar="NAME")
-@json_argument("payload")
-@duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
-@by_option
-@reading
-def send(database: Database, /, *, event: str, payload: Any, keep: timedelta, by: str) -> None:
+@opts.json_argument("payload")
+@opts.duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
+@opts.by_option
+@opts.reading
+def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelta, by: str) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
     Jobs that wait for it continue immediately. The first event of a name counts, until it expires.

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, reading
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import fields_of, print_result, shown
 from sa_jobqueue.operations import Explanation, explain_job
 from sa_jobqueue.policies.fairness import QueueKey
@@ -21,9 +21,9 @@ _DEEP: Final = 4
 
 @click.command()
 @click.argument("job_id", metavar="JOB_ID")
-@heartbeat_timeout_option
-@reading
-def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
+@opts.heartbeat_timeout_option
+@opts.reading
+def explain(database: opts.Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
     with database.session() as session:
         found = explain_job(session, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout, model=database.model)

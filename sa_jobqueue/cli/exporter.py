@@ -8,14 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import (
-    Database,
-    address_option,
-    heartbeat_timeout_option,
-    port_option,
-    reading,
-    window_option,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.errors import InvalidOptionError
@@ -28,17 +21,17 @@ PORT: Final = 9464
 
 
 @click.command()
-@port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
-@address_option("--address", "Address to listen on; 0.0.0.0 to accept other machines.")
-@window_option
-@heartbeat_timeout_option
+@opts.port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
+@opts.address_option("--address", "Address to listen on; 0.0.0.0 to accept other machines.")
+@opts.window_option
+@opts.heartbeat_timeout_option
 @click.option(
     "--opentelemetry",
     is_flag=True,
     help="Export through the OpenTelemetry SDK that --app's module or `opentelemetry-instrument` configures; serve nothing.",
 )
-@reading
-def exporter(database: Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
+@opts.reading
+def exporter(database: opts.Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
     """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
 
     SIGTERM or Ctrl-C stops it. Requires "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an SDK.

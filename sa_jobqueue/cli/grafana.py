@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sa_jobqueue.cli._options import json_option
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.observe import dashboards
 
@@ -21,7 +21,7 @@ from sa_jobqueue.observe import dashboards
     help="Target directory; created if missing.  [default: the working directory]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
-@json_option
+@opts.json_option
 def grafana(*, folder: Path, force: bool) -> None:
     """Write a dashboard for Grafana (grafana.json) and recording and alerting rules for Prometheus (rules.yml).
 

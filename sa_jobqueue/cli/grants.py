@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option, usage_errors
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, echo_script
 from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements, role_names
 
 
 @click.command()
-@url_option
-@app_option
+@opts.url_option
+@opts.app_option
 @click.option(
     "--roles", default=ROLES, show_default=True, metavar="NAME", help="Prefix of the roles' names, as in NAME_worker."
 )
@@ -23,13 +23,13 @@ def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None
     archive; none may change the schema. The roles cannot log in: grant them to roles that can. Printing needs no database.
     Apply the SQL again after each migration.
     """
-    layout = load_model(app).__jobqueue__
-    with usage_errors():
+    layout = opts.load_model(app).__jobqueue__
+    with opts.usage_errors():
         statements = grant_statements(layout, roles=roles)
     if not apply:
         echo_script(statements)
         return
-    with Database(parse_url(url), load_model(app)).session() as session, session.begin():
+    with opts.Database(opts.parse_url(url), opts.load_model(app)).session() as session, session.begin():
         apply_grants(session.connection(), layout, roles=roles)
     job = layout.qualified("job")
     echo(f"{', '.join(role_names(roles).values())} were granted their privileges on {job} and its related objects.")

@@ -15,16 +15,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sa_jobqueue.cli._options import (
-    Database,
-    duration,
-    duration_option,
-    heartbeat_timeout_option,
-    json_option,
-    period,
-    window_option,
-    with_database,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import console, fields_of, is_json, print_json, print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe.health import Finding, Health, Severity, get_thresholds
@@ -52,7 +43,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     if not equals:
         raise click.BadParameter(f"{given!r} must be NAME=VALUE, such as claim_age_warning=30s or saturation=0.9")
     try:
-        return name, duration(value) if KINDS[name] is timedelta else KINDS[name](value)
+        return name, opts.duration(value) if KINDS[name] is timedelta else KINDS[name](value)
     except ValueError:
         raise click.BadParameter(f"{name}: {value!r} is not a number") from None
     except click.BadParameter as error:
@@ -60,12 +51,12 @@ def threshold(given: Any) -> tuple[str, Any]:
 
 
 @click.command()
-@json_option
+@opts.json_option
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@duration_option("--interval", "Interval of --watch.", default=timedelta(seconds=5))
-@window_option
-@heartbeat_timeout_option
-@duration_option("--timeout", "Timeout of one statement.", type=period, default=timedelta(seconds=10))
+@opts.duration_option("--interval", "Interval of --watch.", default=timedelta(seconds=5))
+@opts.window_option
+@opts.heartbeat_timeout_option
+@opts.duration_option("--timeout", "Timeout of one statement.", type=opts.period, default=timedelta(seconds=10))
 @click.option(
     "--threshold",
     "given",
@@ -75,9 +66,9 @@ def threshold(given: Any) -> tuple[str, Any]:
     help="Override a stored threshold of the findings, such as claim_age_warning=30s; may be repeated.",
 )
 @click.option("--times", type=int, hidden=True)
-@with_database
+@opts.with_database
 def health(
-    database: Database, /, *, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
+    database: opts.Database, /, *, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
     times: int | None, **options: timedelta,
 ) -> None:  # fmt: skip
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.

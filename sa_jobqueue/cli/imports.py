@@ -14,7 +14,7 @@ import click
 from sqlalchemy import Connection, Row, inspect, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, url_option
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacted
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError
@@ -224,7 +224,7 @@ def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
 
 @click.command("import")
 @click.argument("source", metavar="procrastinate|pgqueuer", type=click.Choice(list(_SOURCES)))
-@application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True)
+@opts.application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True)
 @click.option(
     "--map",
     "pairs",
@@ -236,9 +236,9 @@ def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
 @click.option("--prefix", default="", metavar="PREFIX", help="PGQUEUER_PREFIX of the installation.")
 @click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved.")
 @click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back.")
-@by_option
-@url_option
-@json_option
+@opts.by_option
+@opts.url_option
+@opts.json_option
 def import_(
     *, source: str, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str, partial: bool,
     dry_run: bool, by: str,
@@ -252,7 +252,7 @@ def import_(
     the exit status is 1. Stop the other queue's workers first. Running this again moves what has been added since.
     """
     of = _SOURCES[source]
-    with application_session(app, url) as (jobs, session), session.begin() as transaction:
+    with opts.application_session(app, url) as (jobs, session), session.begin() as transaction:
         types = _types(jobs, pairs)
         move = _Move(session, jobs, of, of.find(session.connection(), schema, prefix), types)
         move.run()

@@ -11,23 +11,9 @@ import click
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
-from sa_jobqueue.cli._options import (
-    Database,
-    chain_option,
-    changing,
-    fairness_key_option,
-    json_document,
-    number_option,
-    one_of,
-    only,
-    queue_option,
-    reading,
-    status_option,
-    type_option,
-    yes_option,
-)
 from sa_jobqueue.cli._output import (
     Columns,
     counted,
@@ -90,22 +76,22 @@ jobs: Final = noun_group("jobs")
 
 
 @jobs.command("list")
-@status_option
-@type_option
-@queue_option
-@fairness_key_option
-@chain_option
+@opts.status_option
+@opts.type_option
+@opts.queue_option
+@opts.fairness_key_option
+@opts.chain_option
 @page_options
-@reading
-def list_(database: Database, /, **given: Any) -> None:
+@opts.reading
+def list_(database: opts.Database, /, **given: Any) -> None:
     """List jobs, one page at a time. Payloads are omitted; see `show`."""
     print_page(database, list_jobs, JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given)
 
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@reading
-def show(database: Database, /, *, job_id: str) -> None:
+@opts.reading
+def show(database: opts.Database, /, *, job_id: str) -> None:
     """Show one job with its payload, progress, chain, blockers, steps, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
@@ -147,8 +133,8 @@ def show(database: Database, /, *, job_id: str) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@changing
-def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
+@opts.changing
+def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
     given, model = database.job_ids(ids), database.model
     with database.session() as session, session.begin():
@@ -178,12 +164,12 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
 
 @jobs.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@only("--status", "statuses", None, "jobs with this status", type=one_of(_OPEN))
-@type_option
-@queue_option
-@yes_option
-@changing
-def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: bool, by: str, **filters: Any) -> None:
+@opts.only("--status", "statuses", None, "jobs with this status", type=opts.one_of(_OPEN))
+@opts.type_option
+@opts.queue_option
+@opts.yes_option
+@opts.changing
+def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: bool, by: str, **filters: Any) -> None:
     """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped.
 
     \b
@@ -212,16 +198,21 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: b
 
 @jobs.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@number_option("--to", "New priority, -9 to 9; larger runs first.", least=MIN_PRIORITY, most=MAX_PRIORITY, required=True)
-@chain_option
-@type_option
-@queue_option
-@click.option(
-    "--payload", type=json_document, metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'."
+@opts.number_option(
+    "--to", "New priority, -9 to 9; larger runs first.", least=MIN_PRIORITY, most=MAX_PRIORITY, required=True
 )
-@changing
+@opts.chain_option
+@opts.type_option
+@opts.queue_option
+@click.option(
+    "--payload",
+    type=opts.json_document,
+    metavar="JSON",
+    help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.",
+)
+@opts.changing
 def priority(
-    database: Database, /, *, ids: tuple[str, ...], to: int, chain_ids: tuple[str, ...], types: tuple[str, ...],
+    database: opts.Database, /, *, ids: tuple[str, ...], to: int, chain_ids: tuple[str, ...], types: tuple[str, ...],
     queues: tuple[str, ...], payload: Any, dry_run: bool, by: str,
 ) -> None:  # fmt: skip
     """Change the priority of waiting jobs, by id or by filters.

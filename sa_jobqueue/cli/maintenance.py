@@ -11,7 +11,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, reading
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe import maintenance
@@ -19,14 +19,16 @@ from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.maintenance import Reindexed, Vacuumed
 
-_lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10))
+_lock_timeout: Final = opts.duration_option(
+    "--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10)
+)
 
 
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @_lock_timeout
-@reading
-def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: timedelta) -> None:
+@opts.reading
+def vacuum(database: opts.Database, /, *, tables: tuple[str, ...], lock_timeout: timedelta) -> None:
     """Vacuum the job tables, by default all, and report dead rows that could not be removed and why.
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
@@ -39,8 +41,8 @@ def vacuum(database: Database, /, *, tables: tuple[str, ...], lock_timeout: time
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Rebuild all indexes of the queue.")
 @_lock_timeout
-@reading
-def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta) -> None:
+@opts.reading
+def reindex(database: opts.Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta) -> None:
     """Rebuild indexes concurrently, one after the other.
 
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
@@ -52,10 +54,10 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
 
 
 @click.command()
-@dry_run_option
+@opts.dry_run_option
 @_lock_timeout
-@reading
-def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta) -> None:
+@opts.reading
+def optimize(database: opts.Database, /, *, dry_run: bool, lock_timeout: timedelta) -> None:
     """Vacuum tables with many dead rows, and rebuild indexes that are mostly bloat."""
     engine = database.engine()
     seen = health(engine, model=database.model)

@@ -10,7 +10,7 @@ from itertools import chain
 import click
 from sqlalchemy import Connection
 
-from sa_jobqueue.cli._options import Database, app_option, duration_option, load_model, reading, yes_option
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo_script, print_result
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.layout import STAMPED, Unit
@@ -21,7 +21,7 @@ _VERSION = click.IntRange(0, LATEST)
 _to = click.option(
     "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
 )
-_patience = duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
+_patience = opts.duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
 
 
 @click.group()
@@ -35,8 +35,8 @@ def migrate() -> None:
 @migrate.command()
 @_to
 @_patience
-@reading
-def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta) -> None:
+@opts.reading
+def upgrade(database: opts.Database, /, *, to_version: int | None, patience: timedelta) -> None:
     """Upgrade the tables to a version. Does nothing if they have it, so it is safe at every start of a program.
 
     First it creates columns and indexes without blocking the queue, as `prepare` does.
@@ -49,8 +49,8 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
 @migrate.command()
 @_to
 @_patience
-@reading
-def prepare(database: Database, /, *, to_version: int | None, patience: timedelta) -> None:
+@opts.reading
+def prepare(database: opts.Database, /, *, to_version: int | None, patience: timedelta) -> None:
     """Create the new columns and indexes of a version in advance, without blocking the queue.
 
     For large tables, before `alembic upgrade head`: it keeps the migration's own locks short.
@@ -63,10 +63,10 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
 @click.option(
     "--to", "to_version", type=_VERSION, metavar="VERSION", required=True, help="Target version; 0 drops the tables."
 )
-@yes_option
+@opts.yes_option
 @_patience
-@reading
-def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta) -> None:
+@opts.reading
+def downgrade(database: opts.Database, /, *, to_version: int, yes: bool, patience: timedelta) -> None:
     """Downgrade the tables to a version. Downgrading to 0 deletes every job."""
     if not yes:
         lost = "deletes every job" if to_version == 0 else "may drop columns with their data"
@@ -77,8 +77,8 @@ def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: ti
 
 
 @migrate.command()
-@reading
-def version(database: Database, /) -> None:
+@opts.reading
+def version(database: opts.Database, /) -> None:
     """Show the version of the tables and the latest one; 0 means that there are no tables."""
     with database.connection() as connection:
         found = _versions(connection, database)
@@ -88,7 +88,7 @@ def version(database: Database, /) -> None:
 
 
 @migrate.command()
-@app_option
+@opts.app_option
 @click.option(
     "--from",
     "from_version",
@@ -100,7 +100,7 @@ def version(database: Database, /) -> None:
 @_to
 def sql(app: str | None, from_version: int, to_version: int | None) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
-    layout = load_model(app).__jobqueue__
+    layout = opts.load_model(app).__jobqueue__
     last = LATEST if to_version is None else to_version
     units = [unit for unit, noun in STAMPED.items() if layout.has_table(noun)]
     parts = (
@@ -110,14 +110,14 @@ def sql(app: str | None, from_version: int, to_version: int | None) -> None:
     echo_script(chain.from_iterable(parts))
 
 
-def _prepare(database: Database, to_version: int | None, patience: timedelta) -> list[str]:
+def _prepare(database: opts.Database, to_version: int | None, patience: timedelta) -> list[str]:
     with database.connection() as connection:
         autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
         return runner.prepare(autocommit, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @contextmanager
-def _changing(database: Database) -> Iterator[Connection]:
+def _changing(database: opts.Database) -> Iterator[Connection]:
     """Yield a connection in a transaction, then print the versions before and after it."""
     with database.connection() as connection, connection.begin():
         before = _versions(connection, database)
@@ -133,12 +133,12 @@ def _changing(database: Database) -> Iterator[Connection]:
     print_result(document, *lines)
 
 
-def _versions(connection: Connection, database: Database) -> dict[Unit, int]:
+def _versions(connection: Connection, database: opts.Database) -> dict[Unit, int]:
     """Return the versions of the units that the model or the database has."""
     layout = database.model.__jobqueue__
     found = {unit: runner.current_version(connection, layout, unit) for unit in STAMPED}
     return {unit: version for unit, version in found.items() if version or layout.has_table(STAMPED[unit])}
 
 
-def _table(database: Database, unit: Unit) -> str:
+def _table(database: opts.Database, unit: Unit) -> str:
     return database.model.__jobqueue__.qualified(STAMPED[unit])

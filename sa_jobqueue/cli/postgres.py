@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sa_jobqueue.cli._options import json_option
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.testing.embedded import EmbeddedServer
@@ -26,7 +26,7 @@ from sa_jobqueue.testing.servers import open_server
     is_flag=True,
     help="Listen on a port of 127.0.0.1 too, with a password; with --data-dir both stay the same.",
 )
-@json_option
+@opts.json_option
 def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     """Run a PostgreSQL server for development, and print its URL.
 

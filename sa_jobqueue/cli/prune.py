@@ -8,19 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import (
-    Database,
-    application_option,
-    by_option,
-    dry_run_option,
-    duration_option,
-    json_option,
-    load_jobs,
-    one_of,
-    only,
-    parse_url,
-    url_option,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import counted, print_result, table_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.models import Job
@@ -35,14 +23,16 @@ _PATIENCE: Final = 2
 
 
 @click.command()
-@url_option
-@application_option("The application's JobQueue: its tables and, without --older-than, its retention.")
-@duration_option("--older-than", "Delete chains that ended longer ago than this, such as 30d or 12h.")
-@only("--status", "statuses", None, "chains with this status (default: completed, cancelled)", type=one_of(OUTCOMES))
-@only("--type", "types", "TYPE", "chains whose first job has this type")
-@dry_run_option
-@by_option
-@json_option
+@opts.url_option
+@opts.application_option("The application's JobQueue: its tables and, without --older-than, its retention.")
+@opts.duration_option("--older-than", "Delete chains that ended longer ago than this, such as 30d or 12h.")
+@opts.only(
+    "--status", "statuses", None, "chains with this status (default: completed, cancelled)", type=opts.one_of(OUTCOMES)
+)
+@opts.only("--type", "types", "TYPE", "chains whose first job has this type")
+@opts.dry_run_option
+@opts.by_option
+@opts.json_option
 def prune(
     *, url: str | None, app: str | None, older_than: timedelta | None, statuses: tuple[str, ...], types: tuple[str, ...],
     dry_run: bool, by: str,
@@ -57,14 +47,14 @@ def prune(
     Example:
       sa-jobqueue prune --older-than 30d --dry-run
     """
-    jobs = load_jobs(app) if app is not None else None
+    jobs = opts.load_jobs(app) if app is not None else None
     if older_than is None:
         if jobs is None or statuses or types:
             raise click.UsageError("pass --older-than, such as 30d; or only --app, to use the retention of its JobQueue")
         rules = jobs.retention_rules
     else:
         rules = _rules(older_than, statuses, types)
-    database = Database(parse_url(url), jobs.model if jobs is not None else Job)
+    database = opts.Database(opts.parse_url(url), jobs.model if jobs is not None else Job)
     chains, totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run, by=by)
     kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
     by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
@@ -78,7 +68,7 @@ def prune(
 
 
 def prune_all(
-    database: Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str
+    database: opts.Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str
 ) -> tuple[Counter[tuple[str, JobStatus]], Counter[str]]:
     """Delete rows past their retention, one page per transaction; return the chains by type and status, and the totals."""
     chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
@@ -98,7 +88,7 @@ def prune_all(
     return chains, totals
 
 
-def print_pruned(database: Database, rules: RetentionRules, kind: str, noun: str, *, dry_run: bool, by: str) -> None:
+def print_pruned(database: opts.Database, rules: RetentionRules, kind: str, noun: str, *, dry_run: bool, by: str) -> None:
     """Delete rows of one kind past their retention, and print how many they were."""
     deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1][kind]
     text = f"{counted(deleted, noun)} {'would be deleted' if dry_run else 'deleted'}"

@@ -9,9 +9,9 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows, rate_text
-from sa_jobqueue.cli._options import Database, duration_option, period, reading
 from sa_jobqueue.cli._output import counted, print_result, shown, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
@@ -68,9 +68,9 @@ _rows.add_change("resume", resume_queues, "Resume paused queues.")
 
 
 @queues.command("shares")
-@duration_option("--window", "Period whose started jobs are counted.", type=period, default=timedelta(minutes=1))
-@reading
-def shares_(database: Database, /, *, window: timedelta) -> None:
+@opts.duration_option("--window", "Period whose started jobs are counted.", type=opts.period, default=timedelta(minutes=1))
+@opts.reading
+def shares_(database: opts.Database, /, *, window: timedelta) -> None:
     """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
     with database.session() as session:
         found = shares(session, window=window, model=database.model)

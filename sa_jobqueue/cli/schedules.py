@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import click
 from sqlalchemy import func, select
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows
-from sa_jobqueue.cli._options import Database, changing, instant, number_option, reading
 from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
 from sa_jobqueue.operations import (
     ScheduleStatus,
@@ -65,8 +65,8 @@ _rows.add_change(
 
 @schedules.command()
 @click.argument("name")
-@reading
-def explain(database: Database, /, *, name: str) -> None:
+@opts.reading
+def explain(database: opts.Database, /, *, name: str) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
     with database.session() as session:
         found = explain_schedule(session, name, model=database.model)
@@ -75,10 +75,12 @@ def explain(database: Database, /, *, name: str) -> None:
 
 @schedules.command("next")
 @click.argument("name")
-@number_option("--count", "Number of times to list.", least=1, most=1000, default=10)
-@click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
-@reading
-def next_(database: Database, /, *, name: str, count: int, after: datetime | None) -> None:
+@opts.number_option("--count", "Number of times to list.", least=1, most=1000, default=10)
+@click.option(
+    "--after", type=opts.instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]"
+)
+@opts.reading
+def next_(database: opts.Database, /, *, name: str, count: int, after: datetime | None) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
         one = get_schedule(session, name, model=database.model)
@@ -92,11 +94,14 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 @schedules.command()
 @click.argument("name")
 @click.option(
-    "--since", type=instant, metavar="TIME", help="Start of a period: run its times that have not fired yet. Needs --until."
+    "--since",
+    type=opts.instant,
+    metavar="TIME",
+    help="Start of a period: run its times that have not fired yet. Needs --until.",
 )
-@click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
-@changing
-def run(database: Database, /, *, name: str, dry_run: bool, by: str, **period: datetime | None) -> None:
+@click.option("--until", type=opts.instant, metavar="TIME", help="End of the period; both ends are included.")
+@opts.changing
+def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **period: datetime | None) -> None:
     """Enqueue a schedule's job now, or the jobs of a past period. The next regular time does not change.
 
     \b

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._options import Database, by_option, reading
 from sa_jobqueue.cli._output import Columns, print_result, table_of
 from sa_jobqueue.cli.health import threshold
 from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
@@ -19,8 +19,8 @@ thresholds: Final = noun_group("thresholds")
 
 
 @thresholds.command("list")
-@reading
-def list_(database: Database, /) -> None:
+@opts.reading
+def list_(database: opts.Database, /) -> None:
     """List the thresholds: those of all queues, and those of single queues that differ."""
     with database.session() as session:
         _show(get_thresholds(session, model=database.model))
@@ -29,9 +29,9 @@ def list_(database: Database, /) -> None:
 @thresholds.command("set")
 @click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
 @click.option("--queue", default="", metavar="QUEUE", help="Only for this queue.  [default: all others]")
-@by_option
-@reading
-def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str) -> None:
+@opts.by_option
+@opts.reading
+def set_(database: opts.Database, /, *, given: tuple[str, ...], queue: str, by: str) -> None:
     """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
 
     \b

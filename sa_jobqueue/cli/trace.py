@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, number_option, reading
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import first_line, print_result, shown
 from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
 from sa_jobqueue.operations.pages import every_item
@@ -25,9 +25,9 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 
 @click.command()
 @click.argument("chain_id", metavar="ID")
-@number_option("--depth", "Levels of blockers to follow.", least=0, most=20, default=3)
-@reading
-def trace(database: Database, /, *, chain_id: str, depth: int) -> None:
+@opts.number_option("--depth", "Levels of blockers to follow.", least=0, most=20, default=3)
+@opts.reading
+def trace(database: opts.Database, /, *, chain_id: str, depth: int) -> None:
     """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
 
     ID is the id of its first job. Times are seconds since the chain was enqueued. The data is read from the job tables,

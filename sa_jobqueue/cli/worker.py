@@ -19,24 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue.cli._options import (
-    LISTEN_VARIABLE,
-    Database,
-    F,
-    address_option,
-    application_argument,
-    byte_count,
-    duration_option,
-    listen_url_option,
-    load_jobs,
-    load_module,
-    load_object,
-    number_option,
-    parse_url,
-    port_option,
-    urls_option,
-    usage_errors,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
 from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve
@@ -80,13 +63,13 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     return limits
 
 
-def _own_options(command: F) -> F:
+def _own_options(command: opts.F) -> opts.F:
     """Add the options that `WorkerOptions` declares with their help."""
     defaults = WorkerOptions()
     for name, (_, _, words) in reversed(list(OPTIONS.items())):
         default = getattr(defaults, name)
         if words is not None:
-            option = duration_option if isinstance(default, timedelta) else number_option
+            option = opts.duration_option if isinstance(default, timedelta) else opts.number_option
             command = option(f"--{name.replace('_', '-')}", words, default=default)(command)
     return command
 
@@ -100,8 +83,8 @@ class _Worker(click.Command):
 
 
 @click.command(cls=_Worker)
-@application_argument("registry")
-@urls_option("with the slots of one process")
+@opts.application_argument("registry")
+@opts.urls_option("with the slots of one process")
 @click.option(
     "--engine",
     metavar="MODULE:ATTRIBUTE",
@@ -113,16 +96,16 @@ class _Worker(click.Command):
     metavar="A,B=2",
     help="Queues to serve; B=2 runs at most 2 jobs of B at a time.  [default: the queues of the handlers]",
 )
-@number_option("--processes", "Number of worker processes, for CPU-bound handlers.", least=1, most=256, default=1)
+@opts.number_option("--processes", "Number of worker processes, for CPU-bound handlers.", least=1, most=256, default=1)
 @_own_options
 @click.option("--name", metavar="NAME", help="Name of the worker in listings.  [default: the host name]")
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
-@listen_url_option
-@port_option("--metrics-port", "Serve Prometheus metrics on this port; each of --processes uses the next one.")
-@address_option("--metrics-address", "Address of --metrics-port.")
-@port_option("--health-port", "Serve /livez and /readyz on this port; each of --processes uses the next one.")
-@address_option("--health-address", "Address of --health-port.")
-@duration_option(
+@opts.listen_url_option
+@opts.port_option("--metrics-port", "Serve Prometheus metrics on this port; each of --processes uses the next one.")
+@opts.address_option("--metrics-address", "Address of --metrics-port.")
+@opts.port_option("--health-port", "Serve /livez and /readyz on this port; each of --processes uses the next one.")
+@opts.address_option("--health-address", "Address of --health-port.")
+@opts.duration_option(
     "--watchdog",
     "Exit with status 70 if a component is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 5m]",
 )
@@ -135,7 +118,7 @@ class _Worker(click.Command):
 )
 @click.option(
     "--max-memory",
-    type=byte_count,
+    type=opts.byte_count,
     metavar="SIZE",
     help="Drain and exit with status 75 when resident memory exceeds this, such as 1.5G.",
 )
@@ -146,7 +129,7 @@ class _Worker(click.Command):
     show_default=True,
     help="Log format; json writes one object per line.",
 )
-@number_option(
+@opts.number_option(
     "--capture-logs",
     "If an attempt fails, store the last N lines that it logged with its error.  [default: none]",
     least=1,
@@ -192,7 +175,7 @@ def worker(
     Example:
       sa-jobqueue worker shop.jobs:jobs --queues default,reports=2 --concurrency 20
     """
-    with usage_errors():
+    with opts.usage_errors():
         options = WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
     for flag, is_given in (("--reload", reload), ("--until-idle", until_idle)):
         if is_given and processes > 1:
@@ -201,21 +184,21 @@ def worker(
         raise click.UsageError("several databases are for one process, without --processes, --engine and --listen-url")
     if reload:
         context.exit(_reload(options.shutdown_timeout + options.cancel_timeout))
-    jobs = load_jobs(registry)
+    jobs = opts.load_jobs(registry)
     for module in modules:
-        load_module(module)
-    source = load_object(engine) if engine else _engine(next(iter(urls), None), options)
+        opts.load_module(module)
+    source = opts.load_object(engine) if engine else _engine(next(iter(urls), None), options)
     configure_logging(log_level, log_format)
     if processes > 1:
         # Check once before any process starts; otherwise each of them would fail repeatedly.
         used = _engine_of(source, engine)[0]
-        with Database(for_psycopg(used.url, option="engine"), jobs.model).session():
+        with opts.Database(for_psycopg(used.url, option="engine"), jobs.model).session():
             pass
         environment = dict(os.environ)
         if not engine:  # through the environment, as other users can see arguments
-            environment[URL_VARIABLE] = parse_url(next(iter(urls), None)).render_as_string(hide_password=False)
+            environment[URL_VARIABLE] = opts.parse_url(next(iter(urls), None)).render_as_string(hide_password=False)
         if listen_url:
-            environment[LISTEN_VARIABLE] = listen_url
+            environment[opts.LISTEN_VARIABLE] = listen_url
         for variable in VARIABLES:
             environment.pop(variable, None)
         ports = {"metrics": metrics_port, "health": health_port}
@@ -225,7 +208,7 @@ def worker(
         ]
         supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
         context.exit(asyncio.run(supervisor.run(control_fd)))
-    with usage_errors():
+    with opts.usage_errors():
         found, sessions = _engine_of(source, engine)
         made: Worker | WorkerGroup
         if len(urls) > 1:
@@ -314,7 +297,7 @@ def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOpti
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
     # One connection per running job: with a smaller pool, jobs would wait for each other.
-    parsed = parse_url(url)
+    parsed = opts.parse_url(url)
     connect_args = {
         name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query
     }

@@ -10,16 +10,8 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._options import (
-    Database,
-    by_option,
-    changing,
-    duration_option,
-    heartbeat_timeout_option,
-    only,
-    reading,
-)
 from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
@@ -29,8 +21,8 @@ DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
 _POLL_SECONDS: Final = 0.25
 
-_name_option: Final = only("--name", "names", "NAME", "workers of this name; * matches any characters")
-_queue_option: Final = only("--queue", "queues", "QUEUE", "workers that serve this queue")
+_name_option: Final = opts.only("--name", "names", "NAME", "workers of this name; * matches any characters")
+_queue_option: Final = opts.only("--queue", "queues", "QUEUE", "workers that serve this queue")
 _COLUMNS: Final[dict[str, Any]] = {
     "id": "id",
     "state": "state",
@@ -49,9 +41,9 @@ workers: Final = noun_group("workers")
 @workers.command("list")
 @_name_option
 @_queue_option
-@heartbeat_timeout_option
-@reading
-def list_(database: Database, /, *, heartbeat_timeout: timedelta, **filters: tuple[str, ...]) -> None:
+@opts.heartbeat_timeout_option
+@opts.reading
+def list_(database: opts.Database, /, *, heartbeat_timeout: timedelta, **filters: tuple[str, ...]) -> None:
     """List workers with their last reported state, silent ones first: dead or frozen, their heartbeat is overdue."""
     with database.session() as session:
         found = _every_worker(session, database, WorkerFilter(**filters))
@@ -66,7 +58,7 @@ def list_(database: Database, /, *, heartbeat_timeout: timedelta, **filters: tup
     print_result({"workers": [asdict(worker) for worker in found]}, table)
 
 
-def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:
+def _every_worker(session: Session, database: opts.Database, where: WorkerFilter) -> list[WorkerStatus]:
     return list(every_item(lambda after: list_workers(session, where=where, after=after, model=database.model)))
 
 
@@ -75,12 +67,12 @@ def _every_worker(session: Session, database: Database, where: WorkerFilter) -> 
 @_name_option
 @_queue_option
 @click.option("--all", "everybody", is_flag=True, help="Select every worker.")
-@duration_option(
+@opts.duration_option(
     "--wait", "Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not."
 )
-@changing
+@opts.changing
 def drain(
-    database: Database, /, *, everybody: bool, wait: timedelta | None, dry_run: bool, by: str,
+    database: opts.Database, /, *, everybody: bool, wait: timedelta | None, dry_run: bool, by: str,
     **filters: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Drain workers: they stop claiming, finish running jobs and exit. A service manager may restart them.
@@ -109,9 +101,9 @@ def drain(
 @workers.command()
 @click.argument("worker_id", metavar="ID")
 @click.argument("concurrency", metavar="[N]", type=int, required=False)
-@by_option
-@reading
-def concurrency(database: Database, /, *, worker_id: str, concurrency: int | None, by: str) -> None:
+@opts.by_option
+@opts.reading
+def concurrency(database: opts.Database, /, *, worker_id: str, concurrency: int | None, by: str) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
     with database.session() as session:
         asked = resize_workers(session, concurrency, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
@@ -122,7 +114,7 @@ def concurrency(database: Database, /, *, worker_id: str, concurrency: int | Non
     print_result({"worker": worker_id, "concurrency_requested": concurrency}, text)
 
 
-def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:
+def _wait(session: Session, database: opts.Database, asked: list[str], limit: timedelta) -> list[str]:
     """Wait up to `limit` until the workers have stopped; return those that have not."""
     deadline = time.monotonic() + limit.total_seconds()
     while True:

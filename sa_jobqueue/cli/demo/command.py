@@ -21,7 +21,7 @@ from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import json_option, number_option
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.cli._supervisor import worker_command
@@ -45,8 +45,8 @@ class DemoError(JobQueueError):
 
 @click.command()
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
-@number_option("--files", "Maximum number of files.  [default: all]", least=50)
-@json_option
+@opts.number_option("--files", "Maximum number of files.  [default: all]", least=50)
+@opts.json_option
 def demo(*, with_dashboard: bool, files: int | None) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 

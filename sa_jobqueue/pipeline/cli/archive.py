@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 from rich.console import RenderableType
 
-from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import DeadLetterFilter, list_dead_letters
@@ -36,7 +36,7 @@ _COUNTED: Final = 1_000
 @click.argument("runs", type=click.Choice(["runs"]), required=False)
 @click.option(
     "--before",
-    type=age_or_instant,
+    type=opts.age_or_instant,
     metavar="AGE|TIME",
     help="Archive chains that ended before this age or time, such as 30d, 12h or 2026-01-31.",
 )
@@ -57,10 +57,10 @@ _COUNTED: Final = 1_000
     "--max-runs", type=click.IntRange(min=1), metavar="N", help="Stop after this many runs.  [default: when nothing is left]"
 )
 @click.option("--abandon", type=click.UUID, metavar="RUN", help="With runs: give up a run that has only been planned.")
-@json_option
-@with_database
+@opts.json_option
+@opts.with_database
 def archive(
-    database: Database,
+    database: opts.Database,
     /,
     *,
     runs: str | None,
@@ -108,13 +108,13 @@ def archive(
     _print_report(report)
 
 
-def _with_pyarrow(database: Database, path: str, **given: Any) -> ArchiveReport:
+def _with_pyarrow(database: opts.Database, path: str, **given: Any) -> ArchiveReport:
     from sa_jobqueue.pipeline.archive import archive as archive_with_pyarrow
 
     return archive_with_pyarrow(database.url, path, **given)
 
 
-def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
+def _with_spark(database: opts.Database, path: str, **given: Any) -> ArchiveReport:
     from sa_jobqueue.pipeline.spark import archive as archive_with_spark
 
     with spark_session("archive") as spark:
@@ -142,7 +142,7 @@ def _listener() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _unresolved(database: Database, cutoff: datetime) -> int:
+def _unresolved(database: opts.Database, cutoff: datetime) -> int:
     """Return how many unresolved dead letters there are from before a time, counted up to `_COUNTED`."""
     where = DeadLetterFilter(resolved=False, died_before=cutoff)
     with database.session() as session:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from sqlalchemy import URL
 
-from sa_jobqueue.cli._options import (
-    Database,
-    app_option,
-    duration,
-    instant,
-    json_option,
-    load_model,
-    parse_url,
-)
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, is_json, print_json
 from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
 from sa_jobqueue.display.progress import ProgressLines
@@ -50,14 +42,14 @@ class MissingReportExtraError(JobQueueError, ImportError):
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[PATH|URL]...")
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file.")
-@json_option
-@click.option("--since", type=instant, metavar="TIME", help="Only jobs that ended at or after this time.")
-@click.option("--until", type=instant, metavar="TIME", help="Only jobs that ended before this time.")
+@opts.json_option
+@click.option("--since", type=opts.instant, metavar="TIME", help="Only jobs that ended at or after this time.")
+@click.option("--until", type=opts.instant, metavar="TIME", help="Only jobs that ended before this time.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
 @click.option(
     "--target-wait",
-    type=duration,
+    type=opts.duration,
     default="1s",
     show_default=True,
     metavar="DURATION",
@@ -66,7 +58,7 @@ class MissingReportExtraError(JobQueueError, ImportError):
 @click.option(
     "--slots", type=click.IntRange(min=1), metavar="N", help="Total concurrency of your workers, for the utilization."
 )
-@app_option
+@opts.app_option
 def report(
     *,
     sources: tuple[str, ...],
@@ -94,7 +86,7 @@ def report(
     places = sources or tuple(filter(None, [os.environ.get(URL_VARIABLE)]))
     if not places:
         raise click.UsageError(f"no source: pass the PATH of an archive or the URL of a database, or set {URL_VARIABLE}")
-    urls = [parse_url(place) if _is_url(place) else None for place in places]
+    urls = [opts.parse_url(place) if _is_url(place) else None for place in places]
     if sum(url is not None for url in urls) > 1:
         raise click.UsageError("more than one database URL: create one report for each database")
     if since is not None and until is not None and since >= until:
@@ -150,7 +142,7 @@ def _check_source(place: str, url: URL | None, app: str | None) -> None:
     Raises: DatabaseUnavailableError, SchemaError; click.ClickException if there is no archive.
     """
     if url is not None:
-        with Database(url, load_model(app)).session():
+        with opts.Database(url, opts.load_model(app)).session():
             pass
     elif "://" not in place and not (Path(place) / JOBS.name).is_dir():
         raise click.ClickException(f"no archive at {place}: it has no folder {JOBS.name!r}")

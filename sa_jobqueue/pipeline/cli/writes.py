@@ -9,16 +9,8 @@ from typing import Any, Final
 import click
 from sqlalchemy import Row
 
+from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._options import (
-    Database,
-    dry_run_option,
-    duration_option,
-    instant,
-    json_option,
-    limit_option,
-    with_database,
-)
 from sa_jobqueue.cli._output import counted, echo, fields_of, is_json, print_changed, print_result, table_of
 from sa_jobqueue.display.redaction import is_redacting
 from sa_jobqueue.pipeline.operations.writes import count_write_chains, list_rejected_rows, list_writes, prune_writes
@@ -28,16 +20,16 @@ writes: Final = noun_group("writes")
 
 @writes.command("list")
 @click.option("--write-id", metavar="ID", help="Only this write, or the batches of this stream.")
-@limit_option
+@opts.limit_option
 @click.option(
     "--after",
-    type=(instant, str, int),
+    type=(opts.instant, str, int),
     metavar="WRITTEN_AT ID SEQUENCE",
     help="Continue after this write, the last one of the previous page.",
 )
-@json_option
-@with_database
-def list_(database: Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None) -> None:
+@opts.json_option
+@opts.with_database
+def list_(database: opts.Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None) -> None:
     """List bulk writes that have committed, newest first."""
     with database.session() as session:
         page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
@@ -59,10 +51,10 @@ def list_(database: Database, /, *, write_id: str | None, limit: int, after: tup
     show_default=True,
     help="Number of the batch, for a stream.",
 )
-@limit_option
-@json_option
-@with_database
-def show(database: Database, /, *, write_id: str, sequence: int, limit: int) -> None:
+@opts.limit_option
+@opts.json_option
+@opts.with_database
+def show(database: opts.Database, /, *, write_id: str, sequence: int, limit: int) -> None:
     """Show one bulk write, its chains counted by status, and its rejected rows."""
     with database.session() as session:
         write = _find(session, database, write_id, sequence)
@@ -80,18 +72,18 @@ def show(database: Database, /, *, write_id: str, sequence: int, limit: int) -> 
     print_result(write._asdict() | {"chains": chains and asdict(chains), "rejected_rows": rows}, *parts)
 
 
-def _find(session: Any, database: Database, write_id: str, sequence: int) -> Row[Any]:
+def _find(session: Any, database: opts.Database, write_id: str, sequence: int) -> Row[Any]:
     for one in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
         return one
     raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
 
 
 @writes.command()
-@duration_option("--older-than", "Only writes older than this, such as 90d.", required=True)
-@dry_run_option
-@json_option
-@with_database
-def prune(database: Database, /, *, older_than: timedelta, dry_run: bool) -> None:
+@opts.duration_option("--older-than", "Only writes older than this, such as 90d.", required=True)
+@opts.dry_run_option
+@opts.json_option
+@opts.with_database
+def prune(database: opts.Database, /, *, older_than: timedelta, dry_run: bool) -> None:
     """Delete the records of writes older than a given age, with their rejected rows. Their jobs stay.
 
     A write that is forgotten can be made again under its name. The last batch of each stream is kept.
