@@ -211,11 +211,11 @@ async def test_a_handler_holding_the_gil_past_its_lease_loses_it_and_repeats_no_
 async def test_jobs_of_a_claim_whose_response_was_lost_are_released(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = healthy()
     lost: list[Any] = []
-    from sa_jobqueue.worker.claim.claims import Claims
+    from sa_jobqueue.worker.claim.lanes import Lanes
 
-    take = Claims.take
+    take = Lanes.take
 
-    async def lose_one(self: Claims, *arguments: Any, **options: Any) -> tuple[list[ClaimedJob], Any]:
+    async def lose_one(self: Lanes, *arguments: Any, **options: Any) -> tuple[list[ClaimedJob], Any]:
         if lost:
             return await take(self, *arguments, **options)
         # The claim commits, and its answer never arrives.
@@ -225,7 +225,7 @@ async def test_jobs_of_a_claim_whose_response_was_lost_are_released(engine: Engi
 
     ids = enqueue(engine, *(queue.job("plain", {}) for _ in range(3)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Claims, "take", lose_one)
+        patch.setattr(Lanes, "take", lose_one)
         async with start(queue):
             await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert len(lost) == 3

@@ -24,8 +24,8 @@ from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
-from sa_jobqueue.worker.claim.claims import Claims
 from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
+from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
 from tests.fixtures.jobs import Jobs
@@ -52,15 +52,15 @@ class Claimed:
 @pytest.fixture
 def claimed(monkeypatch: pytest.MonkeyPatch) -> Claimed:
     """Record the claims of workers in this process."""
-    record, take = Claimed(), Claims.take
+    record, take = Claimed(), Lanes._take
 
-    async def noted(self: Claims, connection: AsyncConnection, given: Mapping[str, Any]) -> Any:
+    async def noted(self: Lanes, connection: AsyncConnection, given: dict[str, Any]) -> Any:
         answer = await take(self, connection, given)
         record.given.append(given)
         record.started.append(len(answer[0]))
         return answer
 
-    monkeypatch.setattr(Claims, "take", noted)
+    monkeypatch.setattr(Lanes, "_take", noted)
     return record
 
 
@@ -274,7 +274,7 @@ async def test_catch_up_queries_each_lane_from_its_own_cursor_or_an_earlier_one(
     )
     cursors = Cursors((), UUID(int=0))
     backlog = Backlog(cursors, lambda _lane: None, lambda _lane: None)
-    asking = Arrivals(Job, partitions, cursors, backlog, queues=["mail"], types=["send"], clock=lambda: 0.0)
+    asking = Arrivals(Job, partitions, cursors, backlog, clock=lambda: 0.0)
     lanes = [Lane("mail", key, 0) for key in ("1", "2")]
     for lane, seconds in zip(lanes, (-10, 10), strict=True):
         cursors.lower(lane, at + timedelta(seconds=seconds))

@@ -193,16 +193,6 @@ def test_the_same_queues_are_planned_until_charged_or_closed() -> None:
     assert [one.name for one in world.stride.next(2)] == ["b", "c"]
 
 
-def test_a_changed_weight_applies_from_the_next_claim() -> None:
-    world = World()
-    world.add("a")
-    world.add("b")
-    world.claim(10)
-    world.weights["a"] = 4
-    world.stride.reweigh()
-    assert world.claim(10) == {"a": 8, "b": 2}
-
-
 def test_ageing_reserves_a_sixteenth_while_claims_reach_their_limit() -> None:
     ageing = Ageing()
     ageing.started(1000, full=True)

@@ -18,7 +18,7 @@ from sa_jobqueue.db.compiled import Compiled
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.limits import BUSY, Limits, transaction
-from sa_jobqueue.worker.claim.rates import Rates, RepeatClaimError
+from sa_jobqueue.worker.claim.rates import Rates, RolledBackError
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
@@ -102,7 +102,7 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
             await quick.rates.spend(second, [LIGHT])
         await third.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
         # The row is free, and unchanged; what the other has spent is not what this one saw.
-        with pytest.raises(RepeatClaimError):
+        with pytest.raises(RolledBackError):
             await claiming
         monkeypatch.setattr(late, "_lock", plain)
         async with transaction(first):
@@ -133,7 +133,7 @@ async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
                 elsewhere.execute(text(another))
         try:
             await spend(self, connection, claimed)
-        except RepeatClaimError:
+        except RolledBackError:
             outrun.append(len(claimed))
             raise
 

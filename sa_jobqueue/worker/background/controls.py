@@ -99,12 +99,6 @@ class Controls:
         """The paused job types: none of their jobs may start."""
         return frozenset(name for name, setting in self.types.items() if setting.is_paused)
 
-    @property
-    def limited(self) -> tuple[frozenset[QueueKey], frozenset[str]]:
-        """The queues with their fairness keys, and the job types, that have limits across all workers."""
-        queues = frozenset(key for key, one in self.queues.items() if one.is_limited)
-        return queues, frozenset(name for name, one in self.types.items() if one.is_limited)
-
 
 class ControlReader(Part, Component):
     """Inserts the declared settings that are missing, reads all settings, and reports each change once.

@@ -54,16 +54,11 @@ class Arrivals:
         cursors: Cursors,
         backlog: Backlog,
         *,
-        queues: list[str],
-        types: list[str],
         clock: Callable[[], float],
     ) -> None:
         self._catch_up = compiled(arrivals.catch_up, model)
         self._full_scan = compiled(arrivals.full_scan, model)
         self._partitions, self._cursors, self._backlog = partitions, cursors, backlog
-        self._queues, self._types = queues, types
-        self._shared_types = [name for name in types if name not in partitions.own_types]
-        self._page = {"served_queues": queues, "most": _PAGE}
         self._clock = clock
         self._catch_up_at = 0.0
         self._after: tuple[str, str, int] | None = _FIRST_LANE
@@ -128,9 +123,9 @@ class Arrivals:
         rows = await self._catch_up.execute(
             connection,
             {
-                "queues": self._queues,
-                "types": self._types,
-                "shared_types": self._shared_types,
+                "queues": self._partitions.queues,
+                "types": self._partitions.types,
+                "shared_types": self._partitions.shared_types,
                 "xmax": cursors.watermark.xmax,
                 "xip": cursors.watermark.xip,
                 "most": _ARRIVALS,
@@ -176,7 +171,8 @@ class Arrivals:
         """Read one page of a full scan."""
         began = self._clock()
         names = ("after_queue", "after_fairness_key", "after_priority")
-        rows = await self._full_scan.execute(connection, dict(zip(names, after, strict=True)) | self._page)
+        given = dict(zip(names, after, strict=True)) | {"served_queues": self._partitions.queues, "most": _PAGE}
+        rows = await self._full_scan.execute(connection, given)
         now = self._clock()
         if after == _FIRST_LANE:
             self._full_scan_began, self._full_scan_took = began, 0.0

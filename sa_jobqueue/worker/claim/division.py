@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,9 +19,8 @@ from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
-from sa_jobqueue.worker.claim.claims import Claim, Claims, is_of_ordering
-from sa_jobqueue.worker.claim.cursors import Lane
-from sa_jobqueue.worker.claim.lanes import Lanes
+from sa_jobqueue.worker.claim.claims import Claim
+from sa_jobqueue.worker.claim.lanes import Lanes, is_of_ordering
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Shares
 from sa_jobqueue.worker.claim.selectors import Caller
@@ -37,54 +36,35 @@ class Division(Part):
 
     def __init__(self, shared: Shared, executor: Executor, controls: Callable[[], Controls]) -> None:
         super().__init__(shared)
-        jobs, self._executor, self._controls = shared.jobs, executor, controls
+        self._shared, jobs, self._executor, self._controls = shared, shared.jobs, executor, controls
         self._clock = asyncio.get_running_loop().time
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._callers = {queue: Caller(one, self._worker_id, self._events) for queue, one in jobs.selectors.items()}
-        self._claims = Claims(self._model, worker_id=self._worker_id, grace=self._options.heartbeat_timeout)
-        self._applied = Controls()
         self._ordered = False
         self._ended: list[QueueKey] = []
         """Queue keys of the jobs under limits that ended since the last claim under limits began."""
         self.renew()
 
     def renew(self) -> None:
-        """Forget all lanes: partitions have changed, or the connection. Those of paused queues and types are left out."""
+        """Forget all lanes: settings have changed, or the connection. Those of paused queues and types are left out."""
+        applied = self._applied = self._controls()
         # A limit that is not below the worker's concurrency has no partition.
         most = self._concurrency = self._executor.concurrency
 
         def binding(limit: int | None) -> int | None:
             return limit if limit is not None and limit < most else None
 
-        limits = {queue: binding(n) for queue, n in self._options.limits.items() if not self._applied.queue(queue).is_paused}
-        types = [name for name in self._types if not self._applied.type(name).is_paused]
         partitions = Partitions(
-            limits,
-            types,
+            {queue: binding(n) for queue, n in self._options.limits.items() if not applied.queue(queue).is_paused},
+            [name for name in self._types if not applied.type(name).is_paused],
             {name: n for name, n in self._slots.items() if binding(n) is not None},
             executor=self._executor,
             model=self._model,
-            controls=self._applied,
+            controls=applied,
             callers=self._callers,
         )
-        self.lanes = Lanes(
-            partitions,
-            self._model,
-            queues=list(limits),
-            types=types,
-            fair=self._options.fair,
-            weight=lambda key: self._applied.queue(*key).weight,
-            clock=self._clock,
-        )
-
-    def _apply_settings(self) -> None:
-        """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
-        before, self._applied = self._applied, self._controls()
-        if _partitions_of(before) != _partitions_of(self._applied) or self._concurrency != self._executor.concurrency:
-            self.renew()
-        else:
-            self.lanes.planner.reweigh()
+        self.lanes = Lanes(self._shared, partitions, self._clock)
 
     def job_ended(self, job: ClaimedJob | None) -> bool:
         """Return whether the end of a job may allow another one to start: of its ordering key, or under its limit."""
@@ -97,7 +77,7 @@ class Division(Part):
     async def claim(self, connection: AsyncConnection, *, was_notified: bool) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""
         if self._controls() is not self._applied or self._concurrency != self._executor.concurrency:
-            self._apply_settings()
+            self.renew()  # never during a claim: its cursors would be gone
         self._exclude()
         lanes = self.lanes
         lanes.backlog.wake(self._clock())
@@ -163,7 +143,7 @@ class Division(Part):
 
     async def _claim(self, shares: Shares, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
         """Claim without the jobs that the database refuses to start, and not at all where it refuses the limits."""
-        claim = Claim(self.lanes, self._claims, shares)
+        claim = Claim(self.lanes, shares)
         partition = next(iter(shares))  # the only one, if it has limits
         limits = partition.limits
         is_retry, self._ended = False, []
@@ -177,7 +157,7 @@ class Division(Part):
                     return []
                 if isinstance(error, OSError) or not is_of_a_row(error):  # an answer that was lost
                     raise
-                if await self._leave_out(connection, self.lanes.known(shares)):
+                if await self._leave_out(connection, shares):
                     is_retry = False
                 elif limits is not None:
                     await self._quarantine.add(RefusedWrite.CLAIM, [(limits.name, error)])
@@ -194,23 +174,16 @@ class Division(Part):
 
     def _exclude(self) -> None:
         """Exclude quarantined jobs and limits; request a full scan when one of the jobs is to be retried."""
-        before, self._claims.excluded = self._claims.excluded, self._quarantine.quarantined(RefusedWrite.START)
-        if before and not set(before) <= set(self._claims.excluded):
+        before, self.lanes.excluded = self.lanes.excluded, self._quarantine.quarantined(RefusedWrite.START)
+        if before and not set(before) <= set(self.lanes.excluded):
             self.lanes.arrivals.request_full_scan()
         for partition in self.lanes.partitions.every:
             limits = partition.limits
             partition.is_refused = limits is not None and self._quarantine.is_quarantined(RefusedWrite.CLAIM, limits.name)
 
-    async def _leave_out(self, connection: AsyncConnection, lanes: Mapping[Partition, Sequence[Lane]]) -> bool:
-        """Quarantine the jobs that made a claim of these lanes fail; return whether there were any."""
-        windows = [one.selection.window for one in lanes if one.selection is not None]
-        refused = await self._claims.refused(connection, lanes, max([_MOST, *windows]))
-        await self._quarantine.add(RefusedWrite.START, refused)
-        before = len(self._claims.excluded)
+    async def _leave_out(self, connection: AsyncConnection, shares: Shares) -> bool:
+        """Quarantine the jobs that made a claim of these partitions fail; return whether there were any."""
+        await self._quarantine.add(RefusedWrite.START, await self.lanes.refused(connection, shares, _MOST))
+        before = len(self.lanes.excluded)
         self._exclude()
-        return len(self._claims.excluded) > before
-
-
-def _partitions_of(controls: Controls) -> tuple[Any, ...]:
-    """Return the settings that determine partitions and pauses."""
-    return controls.paused_queues, controls.paused_types, controls.limited
+        return len(self.lanes.excluded) > before

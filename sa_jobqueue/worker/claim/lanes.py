@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.models import JobClass
+from sa_jobqueue.db.compiled import compiled, plain
+from sa_jobqueue.db.splitting import in_parts
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
-from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
-from sa_jobqueue.worker.claim.limits import FULL
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment
+from sa_jobqueue.worker.claim.limits import FULL, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions
 from sa_jobqueue.worker.claim.planner import Planner, Shares
+from sa_jobqueue.worker.claim.rates import RolledBackError
+from sa_jobqueue.worker.shared import Part, Shared
+
+MOST_TRIED: Final = 5000
+"""Jobs that are tried to find those that cannot be started."""
+_CHECK_NOW: Final = plain("SET CONSTRAINTS ALL IMMEDIATE")
 
 _SELECT_AGAIN: Final = 0.5
 """Seconds until a selector that rejected candidates is called again: its reasons may have changed."""
@@ -24,28 +38,66 @@ _SOON: Final = 0.004
 """Minimum seconds until a lane that opens is claimed: lanes that open together share a claim."""
 
 
-class Lanes:
-    """State of one worker's lanes; valid while its partitions and its connection stay the same."""
+class Lanes(Part):
+    """State of one worker's lanes; valid while its settings and its connection stay the same."""
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        model: JobClass,
-        *,
-        queues: list[str],
-        types: list[str],
-        fair: bool,
-        weight: Callable[[QueueKey], int],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, shared: Shared, partitions: Partitions, clock: Callable[[], float]) -> None:
+        super().__init__(shared)
         self.partitions = partitions
         self.clock = clock
-        self.cursors = Cursors(partitions.own_types, lowest_id(model.__jobqueue__))
-        self.planner = Planner(partitions, self.cursors, fair=fair, weight=weight)
+        self.cursors = Cursors(partitions.own_types, lowest_id(self._model.__jobqueue__))
+        self.planner = Planner(partitions, self.cursors, fair=self._options.fair, weight=partitions.weight)
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
-        self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
+        self.arrivals = Arrivals(self._model, partitions, self.cursors, self.backlog, clock=clock)
+        self._claim = compiled(claims.claim, self._model)
         self._backing_off: dict[QueueKey, list[Lane]] = {}
         """Fairness keys without capacity, with their lanes."""
+        self.excluded: Collection[Any] = ()
+        """Ids of jobs that are left as they are, since the database refuses to start them."""
+
+    async def take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
+        """Start the jobs of a plan; return them, and the database's `now()`. Cursors have not moved: see `claimed`."""
+        return await self._take(connection, self.cursors.parameters(plan, self.excluded))
+
+    async def _take(self, connection: AsyncConnection, parameters: dict[str, Any]) -> tuple[list[ClaimedJob], datetime]:
+        worker = {"worker_id": self._worker_id, "grace": self._options.heartbeat_timeout}
+        rows = await self._claim.execute(connection, parameters | worker)
+        # By position: what follows the claim's own column is CLAIMED, the fields of ClaimedJob in order.
+        return [ClaimedJob._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
+
+    async def refused(self, connection: AsyncConnection, partitions: Shares, most: int) -> list[tuple[Any, Exception]]:
+        """Return jobs that the database refuses to start, of up to `most` due ones of each lane, each with its error.
+
+        To find them they are started, in parts, in transactions that are rolled back. Those excluded already are left out.
+        Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
+        """
+        from_start = Cursors((), lowest_id(self._model.__jobqueue__))
+        segments: list[Segment] = []
+        for lane in self.cursors.of_lane:
+            partition = self.partitions.of_lane(lane)
+            if partition is not None and partition in partitions:
+                from_start.lower(lane, START)
+                window = 0 if partition.selection is None else partition.selection.window
+                segments.append(Segment([lane], max(most, window) + len(self.excluded), partition.types))
+        given = from_start.parameters(Plan(segments, {}, MOST_TRIED), self.excluded)
+        rows = await compiled(claims.candidates, self._model, inputs=False).execute(connection, given)
+        xids = {row[2]: row[1] for row in rows if row[2] is not None}
+        types = sorted({name for one in partitions for name in one.types})
+
+        async def try_to_start(ids: Sequence[Any]) -> None:
+            by_id = Plan([Segment([], 0, types)], {job_id: xids[job_id] for job_id in ids}, len(ids))
+            with suppress(RolledBackError):
+                async with transaction(connection):
+                    try:
+                        await self._take(connection, from_start.parameters(by_id))
+                        await _CHECK_NOW.execute(connection, {})
+                    except Exception as error:
+                        if not is_of_ordering(error):
+                            raise
+                    raise RolledBackError
+
+        _, refused = await in_parts(list(xids), try_to_start)
+        return refused
 
     def claimed(self, plan: Plan, shares: Shares, jobs: Sequence[Any], at: Any) -> None:
         """Record which jobs a claim of this plan returned, at `at` by the database's clock."""
@@ -85,15 +137,6 @@ class Lanes:
         """Number of open lanes and late arrivals."""
         return len(self.backlog.open) + sum(map(len, self.cursors.late.values()))
 
-    def known(self, partitions: Shares) -> dict[Partition, list[Lane]]:
-        """Return the known lanes of some partitions."""
-        found: dict[Partition, list[Lane]] = {}
-        for lane in self.cursors.of_lane:
-            partition = self.partitions.of_lane(lane)
-            if partition is not None and partition in partitions:
-                found.setdefault(partition, []).append(lane)
-        return found
-
     def waits(self) -> list[float]:
         """Return the seconds until a full scan is due, until a lane opens, and until a selector is called again."""
         seconds = [self.arrivals.full_scan_in()]
@@ -130,3 +173,8 @@ class Lanes:
         for queue_key in queue_keys:
             for lane in self._backing_off.pop(queue_key, []):
                 self.backlog.found(lane, now, now)
+
+
+def is_of_ordering(error: Exception) -> bool:
+    """Return whether another claim has just started a job of the same ordering key, which this one could not see."""
+    return isinstance(error, IntegrityError) and (diagnose(error).constraint or "").endswith("uq_job_ordering")

@@ -84,13 +84,17 @@ class Partitions:
         keys = [name for name, set_ in controls.queues.items() if set_.is_limited and name.fairness_key]
         limited = {name.queue for name in keys} | {name for name in queues if controls.queue(name).is_limited}
         apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in callers}
+        self.queues, self.types = list(queues), list(types)
         self.own_types = {name for name in types if name in slots or controls.type(name).is_limited}
+        self.shared_types = [name for name in types if name not in self.own_types]
         together = [name for name in queues if name not in apart]
-        shared_types = [name for name in types if name not in self.own_types]
         self._of: dict[Queue, Partition] = {}
         self.every: list[Partition] = []
         for of_queues, queue in [(together, None), *(([name], name) for name in queues if name in apart)]:
-            for names, type_name in [(shared_types, None), *(([name], name) for name in types if name in self.own_types)]:
+            for names, type_name in [
+                (self.shared_types, None),
+                *(([name], name) for name in types if name in self.own_types),
+            ]:
                 if not of_queues or not names:
                     continue
                 partition = Partition(
@@ -106,9 +110,13 @@ class Partitions:
         self._types_of: dict[str, list[str]] = {}
         for queue, type_name in self._of:
             self._types_of.setdefault(queue, []).append(type_name)
-        self.paused = controls.paused_queues
+        self._controls, self.paused = controls, controls.paused_queues
         self.is_limited = any(one.limits is not None for one in self.every)
         """Whether limits across all workers hold for any of them."""
+
+    def weight(self, queue_key: QueueKey) -> int:
+        """Return the weight of a queue, or of a fairness key."""
+        return self._controls.queue(*queue_key).weight
 
     def of(self, queue: Queue) -> Partition | None:
         """Return the partition of a queue and type; None where it is not served, or not now."""

@@ -67,12 +67,6 @@ class Planner:
             if not keys.sharers:
                 self._queues.close(queue)
 
-    def reweigh(self) -> None:
-        """Read the weights again."""
-        self._queues.reweigh()
-        for of in self._of.values():
-            of.keys.reweigh()
-
     def waiting(self) -> set[Partition]:
         """Return the partitions that have jobs waiting."""
         return {partition for queue in self._queues.sharers if (partition := self._partitions.of(queue)) is not None}

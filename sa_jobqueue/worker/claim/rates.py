@@ -23,8 +23,8 @@ Key: TypeAlias = tuple[bool, QueueKey]
 """Key of a limit: whether it is of a job type; and the type, the queue, or the fairness key."""
 
 
-class RepeatClaimError(Exception):
-    """The jobs of a claim exceed a rate, or another claim used it after this one read it: roll back, and claim again."""
+class RolledBackError(Exception):
+    """Rolls a claim back: its jobs exceed a rate, or another claim used it after this one read it. Or it was a trial."""
 
 
 class Rates:
@@ -100,7 +100,7 @@ class Rates:
             if fitting == 0 and (self._is_fairness_key(key) or len(jobs) == 1):
                 self._first[key] = weights[0], time.monotonic() + _KNOWN
         if heavy:
-            raise RepeatClaimError
+            raise RolledBackError
         self._fits = {}
         self._first = {key: first for key, first in self._first.items() if not self._under(key, jobs)}
         if jobs:
@@ -109,13 +109,13 @@ class Rates:
     async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
         """Check the costs of claimed jobs before any is started, and write them. In the transaction that read the rates.
 
-        Raises: RepeatClaimError.
+        Raises: RolledBackError.
         """
         self._weigh(jobs)
         used = [(key, rate, under) for key, rate in self._rates.items() if (under := self._under(key, jobs))]
         spent = {key: rate.spent(sum(map(weight_of, under))) for key, rate, under in used}
         if spent and len(await self._spend.execute(connection, self._given(spent))) < len(spent):
-            raise RepeatClaimError
+            raise RolledBackError
 
     def _given(self, spent: Mapping[Key, Rate]) -> dict[str, Any]:
         return {

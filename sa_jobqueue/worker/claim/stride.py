@@ -101,11 +101,6 @@ class Stride(Generic[NameT]):
                 name: pass_value for name, pass_value in self._saved_passes.items() if pass_value > self._time
             }
 
-    def reweigh(self) -> None:
-        """Read the weights again; passes stay."""
-        for sharer in self.sharers.values():
-            sharer.weight = self._weight(sharer.name)
-
     def _is_current(self, pass_value: int, order: int, sharer: Sharer[NameT]) -> bool:
         return self.sharers.get(sharer.name) is sharer and (pass_value, order) == (sharer.pass_value, sharer.order)
 
