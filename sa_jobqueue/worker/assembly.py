@@ -21,7 +21,6 @@ from sa_jobqueue.types import CancelReason, WorkerState
 from sa_jobqueue.worker.background.controls import ControlReader, Controls
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
 from sa_jobqueue.worker.background.listener import Listener
-from sa_jobqueue.worker.background.loop_watch import LoopWatch
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
@@ -92,9 +91,7 @@ class Assembly(Part):
             connections.thread_engine(),
             on_endangered=self._endangered,
             on_drain=on_drain,
-            progress=self.executor.progress,
-            stuck_threads=lambda: self.executor.stuck_threads,
-            failure=self._failure,
+            report=self._report,
             idle_for=lambda: self._claimer.idle_for,
             snapshot=lambda rest: self._claimer.snapshot(rest),  # noqa: PLW0108 - it is made later
             on_answer=self._answered,
@@ -111,7 +108,6 @@ class Assembly(Part):
             until_idle=until_idle,
         )
         scheduler, rescuer = Scheduler(shared), Rescuer(shared, self._unblocker)
-        self._loop_watch = LoopWatch(signs, self.executor.job_in)
         self._background: list[Component] = [
             Periodic("lease guard", self._heartbeat.check, options.heartbeat_interval.total_seconds() / 5),
             Periodic("vital signs", signs.beat, TICK),
@@ -125,6 +121,7 @@ class Assembly(Part):
             *([self._listener] if self.can_listen else []),
         ]
         self._tasks: dict[asyncio.Task[Any], Component] = {}
+        self._state = WorkerState.RUNNING
 
         signals.ticked.connect(rescuer.ticked, self._reader.ticked, scheduler.ticked, self._claimer.ticked)
         signals.due.connect(self._claimer.notified)
@@ -135,10 +132,18 @@ class Assembly(Part):
         signals.chains_ended.connect(self._unblocker.search, self._claimer.poll_again)
         signals.reconnected.connect(self._reader.declare_again, scheduler.synchronise_again, self._heartbeat.hurry)
 
-    def _failure(self) -> str | None:
-        # The claimer's first: without it no job starts.
+    def _report(self) -> dict[str, Any]:
+        """Return the columns of the worker's row that change while it runs. Thread-safe."""
+        # The claimer's failure first: without it no job starts.
         parts = sorted(self._tasks.values(), key=lambda part: part is not self._claimer)
-        return next((f"{part.name}: {printable(error_line(part.failure))}" for part in parts if part.failure), None)
+        failures = (f"{part.name}: {printable(error_line(part.failure))}" for part in parts if part.failure)
+        return {
+            "state": self._state.value,
+            "concurrency": self.executor.concurrency,
+            "progress": self.executor.progress() or None,
+            "stuck_threads": self.executor.stuck_threads,
+            "failure": next(failures, None),
+        }
 
     def _answered(self, answer: Answer) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -148,13 +153,13 @@ class Assembly(Part):
         concurrency = min(controls.concurrency or self._options.concurrency, self._sessions.most)
         if concurrency != self.executor.concurrency:
             self.executor.resize(concurrency)
-            self._heartbeat.announce_concurrency(concurrency)
+            self._heartbeat.hurry()
         paused = (tuple(key.label for key in sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
         self._events.emit(SettingsChanged(self._worker_id, *paused, concurrency))
         self._signals.may_start()
 
     def _leave_capacity(self, job: ClaimedJob | None) -> None:
-        if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
+        if self._state is WorkerState.DRAINING:  # this worker claims no more: other workers can use the capacity
             self._unblocker.notify_workers()
 
     def _endangered(self, silent: timedelta) -> None:
@@ -174,7 +179,7 @@ class Assembly(Part):
         await self._children.start()
         await self._reader.read()  # before the first claim, so that nothing paused is started
         await self._register()
-        self._signs.watch(self._heartbeat, self._listener if self.can_listen else None)
+        self._signs.watch(self._heartbeat, self._listener if self.can_listen else None, self.executor.job_in)
 
     async def _register(self) -> None:
         """Send the first heartbeat and start its thread; a cancellation meanwhile waits for its end and undoes it."""
@@ -195,7 +200,6 @@ class Assembly(Part):
 
     async def run(self, stopping: asyncio.Task[Any]) -> bool:
         """Run all parts until `stopping` is done, or the claimer is idle; return whether it is."""
-        self._loop_watch.start()
         for part in self._background:
             self._begin(part)
         claiming = self._begin(self._claimer)
@@ -222,8 +226,8 @@ class Assembly(Part):
     async def wind_down(self, *, at_once: bool) -> None:
         """Finish or release what runs, write all results, and close everything. Nothing is claimed any more."""
         options = self._options
-        self._signs.phase = Phase.DRAINING
-        self._heartbeat.announce(WorkerState.DRAINING)
+        self._signs.phase, self._state = Phase.DRAINING, WorkerState.DRAINING
+        self._heartbeat.hurry()
         if not at_once:
             await _within(self.executor.idle(), options.shutdown_timeout)
         self.executor.release_all(CancelReason.SHUTDOWN)
@@ -232,7 +236,6 @@ class Assembly(Part):
         # Dependants that are not unblocked by now are recorded in the database, for any worker's next rescue.
         await _within(self._unblocker.drained(), timedelta(seconds=1))
         self._signs.stop()
-        self._loop_watch.stop()
         await cancelled(*self._tasks)
         await self.executor.close()
         await self._children.close()

@@ -200,7 +200,7 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(
         shared(async_engine),
         engine.execution_options(isolation_level="AUTOCOMMIT"),
         on_endangered=lambda silent: None,
-        progress=lambda: {str(job_id): report(context.reported[0])} if context.reported else {},
+        report=lambda: {"progress": {str(job_id): report(context.reported[0])} if context.reported else None},
         clock=lambda: now[0],
     )
     statements: list[str] = []

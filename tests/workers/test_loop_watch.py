@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, WorkerOptions
 from sa_jobqueue.worker import assembly
-from sa_jobqueue.worker.background import loop_watch, vitals
-from sa_jobqueue.worker.background.loop_watch import LoopWatch
+from sa_jobqueue.worker.background import vitals
 from sa_jobqueue.worker.background.vitals import VitalSigns
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until
@@ -50,7 +49,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_logged_while_it_blocks(
 ) -> None:
     for module in (vitals, assembly):
         monkeypatch.setattr(module, "TICK", 0.02)
-    monkeypatch.setattr(loop_watch, "LIMIT", 0.1)
+    monkeypatch.setattr(vitals, "LIMIT", 0.1)
     queue = JobQueue()
 
     async def block() -> None:
@@ -84,22 +83,22 @@ async def test_a_blocking_job_type_is_logged_at_most_once_a_minute(warnings: War
     clock, name = 1000.0, "mail"
     task = asyncio.current_task()
     assert task is not None
-    watch = LoopWatch(VitalSigns(WorkerOptions()), lambda task: (None, ""), clock=lambda: clock)
+    signs = VitalSigns(WorkerOptions(), clock=lambda: clock)
     loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
     for clock, name, count in [(1000.0, "mail", 1), (1059.9, "mail", 1), (1059.9, "text", 2), (1060.0, "mail", 3)]:
         task.set_name(name)
-        watch._report(loop, thread_id)
+        signs._report(loop, thread_id, lambda task: (None, ""), 1.0)
         assert len(warnings.records) == count, (clock, name)
 
 
 async def test_an_event_loop_without_a_running_task_is_not_reported_as_blocked(warnings: Warnings) -> None:
     """As after a pause of the whole process, or where the processor is taken."""
     loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
-    watch = LoopWatch(VitalSigns(WorkerOptions()), lambda task: (None, ""))
+    signs = VitalSigns(WorkerOptions())
 
     def report() -> None:
         wait_until(lambda: asyncio.current_task(loop) is None)
-        watch._report(loop, thread_id)
+        signs._report(loop, thread_id, lambda task: (None, ""), 1.0)
 
     await asyncio.to_thread(report)
     assert warnings.records == []

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ class Heartbeat:
     Not a component of the loop: it has its own thread and connection. If the process crashes, the heartbeats stop, which
     is how other workers notice. A lost connection is reopened at the next heartbeat; one that does not answer is closed
     while there is time for another attempt. One per worker: two may not overlap.
+
+    `report`: returns columns of the worker's row that differ from its identity, see `leases.heartbeat`.
     """
 
     def __init__(
@@ -56,9 +58,7 @@ class Heartbeat:
         *,
         on_endangered: Callable[[timedelta], None],
         on_drain: Callable[[], object] = lambda: None,
-        progress: Callable[[], dict[str, Any]] = dict,
-        stuck_threads: Callable[[], int] = lambda: 0,
-        failure: Callable[[], str | None] = lambda: None,
+        report: Callable[[], dict[str, Any]] = dict,
         idle_for: Callable[[], float] = lambda: 0.0,
         snapshot: Callable[[float], tuple[str, Sequence[str]] | None] = lambda rest: None,
         on_answer: Callable[[Answer], object] = lambda answer: None,
@@ -73,16 +73,13 @@ class Heartbeat:
         self._patience = heartbeat_timeout.total_seconds() - self._interval
         self._on_endangered = on_endangered
         self._on_drain = on_drain
-        self._progress = progress
-        self._stuck_threads, self._failure = stuck_threads, failure
-        self._idle_for, self._snapshot, self._on_answer = idle_for, snapshot, on_answer
+        self._report, self._idle_for, self._snapshot, self._on_answer = report, idle_for, snapshot, on_answer
         self._timeout = heartbeat_timeout
         self._count = 0
         self._pause = 0.0
         """By how many seconds longer than an interval the next heartbeat may take, as the worker's row has it."""
         self._asked_to_drain = False
         self._clock = clock
-        self._state = WorkerState.RUNNING
         self._connection: Connection | None = None
         self._driver: Any = None
         self._asked: float | None = None
@@ -103,18 +100,13 @@ class Heartbeat:
         return timedelta(seconds=self._clock() - self._last)
 
     @property
-    def last(self) -> float:
-        """When the last acknowledged heartbeat was sent, by this clock."""
-        return self._last
-
-    @property
     def is_safe(self) -> bool:
         """Whether the last heartbeat is recent enough to start attempts."""
         return self._clock() - self._last < self._patience + self._pause
 
     def allows(self, since: float) -> bool:
         """Whether attempts may start: a heartbeat that was sent after `since`, on this clock, is recent enough."""
-        return self.is_safe and self.last > since
+        return self.is_safe and self._last > since
 
     def start(self) -> None:
         """Register the worker with a first heartbeat, then continue in the thread.
@@ -124,18 +116,8 @@ class Heartbeat:
         self.send()
         self._thread.start()
 
-    def announce(self, state: WorkerState) -> None:
-        """Change the worker's state and send a heartbeat now."""
-        self._state = state
-        self._wake.set()
-
-    def announce_concurrency(self, concurrency: int) -> None:
-        """Change the worker's concurrency and send a heartbeat now."""
-        self._identity = replace(self._identity, concurrency=concurrency)
-        self._wake.set()
-
     def hurry(self) -> None:
-        """Send the next heartbeat now: it may find a request."""
+        """Send the next heartbeat now: it may find a request, or has a change to report."""
         self._wake.set()
 
     def resume(self) -> None:
@@ -188,7 +170,8 @@ class Heartbeat:
 
     def _send(self, rest: float) -> tuple[Any, Answer]:
         snapshot = self._snapshot(rest)
-        given = self._parameters() | {
+        given = asdict(self._identity) | {"state": WorkerState.RUNNING.value} | self._report()
+        given |= {
             "heartbeat_pause": timedelta(seconds=rest - self._interval),
             "worker_id": self._identity.id,
             "types": self._identity.job_types,
@@ -238,14 +221,6 @@ class Heartbeat:
                 self._disconnect()
                 rest = self._interval / 5
             self._wake.wait(rest)
-
-    def _parameters(self) -> dict[str, Any]:
-        return asdict(self._identity) | {
-            "state": self._state.value,
-            "progress": self._progress() or None,
-            "stuck_threads": self._stuck_threads(),
-            "failure": self._failure(),
-        }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:
         connection = self._connected()

@@ -6,19 +6,34 @@ worker's fault, and the worker keeps trying. So a component counts as alive as l
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.background.heartbeat import IDLE_MOST, Heartbeat
 from sa_jobqueue.worker.background.listener import QUIET_SECONDS, Listener
 from sa_jobqueue.worker.options import WorkerOptions
 
 TICK: Final = 0.5
 """Seconds between two updates from the event loop."""
+LIMIT: Final = 1.0
+"""Seconds that a loop may be blocked without a warning."""
+_EVERY: Final = 60.0
+"""Seconds between two warnings of one job type."""
+_AGAIN: Final = 0.1
+"""Seconds until a second look, which a loop passes that did not run because the whole process was paused."""
+
+JobIn = Callable[[asyncio.Task[object]], tuple[ClaimedJob | None, str]]
+"""Returns the job that a task runs, if it runs one, and the place of its handler; "" if that is not known either."""
 
 
 class Phase(StrEnum):
@@ -71,7 +86,11 @@ class Vitals:
 
 
 class VitalSigns:
-    """Provides a worker's vitals; its event loop records that it runs every `TICK`."""
+    """Provides a worker's vitals, and warns, with the stack, while something blocks its event loop.
+
+    The loop records every `TICK` that it runs. A thread reads that, and sleeps as long as the loop may be silent: jobs cost
+    nothing.
+    """
 
     def __init__(self, options: WorkerOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase = Phase.STARTING
@@ -83,15 +102,22 @@ class VitalSigns:
         """Time limit for a connection attempt and for a missing answer."""
         self._heartbeat_usual = max(options.heartbeat_interval, timedelta(seconds=IDLE_MOST)) + lost
         self._listen_usual = timedelta(seconds=QUIET_SECONDS) + lost
+        self._stopped = threading.Event()
+        self._warned: dict[str, float] = {}
+        """By job type, or name of another task: when it was last named."""
 
-    def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:
-        """Include these components from now on. The worker is running."""
+    def watch(self, heartbeat: Heartbeat, listener: Listener | None, job_in: JobIn) -> None:
+        """Include these components and the running loop, whose thread is this one, from now on. The worker is running."""
         self._heartbeat, self._listener = heartbeat, listener
         self._last_active = self._clock()
         self.phase = Phase.RUNNING
+        self._stopped = threading.Event()
+        watched = asyncio.get_running_loop(), threading.get_ident(), job_in, self._stopped
+        threading.Thread(target=self._watch_loop, args=watched, name="sa_jobqueue loop watch", daemon=True).start()
 
     def stop(self) -> None:
         """Include no components: they have been stopped."""
+        self._stopped.set()
         self.phase = Phase.STOPPED
         self._last_active = self._heartbeat = self._listener = None
 
@@ -99,16 +125,28 @@ class VitalSigns:
         """Record the loop's progress."""
         self._last_active = self._clock()
 
-    @property
-    def loop_last_active(self) -> float | None:
-        """When the event loop last recorded its progress; None unless the worker runs. Thread-safe."""
-        return self._last_active
+    def _watch_loop(self, loop: asyncio.AbstractEventLoop, thread_id: int, job_in: JobIn, stopped: threading.Event) -> None:
+        reported: float | None = None
+        while not stopped.is_set():
+            last_active = self._last_active
+            silent = 0.0 if last_active is None else self._clock() - last_active - TICK
+            if silent < LIMIT or last_active == reported:
+                stopped.wait(max(_AGAIN, LIMIT - silent))
+            elif not stopped.wait(_AGAIN) and self._last_active == last_active:
+                reported = last_active
+                self._report(loop, thread_id, job_in, silent)
 
-    @property
-    def loop_silent(self) -> float:
-        """The seconds for which the event loop is known not to have run; 0 unless the worker runs. Thread-safe."""
-        last_active = self._last_active
-        return 0.0 if last_active is None else max(0.0, self._clock() - last_active - TICK)
+    def _report(self, loop: asyncio.AbstractEventLoop, thread_id: int, job_in: JobIn, silent: float) -> None:
+        task = asyncio.current_task(loop)
+        frame = sys._current_frames().get(thread_id)
+        if task is None or frame is None:  # it waits for the processor, or has just gone on
+            return
+        job, handler = job_in(task)
+        name, now = task.get_name() if job is None else job.type_name, self._clock()
+        if now - self._warned.get(name, -_EVERY) < _EVERY:
+            return
+        self._warned[name] = now
+        logs.warn_of_blocked_loop(silent, name, job, handler, "".join(traceback.format_stack(frame)))
 
     def read(self) -> Vitals:
         """Return the current vitals. Thread-safe."""
