@@ -20,7 +20,6 @@ from sa_jobqueue.errors import (
     HandlerCommitError,
     InvalidJobError,
     JobEndedError,
-    LostAttemptError,
     NotFoundError,
 )
 from sa_jobqueue.models import JobClass, JobMixin
@@ -64,35 +63,6 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     return job
 
 
-def complete_attempt(
-    session: Session,
-    job: ClaimedJob,
-    result: str | JobMixin[Any],
-    *,
-    worker_id: str,
-    model: JobClass,
-    session_name: str | None = None,
-) -> JobId | None:
-    """Complete one attempt in its handler's own transaction; return its chain if it ended and has waiters.
-
-    `result`: the output as JSON text, or the next job of the chain, as returned by `attach`. `session_name`: name of the
-    handler's transaction (`statements.session_names`); None if the handler has begun none.
-    Changes: running -> completed; inserts the continuation and its blockers.
-    Locks: the chain's root, the job, and the chains that the continuation waits for, in the usual order, until the
-    transaction ends.
-    Obliges: roll back the transaction if it raises.
-    Raises: LostAttemptError if the worker no longer holds the attempt, or the handler ended its own job
-    (`ended_by_handler`); HandlerCommitError if the handler ended its transaction; InvalidJobError and NotFoundError for
-    the continuation.
-    """
-    # What the handler left unflushed may lock other chains: before ours, not after.
-    session.flush()
-    waited = _waited(result)
-    if job.chain_index > 0 or waited:
-        session.execute(chains.lock(model), {"ids": [job.chain_id, job.id, *waited]})
-    return _complete_locked(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
-
-
 def complete_attempts(
     session: Session,
     ends: Sequence[tuple[ClaimedJob, str | JobMixin[Any]]],
@@ -100,49 +70,61 @@ def complete_attempts(
     worker_id: str,
     model: JobClass,
     session_name: str | None = None,
-) -> tuple[list[JobId], set[tuple[JobId, int]]]:
-    """Complete the attempts of a batch in its handler's own transaction, like `complete_attempt`.
+) -> tuple[list[JobId], list[ClaimedJob]]:
+    """Complete attempts, one or those of a batch, in their handler's own transaction.
 
-    Returns the chains that ended and have waiters, and the attempts that the worker no longer holds, as `(job_id, attempt)`.
-    Locks: as `complete_attempt`, those of all attempts in one order.
-    Obliges: roll back the transaction if it raises, or if an attempt was lost.
+    Returns the chains that ended and have waiters, and the jobs that the worker no longer holds, or that the handler itself
+    ended (`ended_by_handler`).
+    `ends`: the jobs, each with its output as JSON text, or with the next job of its chain, as returned by `attach`.
+    `session_name`: name of the handler's transaction (`statements.session_names`); None if the handler has begun none.
+    Changes: running -> completed; inserts the continuations and their blockers.
+    Locks: the chains' roots, the jobs, and the chains that the continuations wait for, in the usual order, until the
+    transaction ends.
+    Obliges: roll back the transaction if it raises, or if the worker no longer holds a job.
+    Raises: HandlerCommitError if the handler ended its transaction; InvalidJobError and NotFoundError for a continuation.
     """
-    if len(ends) == 1:  # the usual case: no array, and no lock beside its own
-        job, result = ends[0]
-        try:
-            chain_id = complete_attempt(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
-        except LostAttemptError:
-            return [], {(job.id, job.attempt)}
-        return [] if chain_id is None else [chain_id], set()
+    # What the handler left unflushed may lock other chains: before ours, not after.
     session.flush()
     rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
-    session.execute(chains.lock(model), {"ids": sorted(rows)})
+    if len(rows) > 1:  # usually one, which its completion locks
+        session.execute(chains.lock(model), {"ids": sorted(rows)})
     ended: list[JobId] = []
-    lost: set[tuple[JobId, int]] = set()
-    alone = [(job, result) for job, result in ends if job.chain_index == 0 and isinstance(result, str)]
-    for first in range(0, len(alone), BATCH):
-        part = alone[first : first + BATCH]
+    lost: list[ClaimedJob] = []
+    one_by_one, together = list(ends), []
+    if len(ends) > 1:
+        one_by_one, together = [end for end in ends if not _is_alone(*end)], [end for end in ends if _is_alone(*end)]
+    for first in range(0, len(together), BATCH):
+        part = together[first : first + BATCH]
         given = {
             "ids": [job.id for job, _ in part],
             "attempts": [job.attempt for job, _ in part],
             "outputs": [result for _, result in part],
             "worker_id": worker_id,
         }
-        rows_written = session.execute(completions.complete(model, in_session=True), given).all()
-        for row in rows_written:
-            check_session(row.session_name, session_name)
-        written = {row.id: row.has_waiters for row in rows_written}
-        ended += [job_id for job_id, has_waiters in written.items() if has_waiters]
-        lost |= {(job.id, job.attempt) for job, _ in part if job.id not in written}
-    for job, result in ends:
-        if job.chain_index == 0 and isinstance(result, str):
+        written = {row.id: row for row in session.execute(completions.complete(model, in_session=True), given)}
+        for each in written.values():
+            check_session(each.session_name, session_name)
+        ended += [job_id for job_id, row in written.items() if row.has_waiters]
+        lost += [job for job, _ in part if job.id not in written]
+    for job, result in one_by_one:
+        continues = isinstance(result, JobMixin)
+        row = session.execute(
+            completions.complete_one(model, continues=continues),
+            {
+                "job_id": job.id,
+                "job_attempt": job.attempt,
+                "job_output": None if continues else result,
+                "worker_id": worker_id,
+            },
+        ).first()
+        if row is None:
+            lost.append(job)
             continue
-        try:
-            chain_id = _complete_locked(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
-        except LostAttemptError:
-            lost.add((job.id, job.attempt))
-        else:
-            ended += [] if chain_id is None else [chain_id]
+        check_session(row.session_name, session_name)
+        if continues:
+            _insert(session, result)
+        elif _end_chain(session, model, job, row.has_waiters):
+            ended.append(job.chain_id)
     return ended, lost
 
 
@@ -173,37 +155,22 @@ def _waited(result: str | JobMixin[Any]) -> list[JobId]:
     return [one.chain_id for one in result._blockers] if isinstance(result, JobMixin) else []
 
 
-def _complete_locked(
-    session: Session,
-    job: ClaimedJob,
-    result: str | JobMixin[Any],
-    *,
-    worker_id: str,
-    model: JobClass,
-    session_name: str | None,
-) -> JobId | None:
-    following = result if isinstance(result, JobMixin) else None
-    row = session.execute(
-        completions.complete_one(model, continues=following is not None),
-        {
-            "job_id": job.id,
-            "job_attempt": job.attempt,
-            "job_output": None if isinstance(result, JobMixin) else result,
-            "worker_id": worker_id,
-        },
-    ).first()
-    if row is None:
-        raise LostAttemptError(job.id, job.attempt)
-    check_session(row.session_name, session_name)
-    if following is not None:
-        with translated():
-            session.add(following)
-            session.flush()
-        return None
-    has_waiters = row.has_waiters
+def _is_alone(job: ClaimedJob, result: str | JobMixin[Any]) -> bool:
+    """Return whether a job is its whole chain."""
+    return job.chain_index == 0 and isinstance(result, str)
+
+
+def _insert(session: Session, following: Any) -> None:
+    with translated():
+        session.add(following)
+        session.flush()
+
+
+def _end_chain(session: Session | Connection, model: JobClass, job: Any, has_waiters: bool) -> bool:
+    """End the chain of a job that has completed, a root's with the job; return whether it has waiters."""
     if job.chain_index > 0:
         has_waiters = session.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
-    return job.chain_id if has_waiters else None
+    return has_waiters
 
 
 def complete_job(
@@ -260,20 +227,11 @@ def complete_job(
             {"job_id": job_id, "job_output": None if following is not None else json.dumps(output)},
         ).one()
         if following is not None:
-            with translated():
-                session.add(following)
-                session.flush()
-    if following is None:
-        _end_chain(connection, model, job, row.has_waiters)
+            _insert(session, following)
+    if following is None and _end_chain(connection, model, job, row.has_waiters):
+        unblock_all(connection, model, [job.chain_id])
     session.refresh(job)
     return job
-
-
-def _end_chain(connection: Connection, model: JobClass, job: JobMixin[Any], has_waiters: bool) -> None:
-    if job.chain_index > 0:
-        has_waiters = connection.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
-    if has_waiters:
-        unblock_all(connection, model, [job.chain_id])
 
 
 def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]

@@ -124,6 +124,21 @@ def position(ids: BindParameter[Any], of: ColumnElement[Any]) -> ColumnElement[i
     return sa.func.array_position(ids, of, type_=sa.Integer)
 
 
+def fence(t: Tables, locked: ColumnElement[Any] | None = None) -> ColumnElement[bool]:
+    """Return the fence: whether the attempt `job_attempt` of the job `job_id` is still that of the worker `worker_id`.
+
+    With `locked`, an array of ids, of each of these jobs; their attempts are in `attempts`, parallel to `ids`.
+    """
+    job = t.job
+    if locked is None:
+        attempt = sa.bindparam("job_attempt", type_=sa.Integer)
+        which = (job.c.id == t.id("job_id")) & (job.c.attempt == attempt)
+    else:
+        attempts = element(array("attempts", sa.Integer()), position(t.ids("ids"), job.c.id))
+        which = (job.c.id == sa.any_(locked)) & (job.c.attempt == attempts)
+    return which & (job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)) & is_running(job)
+
+
 def is_running(job: sa.Table) -> ColumnElement[bool]:
     """Return the fence's condition on status: by its text, which no partial index can serve.
 

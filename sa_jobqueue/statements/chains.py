@@ -11,19 +11,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.statements._parts import (
-    XID,
-    Tables,
-    array,
-    element,
-    is_running,
-    position,
-    statement,
-    status,
-)
-from sa_jobqueue.statements.completions import awaited, end_chains, free
+from sa_jobqueue.statements._parts import Tables, array, element, fence, position, statement, status
+from sa_jobqueue.statements.completions import awaited, completion, end_chains, free
 from sa_jobqueue.statements.jobs import new_rows
 from sa_jobqueue.types import JobStatus
 
@@ -43,31 +33,13 @@ def complete(t: Tables, columns: Sequence[str] = ()) -> sa.Select[Any]:
     Locks: the jobs and their roots, by id; rows that another transaction holds are skipped, as in `completions.complete`.
     Index: the primary key.
     """
-    ids = t.ids("ids")
-    place = position(ids, t.job.c.id)
-    worker = sa.bindparam("worker_id", type_=sa.Text)
+    output = element(array("outputs", sa.Text()), position(t.ids("ids"), t.job.c.id))
     locked = free(t.job, t.ids("locks"))
     continues = sa.func.coalesce(t.job.c.id == sa.any_(t.ids("parents")), False) if columns else sa.literal_column("false")
     ended = (
         sa.update(t.job)
-        .where(
-            t.job.c.id == sa.any_(locked),
-            t.job.c.chain_id == sa.any_(locked),
-            t.job.c.attempt == element(array("attempts", sa.Integer()), place),
-            t.job.c.leased_by == worker,
-            is_running(t.job),
-        )
-        .values(
-            status=status(JobStatus.COMPLETED),
-            output=sa.cast(element(array("outputs", sa.Text()), place), JSONB),
-            completed_at=sa.func.now(),
-            completed_by=worker,
-            leased_by=sa.null(),
-            leased_until=sa.null(),
-            last_error=sa.null(),
-            chain_completed_at=sa.case(((t.job.c.chain_index == 0) & ~continues, sa.func.now())),
-            changed_xid=XID,
-        )
+        .where(fence(t, locked), t.job.c.chain_id == sa.any_(locked))
+        .values(completion(output, ends_chain=(t.job.c.chain_index == 0) & ~continues))
         .returning(t.job.c.id, t.job.c.chain_id, t.job.c.status, t.job.c.has_waiters, continues.label("continues"))
         .cte("ended")
     )
@@ -151,23 +123,12 @@ def complete_unclaimed(t: Tables, *, continues: bool) -> sa.Update:
     Shape: `(has_waiters,)`. Changes: -> completed; the lease ends, `completed_by` is null; on a root the chain ends,
     unless it goes on. Obliges: the job and its root are locked by this transaction. Index: the primary key.
     """
-    job = t.job
-    chain_end: dict[str, Any] = {} if continues else {"chain_completed_at": sa.case((job.c.chain_index == 0, sa.func.now()))}
+    output, ends_chain = sa.bindparam("job_output", type_=sa.Text), None if continues else t.job.c.chain_index == 0
     return (
-        sa.update(job)
-        .where(job.c.id == t.id("job_id"))
-        .values(
-            status=status(JobStatus.COMPLETED),
-            output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
-            completed_at=sa.func.now(),
-            completed_by=sa.null(),
-            leased_by=sa.null(),
-            leased_until=sa.null(),
-            last_error=sa.null(),
-            changed_xid=XID,
-            **chain_end,
-        )
-        .returning(job.c.has_waiters)
+        sa.update(t.job)
+        .where(t.job.c.id == t.id("job_id"))
+        .values(completion(output, ends_chain=ends_chain, is_claimed=False))
+        .returning(t.job.c.has_waiters)
     )
 
 

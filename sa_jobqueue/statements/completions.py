@@ -14,7 +14,7 @@ from sa_jobqueue.statements._parts import (
     Tables,
     array,
     element,
-    is_running,
+    fence,
     position,
     statement,
     status,
@@ -37,15 +37,12 @@ def complete(t: Tables, *, in_session: bool = False) -> sa.Update:
     completions of all: `still_held` distinguishes it from a lost one.
     Index: the primary key.
     """
-    job = t.job
-    ids = t.ids("ids")
-    place = position(ids, job.c.id)
-    return _completed(
-        job,
-        fence=(job.c.id == sa.any_(free(job, ids))) & (job.c.attempt == element(array("attempts", sa.Integer()), place)),
-        output=sa.cast(element(array("outputs", sa.Text()), place), JSONB),
-        ends_chain=job.c.chain_index == 0,
-        in_session=in_session,
+    output = element(array("outputs", sa.Text()), position(t.ids("ids"), t.job.c.id))
+    return (
+        sa.update(t.job)
+        .where(fence(t, free(t.job, t.ids("ids"))))
+        .values(completion(output, ends_chain=t.job.c.chain_index == 0))
+        .returning(t.job.c.id, t.job.c.has_waiters, *([current_name()] if in_session else []))
     )
 
 
@@ -61,12 +58,12 @@ def complete_one(t: Tables, *, continues: bool = False) -> sa.Update:
     Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
     """
-    return _completed(
-        t.job,
-        fence=(t.job.c.id == t.id("job_id")) & (t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
-        output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
-        ends_chain=None if continues else t.job.c.chain_index == 0,
-        in_session=True,
+    output = sa.bindparam("job_output", type_=sa.Text)
+    return (
+        sa.update(t.job)
+        .where(fence(t))
+        .values(completion(output, ends_chain=None if continues else t.job.c.chain_index == 0))
+        .returning(t.job.c.id, t.job.c.has_waiters, current_name())
     )
 
 
@@ -83,32 +80,22 @@ def free(job: sa.Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
     return sa.func.array(sa.select(found.c.id).scalar_subquery())
 
 
-def _completed(
-    job: sa.Table,
-    *,
-    fence: ColumnElement[bool],
-    output: ColumnElement[Any],
-    ends_chain: ColumnElement[bool] | None,
-    in_session: bool,
-) -> sa.Update:
-    worker = sa.bindparam("worker_id", type_=sa.Text)
+def completion(
+    output: ColumnElement[Any], *, ends_chain: ColumnElement[bool] | None, is_claimed: bool = True
+) -> dict[str, Any]:
+    """Return the columns of a job that completes. `ends_chain`: whether its chain does; None if it goes on."""
     chain_end = {} if ends_chain is None else {"chain_completed_at": sa.case((ends_chain, sa.func.now()))}
-    return (
-        sa.update(job)
-        .where(fence, job.c.leased_by == worker, is_running(job))
-        .values(
-            status=status(JobStatus.COMPLETED),
-            output=output,
-            completed_at=sa.func.now(),
-            completed_by=worker,
-            leased_by=sa.null(),
-            leased_until=sa.null(),
-            last_error=sa.null(),
-            changed_xid=XID,
-            **chain_end,
-        )
-        .returning(job.c.id, job.c.has_waiters, *([current_name()] if in_session else []))
-    )
+    return {
+        "status": status(JobStatus.COMPLETED),
+        "output": sa.cast(output, JSONB),
+        "completed_at": sa.func.now(),
+        "completed_by": sa.bindparam("worker_id", type_=sa.Text) if is_claimed else sa.null(),
+        "leased_by": sa.null(),
+        "leased_until": sa.null(),
+        "last_error": sa.null(),
+        "changed_xid": XID,
+        **chain_end,
+    }
 
 
 @statement
@@ -139,13 +126,7 @@ def finish(t: Tables) -> sa.Select[Any]:
     locked = free(t.job, t.ids("locks"))
     ended = (
         sa.update(t.job)
-        .where(
-            t.job.c.id == sa.any_(locked),
-            t.job.c.chain_id == sa.any_(locked),
-            t.job.c.attempt == element(array("attempts", sa.Integer()), place),
-            t.job.c.leased_by == worker,
-            is_running(t.job),
-        )
+        .where(fence(t, locked), t.job.c.chain_id == sa.any_(locked))
         .values(
             status=sa.cast(to, t.job.c.status.type),
             scheduled_at=sa.case((to == JobStatus.PENDING.value, later), else_=t.job.c.scheduled_at),

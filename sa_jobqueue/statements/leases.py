@@ -14,7 +14,7 @@ from sa_jobqueue.statements._parts import (
     alive_until,
     array,
     excluded,
-    is_running,
+    fence,
     statement,
     status,
 )
@@ -108,12 +108,7 @@ def extend(t: Tables) -> sa.Update:
     """
     return (
         sa.update(t.job)
-        .where(
-            t.job.c.id == t.id("job_id"),
-            t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
-            t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
-            is_running(t.job),
-        )
+        .where(fence(t))
         .values(
             leased_until=sa.func.now()
             + sa.bindparam("extension", type_=sa.Interval)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, Insert, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.statements._parts import Tables, is_running, statement
+from sa_jobqueue.statements._parts import Tables, fence, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
@@ -289,16 +289,7 @@ def _write(t: Tables, kind: StepKind, values: dict[str, Any], *changed: str) -> 
         "attempt": t.job.c.attempt,
         "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
     } | values
-    held = (
-        sa.select(*given.values())
-        .where(
-            t.job.c.id == t.id("job_id"),
-            t.job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
-            t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
-            is_running(t.job),
-        )
-        .with_for_update(key_share=True)
-    )
+    held = sa.select(*given.values()).where(fence(t)).with_for_update(key_share=True)
     statement = insert(t.step).from_select(list(given), held)
     again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
     return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again)

@@ -23,7 +23,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttem
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted, StepCompleted
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.completions import complete_attempt, ended_by_handler
+from sa_jobqueue.operations.completions import complete_attempts, ended_by_handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, completions
@@ -258,15 +258,14 @@ def start(session: Session, model: JobClass, job_id: JobId) -> ClaimedJob:
 
 def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | JobMixin[Any]) -> JobStatus:
     """End an attempt with success and continue what waited for it; return the job's status."""
-    try:
-        ended = complete_attempt(session, job, result, worker_id=INLINE, model=model)
-    except LostAttemptError:  # the handler itself ended its job, in this transaction
+    ended, lost = complete_attempts(session, [(job, result)], worker_id=INLINE, model=model)
+    if lost:  # the handler itself ended its job, in this transaction
         status = ended_by_handler(session, [job.id], model=model, session_name=None)[job.id]
         if status not in ENDED:
-            raise
+            raise LostAttemptError(job.id, job.attempt)
         return status
-    if ended is not None:
-        unblock_all(session.connection(), model, [ended])
+    if ended:
+        unblock_all(session.connection(), model, ended)
     return JobStatus.COMPLETED
 
 

@@ -18,7 +18,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains
 from sa_jobqueue.operations.blockers import unblock
-from sa_jobqueue.operations.completions import attach, complete_attempt
+from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import blockers
 from sa_jobqueue.statements.claims import CLAIMED
@@ -70,7 +70,7 @@ class Scene:
     def continues(self, name: str, to: str, *waits_for: str, **options: Any) -> Self:
         """Complete a running job and continue its chain with another, pending or blocked."""
         following = attach(Job, self.claimed[name], Continuation(self.new(to, *waits_for, **options)))
-        complete_attempt(self._session, _claimed(self, name), following, worker_id=WORKER, model=Job)
+        complete_attempts(self._session, [(_claimed(self, name), following)], worker_id=WORKER, model=Job)
         self._session.flush()
         return self
 
@@ -140,7 +140,10 @@ def completes_in_session(job: str, to: str = "", *waits_for: str, **options: Any
     def act(session: Session, scene: Scene) -> Any:
         row = _claimed(scene, job)
         result = attach(Job, row, Continuation(scene.new(to, *waits_for))) if to else "1"
-        return complete_attempt(session, row, result, worker_id=WORKER, model=Job)
+        ended, lost = complete_attempts(session, [(row, result)], worker_id=WORKER, model=Job)
+        if lost:
+            raise LostAttemptError(row.id, row.attempt)
+        return ended
 
     may_raise = (LostAttemptError, NotFoundError)
     return in_transaction(f"session-{job}", act, may_raise=may_raise, **options)

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Enqueued, Job, JobStatus, cancel_jobs, enqueue_many
 from sa_jobqueue.context import Continuation
-from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, LostAttemptError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     cancel_chains,
@@ -32,7 +32,7 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     reschedule_jobs,
 )
-from sa_jobqueue.operations.completions import attach, complete_attempt
+from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.operations.deduplication import enqueue
 from sa_jobqueue.statements import waiting
 from tests.model.model import NOBODY, Model, NewJob, Once, Refused, Wait
@@ -450,8 +450,10 @@ class QueueMachine(RuleBasedStateMachine):
 
         def act(session: Session) -> int | None:
             result: Any = str(output) if following is None else attach(Job, row, Continuation(self.system.job(following)))
-            done = complete_attempt(session, row, result, worker_id=worker, model=Job)  # type: ignore[arg-type]
-            return None if done is None else self.system.numbers[done]
+            ended, lost = complete_attempts(session, [(row, result)], worker_id=worker, model=Job)  # type: ignore[list-item]
+            if lost:
+                raise LostAttemptError(row.id, row.attempt)
+            return self.system.numbers[ended[0]] if ended else None
 
         with self.transaction(commit=commit) as one:
             one.both(

@@ -10,10 +10,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
-from sa_jobqueue.errors import JobQueueError, LostAttemptError
+from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.bulk import Group, arrays, group_by_columns, require_carried
-from sa_jobqueue.operations.completions import complete_attempt
+from sa_jobqueue.operations.completions import complete_attempts
 from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
@@ -113,10 +113,11 @@ class ChainWriter(Part):
         async with AsyncSession(self._transactions, expire_on_commit=False) as session:
             try:
                 await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
-                await session.run_sync(complete_attempt, end.job, end.result, worker_id=self._worker_id, model=self._model)
+                one, worker_id = [(end.job, end.result)], self._worker_id
+                _, lost = await session.run_sync(complete_attempts, one, worker_id=worker_id, model=self._model)
+                if lost:
+                    return
                 await session.commit()
-            except LostAttemptError:
-                return
             except Exception as error:
                 if is_of_a_row(error):
                     self._fail(end, error, written)

@@ -19,14 +19,14 @@ from typing import Any
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LOST, CancelReason
-from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Result, Running
+from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Result, Running, unwrapped
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
     running: Running
-    end: asyncio.Future[Any]
-    """A result, None when the batch's own commit has completed it, or `Failed`."""
+    end: asyncio.Future[Result | Failed]
+    """A result, or `Failed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +52,8 @@ class Batches:
         self._gathering: dict[str, _Batch] = {}
         self._going: set[asyncio.Task[None]] = set()
 
-    async def call(self, running: Running, job_type: JobType) -> Result | None:
-        """Run an attempt within a batch; return its result, or None when the batch's own commit completed it.
+    async def call(self, running: Running, job_type: JobType) -> Result:
+        """Run an attempt within a batch; return its result.
 
         Raises: the handler's error for this job, or for all.
         """
@@ -65,13 +65,10 @@ class Batches:
                 batch.members.remove(member)
             elif running.stopping not in LOST:
                 await self._interrupt(batch, member)
-                if member.end.done() and member.end.result() is None:
-                    return None  # it had committed before it could be cancelled
+                if running.ended is not None:  # it had committed before it could be cancelled
+                    return unwrapped(member.end.result())
             raise
-        if isinstance(end, Failed):
-            raise end.error.with_traceback(end.traceback)
-        result: Result | None = end
-        return result
+        return unwrapped(end)
 
     def _join(self, running: Running, job_type: JobType) -> tuple[_Batch, _Member]:
         rule: Any = job_type.batch
@@ -122,7 +119,7 @@ class Batches:
         except LostAttemptsError as lost:
             for member in members:
                 job = member.running.job
-                if (job.id, job.attempt) in lost.attempts:
+                if job in lost.jobs:
                     self._resolve(member, Failed(LostAttemptError(job.id, job.attempt), None))
             for member in members:
                 if not member.end.done():
@@ -138,6 +135,6 @@ class Batches:
                 self._resolve(member, result)
 
     @staticmethod
-    def _resolve(member: _Member, end: Any) -> None:
+    def _resolve(member: _Member, end: Result | Failed) -> None:
         if not member.end.done():
             member.end.set_result(end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -58,7 +58,7 @@ class Running:
     stopping: CancelReason | None = None
     """Why it should stop; None while it runs."""
     ended: JobStatus | None = None
-    """How its handler's own commit ended the job; None before that commit. A job that it deleted counts as cancelled."""
+    """How its handler's own commit ended the job; None without one. A job that it deleted counts as cancelled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -149,12 +149,19 @@ class Failed:
         return cls(error, error.__traceback__)
 
 
-class LostAttemptsError(LostAttemptError):
-    """Attempts of a call with a session were lost, so nothing was kept. `attempts` has them, as `(job_id, attempt)`."""
+def unwrapped(outcome: Result | Failed) -> Result:
+    """Return the result of an attempt. Raises: what made it fail."""
+    if isinstance(outcome, Failed):
+        raise outcome.error.with_traceback(outcome.traceback)
+    return outcome
 
-    def __init__(self, attempts: Collection[tuple[JobId, int]]) -> None:
-        super().__init__(*min(attempts))
-        self.attempts = attempts
+
+class LostAttemptsError(LostAttemptError):
+    """Attempts of a call with a session were lost, so nothing was kept. `jobs` are those of the lost attempts."""
+
+    def __init__(self, jobs: Sequence[ClaimedJob]) -> None:
+        super().__init__(jobs[0].id, jobs[0].attempt)
+        self.jobs = jobs
 
 
 @dataclass(slots=True)
@@ -182,8 +189,8 @@ class Calls(Part):
         self.stuck_threads = 0
         """How many threads are occupied by handlers of attempts that have ended."""
 
-    async def call(self, job_type: JobType, attempts: Sequence[Running]) -> list[Result | Failed | None]:
-        """Call a handler; return each attempt's result, or None where the commit of its session has completed it.
+    async def call(self, job_type: JobType, attempts: Sequence[Running]) -> list[Result | Failed]:
+        """Call a handler; return each attempt's result. Those that the commit of its session has completed are `ended`.
 
         A sync handler that does not stop in time when this is cancelled is left behind in its thread.
         Raises: an exception of the handler that fails all of them; LostAttemptsError.
@@ -192,10 +199,10 @@ class Calls(Part):
         call = Call(job_type, [running.context for running in attempts], payloads, attempts[0].blockers)
         return await (self._on_loop if job_type.is_async else self._in_thread)(call, attempts)
 
-    async def _on_loop(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+    async def _on_loop(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
         if call.job_type.session_argument is None:
             with self._leave_if_forked:
-                return [*self._encoded(call, await call.run_async(threads=self.threads))]
+                return self._encoded(call, await call.run_async(threads=self.threads))
         session: AsyncSession
         async with self._sessions.open(call.job_type) as session:
             held = guard(session.sync_session, call.contexts[0].job.id)
@@ -218,9 +225,9 @@ class Calls(Part):
                         raise
                 _note(attempts, done)
         self._follow(done)
-        return _left(done)
+        return done.results
 
-    async def _in_thread(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+    async def _in_thread(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
         running = self.threads.run(partial(contextvars.copy_context().run, self._run, call, attempts))
         try:
             return await asyncio.shield(running)
@@ -241,10 +248,10 @@ class Calls(Part):
         call.exception()  # retrieved, and ignored: the attempt has ended
         self._changed.set()
 
-    def _run(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+    def _run(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
         if call.job_type.session_argument is None:
             with self._leave_if_forked:
-                return [*self._encoded(call, call.run())]
+                return self._encoded(call, call.run())
         session: Session
         with self._sessions.open(call.job_type) as session:
             held = guard(session, call.contexts[0].job.id)
@@ -262,7 +269,7 @@ class Calls(Part):
                 session.commit()
                 _note(attempts, done)
         self._loop.call_soon_threadsafe(self._follow, done)
-        return _left(done)
+        return done.results
 
     def _encoded(self, call: Call, outcomes: Sequence[Any]) -> list[Result | Failed]:
         """Return outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
@@ -299,15 +306,14 @@ class Calls(Part):
         given: dict[str, Any] = {"model": self._model, "session_name": held.name}
         done.ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, **given)
         # Before the commit expires them.
-        following = [end for job, end in ends if isinstance(end, JobMixin) and (job.id, job.attempt) not in lost]
+        following = [end for job, end in ends if isinstance(end, JobMixin) and job not in lost]
         done.due = {QueueKey(job.queue, job.fairness_key) for job in following}
         if lost:
-            others = [job for job in jobs if (job.id, job.attempt) in lost]
-            mine = still_held(others)
+            mine = still_held(lost)
             # No other transaction changed these, so the handler did, in this one: its change stands.
             statuses = ended_by_handler(session, sorted(mine), **given) if mine else {}
-            if any(statuses.get(job.id) not in ENDED for job in others):
-                raise LostAttemptsError({(job.id, job.attempt) for job in others if statuses.get(job.id) not in ENDED})
+            if left := [job for job in lost if statuses.get(job.id) not in ENDED]:
+                raise LostAttemptsError(left)
             done.statuses |= statuses
         return done
 
@@ -328,7 +334,3 @@ def _check_not_stopped(call: Call) -> None:
 def _note(attempts: Sequence[Running], done: _Completed) -> None:
     for running in attempts:
         running.ended = done.statuses.get(running.job.id)
-
-
-def _left(done: _Completed) -> list[Result | Failed | None]:
-    return [result if isinstance(result, Failed) else None for result in done.results]

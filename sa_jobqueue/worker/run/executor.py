@@ -34,7 +34,7 @@ from sa_jobqueue.worker.finish.completer import Completer, completed
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_error, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.batches import Batches
-from sa_jobqueue.worker.run.calls import Calls, Failed, Result, Running
+from sa_jobqueue.worker.run.calls import Calls, Result, Running, unwrapped
 from sa_jobqueue.worker.run.dependencies import load_blockers
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
@@ -262,7 +262,7 @@ class Executor(Part):
             except BaseException as error:
                 self._end_by(running, error, job_type)
             else:
-                if result is None:
+                if running.ended is not None:
                     self._report_ended(running)
                 else:
                     self._completer.put(Completed(job, result, time.monotonic() - running.started))
@@ -323,7 +323,7 @@ class Executor(Part):
         job = running.job
         self._signals.ended(job)
         ran = self._ran(running)
-        is_completed = running.ended in {None, JobStatus.COMPLETED}
+        is_completed = running.ended is JobStatus.COMPLETED
         self._events.emit(completed(job, ran) if is_completed else JobCancelled(job.id, job.type_name, job.attempt, ran))
 
     def _ran(self, running: Running) -> timedelta:
@@ -335,8 +335,8 @@ class Executor(Part):
         default = self._retry_of(running.job.queue, running.job.fairness_key)
         self._completer.put(failed(running.context, error, job_type, ran=self._ran(running), default=default))
 
-    async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
-        """Decode the input and call the handler; return its result, or None when its commit completed the job."""
+    async def _attempt(self, running: Running, job_type: JobType) -> Result:
+        """Decode the input and call the handler; return its result."""
         job = running.job
         try:
             # In a child the decoding, which is user code as well, is the child's.
@@ -352,18 +352,16 @@ class Executor(Part):
                 return await call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
             if job_type.batch is not None:
                 return await self._batches.call(running, job_type)
-            (result,) = await self._calls.call(job_type, [running])
-            if isinstance(result, Failed):
-                raise result.error.with_traceback(result.traceback)
-            return result
+            (outcome,) = await self._calls.call(job_type, [running])
+            return unwrapped(outcome)
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # before it reaches a task of a middleware, whose loop it would end
             raise contained(error) from error
 
-    async def _surrounded(self, running: Running, job_type: JobType) -> Result | None:
+    async def _surrounded(self, running: Running, job_type: JobType) -> Result:
         """Do the same within the middleware of the job's type."""
-        results: list[Result | None] = []
+        results: list[Result] = []
 
         async def attempt() -> None:
             results.append(await self._attempt(running, job_type))
@@ -371,7 +369,7 @@ class Executor(Part):
         try:
             await surround(job_type.middleware, running.context, attempt)
         except BaseException as error:
-            if results != [None]:
+            if not results or running.ended is None:
                 raise
             # The handler's own commit has completed the job: it is too late to fail, or to be stopped.
             job = running.job

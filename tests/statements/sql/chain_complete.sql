@@ -7,11 +7,11 @@ WITH free AS (SELECT row.id AS id
     AND NOT false) THEN now() END, changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT free.id
         FROM free)))
-  AND job.chain_id = ANY (array((SELECT free.id
-        FROM free)))
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
+  AND job.chain_id = ANY (array((SELECT free.id
+        FROM free)))
   RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS continues), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
