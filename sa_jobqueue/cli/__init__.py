@@ -53,7 +53,6 @@ _SECTIONS: Final = {
         "prune": ("cli.prune:prune", "Delete chains that ended before a given age."),
         "archive": ("pipeline.cli.archive:archive", "Move finished chains to Parquet files."),
         "writes": ("pipeline.cli.writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
-        "optimize": ("cli.maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
         "vacuum": ("cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
         "reindex": ("cli.maintenance:reindex", "Rebuild indexes concurrently."),
     },

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import Columns, counted, fields_of, print_changed, print_result, shown, table_of
 from sa_jobqueue.operations import QueueStatus, TypeStatus
-from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -39,7 +38,7 @@ class NamedRows:
 
         def list_(database: opts.Database, /) -> None:
             with database.session() as session:
-                found = list(every_item(lambda after: operation(session, after=after, model=database.model)))
+                found = database.every(session, operation)
             print_result({key: [asdict(one) for one in found]}, table_of(counted(len(found), self.noun), columns, found))
 
         self._add("list", words, list_, opts.reading)
@@ -48,9 +47,7 @@ class NamedRows:
         """Add `show`."""
 
         def show(database: opts.Database, /, *, name: str, **identity: str) -> None:
-            with database.session() as session:
-                found = operation(session, name, model=database.model, **identity)
-            self._print(name, found, **identity)
+            self._print(name, database.run(operation, name, **identity), **identity)
 
         self._add("show", words, show, self._name(), *self.options, opts.reading)
 
@@ -72,31 +69,28 @@ class NamedRows:
         """Add a command that changes one or more rows, such as `pause`."""
 
         def change(database: opts.Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, **identity: str) -> None:
-            with database.session() as session:
-                done = operation(session, names, by=by, dry_run=dry_run, model=database.model, **identity)
-                session.commit()
+            done = database.run(operation, names, by=by, dry_run=dry_run, **identity)
             print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run)
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
         self._add(verb, words, change, names, *self.options, opts.changing)
 
-    def add_sync(self, sync: Callable[[Session, JobQueue[Any], str], Any], show: Callable[..., None], words: str) -> None:
-        """Add `sync` with the application's JobQueue. `show`: prints the result, given `dry_run`."""
+    def add_sync(self, sync: Callable[[Session, JobQueue[Any], str], Any], words: str) -> None:
+        """Add `sync` with the application's JobQueue."""
 
         def command(application: str, url: str | None, *, dry_run: bool, by: str) -> None:
             with opts.application_session(application, url) as (jobs, session):
                 synced = sync(session, jobs, by)
                 session.rollback() if dry_run else session.commit()
-            show(synced, dry_run=dry_run)
+            would = "would be " if dry_run else ""
+            lines = [f"{name}: {would}created" for name in synced.created]
+            lines += [f"{name}: {would}changed{_changes(synced.changed, name)}" for name in synced.changed]
+            lines += [f"{name}: not declared, not changed" for name in synced.undeclared]
+            lines.append(f"{counted(len(synced.unchanged), self.noun)} unchanged")
+            print_result(asdict(synced) | {"dry_run": dry_run}, *lines)
 
-        options = (
-            opts.application_argument("application"),
-            opts.dry_run_option,
-            opts.by_option,
-            opts.json_option,
-            opts.url_option,
-        )
-        self._add("sync", words, command, *options)
+        changing = (opts.dry_run_option, opts.by_option, opts.json_option, opts.url_option)
+        self._add("sync", words, command, opts.application_argument("application"), *changing)
 
     def _name(self) -> Option:
         return click.argument("name", metavar=self.metavar)
@@ -146,6 +140,13 @@ def rate_text(one: QueueStatus | TypeStatus) -> str | None:
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
     any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
     return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
+
+
+def _changes(changed: Any, name: str) -> str:
+    """Return the old and new values of a row's settings, if they are known."""
+    settings = changed[name] if isinstance(changed, Mapping) else {}
+    listed = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in settings.items())
+    return f": {listed}" if listed else ""
 
 
 def _read(text: str, kind: type[Any]) -> Any:

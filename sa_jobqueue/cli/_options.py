@@ -31,11 +31,13 @@ from sa_jobqueue.display.durations import is_duration, read_duration, write_dura
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements.jobs import with_ends
 from sa_jobqueue.types import JobStatus
 
 P = ParamSpec("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FALLBACK_VARIABLE: Final = "DATABASE_URL"
@@ -267,13 +269,25 @@ class Database:
 
         Raises: DatabaseUnavailableError, SchemaError and UnsupportedServerError before anything is done.
         """
-        with self.connection() as connection, Session(connection) as session:
+        with self.connection() as connection, Session(connection, expire_on_commit=False) as session:
             try:
                 check_schema(session, model=self.model)
             except DBAPIError as error:
                 raise unavailable(error, self.url) from error
             session.rollback()  # ends the transaction of the check; commands begin and end their own
             yield session
+
+    def run(self, operation: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call an operation with a session and the model, commit, and return its result. Raises: as `session`."""
+        with self.session() as session:
+            found = operation(session, *arguments, model=self.model, **options)
+            session.commit()
+        return found
+
+    def every(self, session: Session, operation: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+        """Return the items of all pages of a listing."""
+        given = {"model": self.model, **options}
+        return list(every_item(lambda after: operation(session, *arguments, after=after, **given)))
 
     def engine(self) -> Engine:
         """Return an engine of this library, after a check of the schema version. Raises: as `session`."""

@@ -114,10 +114,8 @@ def show(database: opts.Database, /, *, chain_id: str) -> None:
 @opts.changing
 def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
-    with database.session() as session:
-        cancelled = cancel_chains(session, database.job_ids(ids), by=by, dry_run=dry_run, model=database.model).ids
-        session.commit()
-    print_changed("chain", cancelled, "cancelled", dry_run=dry_run)
+    cancelled = database.run(cancel_chains, database.job_ids(ids), by=by, dry_run=dry_run)
+    print_changed("chain", cancelled.ids, "cancelled", dry_run=dry_run)
 
 
 @chains.command()
@@ -131,16 +129,13 @@ def delete(database: opts.Database, /, *, ids: tuple[str, ...], cascade: bool, b
     Fails if a job of another chain waits or waited for one of them.
     """
     given = database.job_ids(ids)
-    options: dict[str, Any] = {"cascade": cascade, "by": by, "model": database.model}
-    with database.session() as session:
-        if not (dry_run or yes):
-            found = delete_chains(session, given, dry_run=True, **options).changed
-            session.rollback()
-            also = f", {found - len(given)} of them through --cascade" if found > len(given) else ""
-            click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
-        deleted = delete_chains(session, given, dry_run=dry_run, **options).ids
-        session.commit()
-    print_changed("chain", deleted, "deleted", dry_run=dry_run)
+    options: dict[str, Any] = {"cascade": cascade, "by": by}
+    if not (dry_run or yes):
+        found = database.run(delete_chains, given, dry_run=True, **options).changed
+        also = f", {found - len(given)} of them through --cascade" if found > len(given) else ""
+        click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
+    deleted = database.run(delete_chains, given, dry_run=dry_run, **options)
+    print_changed("chain", deleted.ids, "deleted", dry_run=dry_run)
 
 
 def blockers_of(session: Session, database: opts.Database, job: Any) -> list[Any]:

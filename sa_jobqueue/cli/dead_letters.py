@@ -26,7 +26,7 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.pages import MAX_PAGE, every_item, every_page
+from sa_jobqueue.operations.pages import MAX_PAGE, every_page
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
 
@@ -85,8 +85,7 @@ def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) ->
 def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
     where = DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
-    with database.session() as session:
-        found = list_dead_letters(session, where=where, limit=1, model=database.model).items
+    found = database.run(list_dead_letters, where=where, limit=1).items
     if not found:
         raise click.ClickException(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
@@ -98,8 +97,7 @@ def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
 @opts.reading
 def groups(database: opts.Database, /, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
-    with database.session() as session:
-        found = group_dead_letters(session, where=DeadLetterFilter(**filters), model=database.model)
+    found = database.run(group_dead_letters, where=DeadLetterFilter(**filters))
     title = counted(sum(group.count for group in found), "dead letter")
     print_result({"groups": [asdict(group) for group in found]}, table_of(title, _GROUPS, found))
 
@@ -177,9 +175,8 @@ def _resolve(
 
 def _unfit(session: Session, database: opts.Database, ids: Sequence[Any]) -> list[str]:
     """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
-    options: dict[str, Any] = {"where": DeadLetterFilter(ids=ids, resolved=None), "limit": MAX_PAGE}
-    every = every_item(lambda after: list_dead_letters(session, after=after, model=database.model, **options)) if ids else ()
-    found = {one.id: one for one in every}
+    where = DeadLetterFilter(ids=ids, resolved=None)
+    found = {one.id: one for one in (database.every(session, list_dead_letters, where=where) if ids else ())}
     session.rollback()
     lines = [
         f"dead letter {one.id} is already resolved: {shown(one.resolution)}"

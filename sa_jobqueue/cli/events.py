@@ -38,8 +38,6 @@ def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelt
     Example:
       sa-jobqueue events send approved:7 '{"by": "ann"}'
     """
-    with database.session() as session:
-        is_first = send_event(session, event, payload, keep=keep, by=by, model=database.model)
-        session.commit()
+    is_first = database.run(send_event, event, payload, keep=keep, by=by)
     text = f"event {event} sent" if is_first else f"event {event} was sent before and counts; nothing was changed"
     print_result({"event": event, "is_first": is_first}, text)

@@ -25,8 +25,7 @@ _DEEP: Final = 4
 @opts.reading
 def explain(database: opts.Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
-    with database.session() as session:
-        found = explain_job(session, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout, model=database.model)
+    found = database.run(explain_job, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout)
     place = QueueKey(found.queue, found.fairness_key).label
     title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
     tree = Tree(Text("waits for"))

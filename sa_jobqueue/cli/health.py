@@ -78,8 +78,7 @@ def health(
     """
     engine, thresholds = database.engine(), None
     if given:
-        with database.session() as session:
-            thresholds = overridden(get_thresholds(session, model=database.model), dict(given))
+        thresholds = overridden(database.run(get_thresholds), dict(given))
 
     def read() -> Health:
         return measure(engine, thresholds=thresholds, model=database.model, **options)

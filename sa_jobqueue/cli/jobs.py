@@ -44,7 +44,7 @@ from sa_jobqueue.operations import (
     set_priority,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import MAX_PAGE, every_item, every_page
+from sa_jobqueue.operations.pages import MAX_PAGE, every_page
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
@@ -101,7 +101,7 @@ def show(database: opts.Database, /, *, job_id: str) -> None:
             raise click.ClickException(
                 f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
             ) from error
-        attempts = list(every_item(lambda after: list_attempts(session, found, after=after, model=database.model)))
+        attempts = database.every(session, list_attempts, found)
         where = DeadLetterFilter(job_ids=[found], resolved=None)
         dead_letters = list_dead_letters(session, where=where, limit=MAX_PAGE, model=database.model).items
         chain = get_chain(session, job.chain_id, model=database.model)
@@ -182,9 +182,9 @@ def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, y
     given = database.job_ids(ids)
     with database.session() as session:
         if filtered:
-            options: dict[str, Any] = {"columns": ["id"], "newest_first": False, "limit": MAX_PAGE, "model": database.model}
             where = JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
-            given = [job.id for job in every_item(lambda after: list_jobs(session, where=where, after=after, **options))]
+            options: dict[str, Any] = {"where": where, "columns": ["id"], "newest_first": False, "limit": MAX_PAGE}
+            given = [job.id for job in database.every(session, list_jobs, **options)]
             session.rollback()
             if not (yes or dry_run):
                 click.confirm(f"Cancel {counted(len(given), 'job')}?", abort=True, err=True)

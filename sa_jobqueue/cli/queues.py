@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows, rate_text
-from sa_jobqueue.cli._output import counted, print_result, shown, table_of
+from sa_jobqueue.cli._output import print_result, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
@@ -72,8 +72,7 @@ _rows.add_change("resume", resume_queues, "Resume paused queues.")
 @opts.reading
 def shares_(database: opts.Database, /, *, window: timedelta) -> None:
     """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
-    with database.session() as session:
-        found = shares(session, window=window, model=database.model)
+    found = database.run(shares, window=window)
     document: dict[str, Any] = {"window": found.window, "is_partial": found.is_partial}
     for kind, of in (("queues", found.queues), ("keys", found.keys)):
         document[kind] = [asdict(one) | {"is_starving": one.is_starving} for one in of]
@@ -95,21 +94,8 @@ def _sync(session: Session, jobs: JobQueue[Any], by: str) -> SyncedQueues:
     return sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
 
 
-def _print_synced(synced: SyncedQueues, *, dry_run: bool) -> None:
-    changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}
-    would = "would be " if dry_run else ""
-    lines = [f"{name}: {would}created" for name in synced.created]
-    for name, what in synced.changed.items():
-        changes = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
-        lines.append(f"{name}: {would}changed: {changes}")
-    lines += [f"{name}: not declared, not changed" for name in synced.undeclared]
-    lines.append(f"{counted(len(synced.unchanged), 'queue')} unchanged")
-    print_result(asdict(replace(synced, changed={})) | {"changed": changed, "dry_run": dry_run}, *lines)
-
-
 _rows.add_sync(
     _sync,
-    _print_synced,
     """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted.
 
     Records the queue, priority, attempts and timeout that handlers declare, too, as a worker does at start.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import click
@@ -68,8 +68,7 @@ _rows.add_change(
 @opts.reading
 def explain(database: opts.Database, /, *, name: str) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
-    with database.session() as session:
-        found = explain_schedule(session, name, model=database.model)
+    found = database.run(explain_schedule, name)
     print_result(asdict(found), found.sentence, fields_of(f"schedule {name} ({found.cause})", found.evidence))
 
 
@@ -108,9 +107,7 @@ def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **peri
     Example:
       sa-jobqueue schedules run sales-nightly --since 2026-03-01 --until 2026-03-31
     """
-    with database.session() as session:
-        made = run_schedule(session, name, **period, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
+    made = database.run(run_schedule, name, **period, by=by, dry_run=dry_run)
     count = counted(len(made), "job")
     if dry_run:
         print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued")
@@ -118,19 +115,8 @@ def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **peri
         print_result({"jobs": made}, f"{count} enqueued", *map(str, made))
 
 
-def _print_synced(synced: Any, *, dry_run: bool) -> None:
-    document: dict[str, Any] = asdict(synced)
-    lines = [
-        f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(document[what]) or 'none'}"
-        for what in ("created", "changed", "unchanged")
-    ]
-    lines += [f"not declared, not changed: {name} (job type {kind})" for name, kind in synced.undeclared.items()]
-    print_result(document | {"dry_run": dry_run}, *lines)
-
-
 _rows.add_sync(
     lambda session, jobs, by: sync_schedules(session, jobs.schedules, by=by, model=jobs.model),
-    _print_synced,
     """Synchronize schedules with the application's JobQueue, as workers do when they start.
 
     Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.

@@ -22,8 +22,7 @@ thresholds: Final = noun_group("thresholds")
 @opts.reading
 def list_(database: opts.Database, /) -> None:
     """List the thresholds: those of all queues, and those of single queues that differ."""
-    with database.session() as session:
-        _show(get_thresholds(session, model=database.model))
+    _show(database.run(get_thresholds))
 
 
 @thresholds.command("set")
@@ -40,10 +39,7 @@ def set_(database: opts.Database, /, *, given: tuple[str, ...], queue: str, by: 
       sa-jobqueue thresholds set --queue reports claim_age_warning=15m claim_age_critical=2h
     """
     values = dict((one[:-1], None) if one.endswith("=") else threshold(one) for one in given)
-    with database.session() as session:
-        stored = set_thresholds(session, values, queue=queue, by=by, model=database.model)
-        session.commit()
-    _show(stored)
+    _show(database.run(set_thresholds, values, queue=queue, by=by))
 
 
 def _show(stored: Thresholds) -> None:

@@ -15,7 +15,6 @@ from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._output import counted, echo, print_result, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
-from sa_jobqueue.operations.pages import every_item
 
 DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
@@ -46,7 +45,7 @@ workers: Final = noun_group("workers")
 def list_(database: opts.Database, /, *, heartbeat_timeout: timedelta, **filters: tuple[str, ...]) -> None:
     """List workers with their last reported state, silent ones first: dead or frozen, their heartbeat is overdue."""
     with database.session() as session:
-        found = _every_worker(session, database, WorkerFilter(**filters))
+        found = database.every(session, list_workers, where=WorkerFilter(**filters))
 
     def state(one: WorkerStatus) -> str:
         if one.silent_for > heartbeat_timeout:
@@ -56,10 +55,6 @@ def list_(database: opts.Database, /, *, heartbeat_timeout: timedelta, **filters
     worst_first = sorted(found, key=lambda one: (-max(one.silent_for, heartbeat_timeout), -one.stuck_threads, one.id))
     table = table_of(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)
     print_result({"workers": [asdict(worker) for worker in found]}, table)
-
-
-def _every_worker(session: Session, database: opts.Database, where: WorkerFilter) -> list[WorkerStatus]:
-    return list(every_item(lambda after: list_workers(session, where=where, after=after, model=database.model)))
 
 
 @workers.command()
@@ -105,9 +100,7 @@ def drain(
 @opts.reading
 def concurrency(database: opts.Database, /, *, worker_id: str, concurrency: int | None, by: str) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
-    with database.session() as session:
-        asked = resize_workers(session, concurrency, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
-        session.commit()
+    asked = database.run(resize_workers, concurrency, where=WorkerFilter(ids=[worker_id]), by=by)
     if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
     text = f"requested concurrency of worker {worker_id}: {'its initial value' if concurrency is None else concurrency}"
@@ -118,7 +111,7 @@ def _wait(session: Session, database: opts.Database, asked: list[str], limit: ti
     """Wait up to `limit` until the workers have stopped; return those that have not."""
     deadline = time.monotonic() + limit.total_seconds()
     while True:
-        workers = _every_worker(session, database, WorkerFilter(ids=asked))
+        workers = database.every(session, list_workers, where=WorkerFilter(ids=asked))
         session.rollback()
         left = [worker.id for worker in workers if worker.silent_for < DEAD_AFTER]
         if not left or time.monotonic() >= deadline:

@@ -169,11 +169,6 @@ def worth_rebuilding(index: IndexHealth) -> bool:
     return not index.is_valid or (wasted >= WORTH_BYTES and wasted >= WORTH_SHARE * index.bytes)
 
 
-def worth_vacuuming(table: TableHealth) -> bool:
-    """Return whether a table has enough dead rows for autovacuum, or rows but no statistics. Pure."""
-    return table.dead >= table.vacuum_at or (table.live > 0 and table.last_autoanalyze is None and table.last_vacuum is None)
-
-
 def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
     """Return the storage parameters of the job tables, with the values that the migrations set.
 

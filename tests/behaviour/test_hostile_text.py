@@ -87,7 +87,6 @@ COMMANDS = {
     "dead-letters redrive": ["{gone}"],
     "dead-letters prune": ["--older-than", "1d", "--dry-run"],
     "archive": ["runs"],
-    "optimize": ["--dry-run"],
     "vacuum": [],
     "reindex": ["{gone}"],
     "prune": ["--older-than", "1d", "--dry-run"],

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Engine, make_url, text
 
 from sa_jobqueue import Job
-from sa_jobqueue.cli import _doctor
-from sa_jobqueue.cli._doctor import Check, Status, examine
+from sa_jobqueue.cli import doctor
+from sa_jobqueue.cli.doctor import Check, Status, examine
 from sa_jobqueue.db.connections import OWN_CONNECTIONS
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.contracts.packages import ROOT
@@ -304,7 +304,7 @@ def test_a_check_that_the_database_refuses_is_an_error(engine: Engine) -> None:
             connection.execute(text("SELECT secret FROM no_such_table"))
         raise AssertionError
 
-    found = _doctor._tried("storage", check)
+    found = doctor._tried("storage", check)
     assert (found.name, found.status) == ("storage", Status.ERROR)
     assert found.found == 'could not be checked: relation "no_such_table" does not exist'
     assert found.advice
@@ -331,22 +331,22 @@ def fake_version(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 
 @pytest.mark.parametrize("version", ["2.0.35", "2.2.0b1", "1.4"])
 def test_doctor_reports_an_unsupported_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    assert _doctor.versions().status is Status.OK
+    assert doctor.versions().status is Status.OK
     fake_version(monkeypatch, sqlalchemy=version)
-    found = _doctor.versions()
+    found = doctor.versions()
     assert found.status is Status.ERROR
     assert found.found.startswith(f"sqlalchemy {version} is not ")
     assert found.advice.startswith("python -m pip install 'sqlalchemy")
 
 
 def test_doctor_reports_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "DISTRIBUTION", "sa-jobqueue-is-not-installed")
-    assert _doctor.versions().status is Status.WARNING
+    monkeypatch.setattr(doctor, "DISTRIBUTION", "sa-jobqueue-is-not-installed")
+    assert doctor.versions().status is Status.WARNING
 
 
 def test_doctor_reports_a_non_utf8_encoding_a_standby_and_an_old_server() -> None:
     old = {"server_encoding": "LATIN1", "in_hot_standby": "on", "server_version": "14.9", "server_version_num": "140009"}
-    found = {check.name: check for check in _doctor.server(old)}
+    found = {check.name: check for check in doctor.server(old)}
     assert {found[name].status for name in ("settings", "server")} == {Status.ERROR}
     assert found["settings"].found == "server_encoding = LATIN1, in_hot_standby = on"
     assert "target_session_attrs=read-write" in found["settings"].advice

@@ -115,20 +115,6 @@ def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
     assert len(done) == len(health(engine).indexes)
 
 
-@pytest.mark.long
-def test_optimize_runs_only_maintenance_that_is_worth_it(
-    engine: Engine, database_url: str, dead: Callable[[], None]
-) -> None:
-    assert document(database_url, "optimize", "--dry-run") == {"vacuum": [], "reindex": []}
-    assert "nothing to do" in call(database_url, "optimize").output
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1000, autovacuum_enabled = off)"))
-    dead()
-    assert document(database_url, "optimize", "--dry-run") == {"vacuum": ["job"], "reindex": []}
-    (one,) = document(database_url, "optimize")["vacuumed"]
-    assert (one["table"], one["dead_after"]) == ("job", 0)
-
-
 def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engine: Engine, database_url: str) -> None:
     assert all(one.current == one.recommended for one in maintenance.storage_settings(engine))
     with engine.begin() as connection:

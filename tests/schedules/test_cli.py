@@ -28,7 +28,7 @@ def synced(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nightly_app.py").write_text(APPLICATION)
     monkeypatch.syspath_prepend(str(tmp_path))
     dry = run("schedules", "sync", "nightly_app:jobs", "--dry-run").stdout
-    assert "would be created: nightly" in dry
+    assert "nightly: would be created" in dry
     assert document(run("schedules", "list", "--json")) == {"schedules": []}
     assert document(run("schedules", "sync", "nightly_app:jobs", "--json"))["created"] == ["nightly"]
 
@@ -69,6 +69,6 @@ def test_schedules_are_paused_resumed_run_and_deleted(run: Run, engine: Engine) 
     with engine.begin() as connection:
         old = "INSERT INTO schedule (name, type_name, cron, source) VALUES ('old', 't', '@daily', 'code')"
         connection.execute(text(old))
-    assert "not changed: old" in run("schedules", "sync", "nightly_app:jobs").stdout
+    assert "old: not declared, not changed" in run("schedules", "sync", "nightly_app:jobs").stdout
     assert "2 schedules deleted" in run("schedules", "delete", "nightly", "old").stdout
     assert document(run("schedules", "list", "--json")) == {"schedules": []}
