@@ -20,15 +20,9 @@ from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import AuditMixin, Job, JobClass
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.hooks import after_commit
-from sa_jobqueue.operations.pages import (
-    SCAN_LIMIT,
-    Filter,
-    Page,
-    check_limit,
-    check_position,
-    scanned_page,
-)
+from sa_jobqueue.operations.pages import SCAN_LIMIT, Filter, Page
 from sa_jobqueue.statements import audit, listings
 
 RECORDED: Final = 100
@@ -65,13 +59,13 @@ def list_audit(
 
     `scan_limit`: as in `list_jobs`.
     """
-    check_limit(limit, scan_limit)
-    check_position(after, UUID)
+    pages.check_limit(limit, scan_limit)
+    pages.check_position(after, UUID)
     conditions = audit.matching(model, where)
     statement = listings.audit(
         model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first
     )
-    return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
+    return pages.scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def check_by(by: str | None) -> None:

@@ -20,21 +20,11 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _cancel
-from sa_jobqueue.operations.pages import (
-    SCAN_LIMIT,
-    BulkResult,
-    Filter,
-    Page,
-    check_columns,
-    check_limit,
-    few_unfinished,
-    ordered_page,
-    page_of,
-    scanned_page,
-)
+from sa_jobqueue.operations.pages import SCAN_LIMIT, BulkResult, Filter, Page
 from sa_jobqueue.operations.transactions import require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import chains, deletion, jobs, listings, notifications
@@ -89,12 +79,12 @@ def list_chains(
 
     `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
     """
-    check_limit(limit, scan_limit)
-    check_columns(model.Chain, columns)
+    pages.check_limit(limit, scan_limit)
+    pages.check_columns(model.Chain, columns)
     check_ids(model, ids=where.ids, job_ids=where.job_ids)
     check_after(model, after)
     with translated():  # the status of a chain is that of its last job, the only one that can be unfinished
-        unfinished = few_unfinished(session, model, where.statuses, most=scan_limit)
+        unfinished = pages.few_unfinished(session, model, where.statuses, most=scan_limit)
     walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.chains(
         model,
@@ -104,7 +94,7 @@ def list_chains(
     )
     statement = statement.execution_options(populate_existing=True)
     with translated():
-        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
+        return pages.scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def list_chain_jobs(
@@ -122,12 +112,12 @@ def list_chain_jobs(
     `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
     Raises: for the first page NotFoundError, as `get_chain`.
     """
-    check_limit(limit)
-    check_columns(model, columns)
+    pages.check_limit(limit)
+    pages.check_columns(model, columns)
     check_id(model, "chain_id", chain_id)
     statement = listings.chain_jobs(model, chain_id, columns=columns, after=after, limit=limit, newest_first=newest_first)
     with translated():
-        page = ordered_page(session, statement, limit=limit)
+        page = pages.ordered_page(session, statement, limit=limit)
     if not page.items and after is None:
         _refuse(session, chain_id, model)
     return page
@@ -141,12 +131,12 @@ def list_blockers(
     `job_id`: id of the job that waits. `after`: an `index`.
     Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`.
     """
-    check_limit(limit)
+    pages.check_limit(limit)
     check_id(model, "job_id", job_id)
     statement = listings.blockers(model, job_id, after=after, limit=limit).execution_options(populate_existing=True)
     with translated():
         edges = list(session.scalars(statement))
-    return page_of(edges, limit=limit, position=lambda edge: edge.index)
+    return pages.page_of(edges, limit=limit, position=lambda edge: edge.index)
 
 
 def list_blocked_jobs(
@@ -165,14 +155,14 @@ def list_blocked_jobs(
 
     `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`.
     """
-    check_limit(limit, scan_limit)
-    check_columns(model, columns)
+    pages.check_limit(limit, scan_limit)
+    pages.check_columns(model, columns)
     check_id(model, "chain_id", chain_id)
     check_after(model, after)
     walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.blocked_jobs(model, chain_id, open_only=open_only, **walk)
     with translated():
-        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
+        return pages.scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def _refuse(session: Session, chain_id: JobId, model: JobClass) -> NoReturn:

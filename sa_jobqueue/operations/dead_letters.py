@@ -15,10 +15,11 @@ from sa_jobqueue.db.blocking import blocking
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.display.redaction import REDACTED, is_redacted
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.operations.pages import BulkResult, Filter, Page, check_limit, page_of
+from sa_jobqueue.operations.pages import BulkResult, Filter, Page
 from sa_jobqueue.operations.steps import check_step, restart
 from sa_jobqueue.operations.transactions import translated
 from sa_jobqueue.statements import dead_letters, jobs, listings
@@ -89,12 +90,12 @@ def list_dead_letters(
 
     `where`: only matching dead letters; by default unresolved ones.
     """
-    check_limit(limit)
+    pages.check_limit(limit)
     check_after(model, after)
     conditions = _conditions(model, where)
     key = model.DeadLetter.id
     statement = listings.objects(key, *conditions, after=after, limit=limit + 1, newest_first=newest_first)
-    return page_of(session.scalars(statement).all(), limit=limit, position=lambda letter: letter.id)
+    return pages.page_of(session.scalars(statement).all(), limit=limit, position=lambda letter: letter.id)
 
 
 def group_dead_letters(
@@ -143,11 +144,11 @@ def redrive_dead_letters(
     their ids.
     Raises: InvalidOptionError, including if no job has the step.
     """
-    check_limit(limit)
+    pages.check_limit(limit)
     check_after(model, after)
     conditions = _conditions(model, where)
     found = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
-    page = page_of(found, limit=limit, position=lambda job_id: job_id)
+    page = pages.page_of(found, limit=limit, position=lambda job_id: job_id)
     ids = page.items
     if dry_run or not ids:
         return BulkResult(ids, len(ids), page.next)
@@ -190,13 +191,13 @@ def dismiss_dead_letters(
     Changes: `resolution`, `resolved_at`, `resolved_by`.
     Locks: the dead letters, in the order of their ids.
     """
-    check_limit(limit)
+    pages.check_limit(limit)
     check_after(model, after)
     conditions = (*_conditions(model, where), model.DeadLetter.resolution.is_(None))
     unresolved = listings.objects(model.DeadLetter.id, *conditions, after=after, limit=limit + 1)
     ids = unresolved.with_only_columns(model.DeadLetter.id)
     found = session.scalars(ids if dry_run else ids.with_for_update()).all()
-    page = page_of(found, limit=limit, position=lambda letter_id: letter_id)
+    page = pages.page_of(found, limit=limit, position=lambda letter_id: letter_id)
     if not dry_run and page.items:
         session.execute(dead_letters.dismiss(model, page.items, by=by))
         record(session, "dismiss_dead_letters", by=by, ids=page.items, model=model, where=where)

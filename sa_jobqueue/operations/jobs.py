@@ -14,22 +14,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFoundError
 from sa_jobqueue.models import AttemptMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id, due_at
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.given_ids import check_after, check_ids
-from sa_jobqueue.operations.pages import (
-    MAX_PAGE,
-    SCAN_LIMIT,
-    BulkResult,
-    Filter,
-    Page,
-    check_columns,
-    check_limit,
-    check_position,
-    few_unfinished,
-    page_of,
-    scanned_page,
-)
+from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, BulkResult, Filter, Page
 from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings, notifications, priorities, progress
@@ -90,8 +79,8 @@ def list_jobs(
     with few matches leads to short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None.
     """
-    check_limit(limit, scan_limit)
-    check_columns(model, columns)
+    pages.check_limit(limit, scan_limit)
+    pages.check_columns(model, columns)
     check_ids(model, ids=where.ids, chain_ids=where.chain_ids)
     check_after(model, after)
     own = [] if matching is None else [_checked(matching, model)]
@@ -99,7 +88,7 @@ def list_jobs(
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
     parts: dict[str, Any] = {"queues": where.queues, "fairness_keys": where.fairness_keys}
     with translated():
-        unfinished = few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
+        unfinished = pages.few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
     walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.jobs(
         model,
@@ -109,7 +98,7 @@ def list_jobs(
         **walk,
     )
     with translated():
-        return scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
+        return pages.scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
 def _checked(matching: ColumnElement[bool], model: JobClass) -> ColumnElement[bool]:
@@ -141,13 +130,13 @@ def list_attempts(
 
     `after`: the number of an attempt. `newest_first`: last attempt first.
     """
-    check_limit(limit)
-    check_position(after, int)
+    pages.check_limit(limit)
+    pages.check_position(after, int)
     check_id(model, "job_id", job_id)
     attempt = model.Attempt
     of_job: ColumnElement[bool] = attempt.job_id == job_id
     statement = listings.objects(attempt.attempt, of_job, after=after, limit=limit + 1, newest_first=newest_first)
-    return page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
+    return pages.page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
 
 
 def cancel_jobs(

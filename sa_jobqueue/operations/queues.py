@@ -17,17 +17,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.pages import (
-    MAX_PAGE,
-    BulkResult,
-    Page,
-    check_limit,
-    check_lists,
-    check_position,
-    every_item,
-    page_of,
-)
+from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.limits import (
@@ -143,12 +135,12 @@ def list_queues(
     """
     if fairness_key is not None:
         check_fairness_key(fairness_key)
-    check_position(after, str, str)
+    pages.check_position(after, str, str)
     name, key = after or (None, None)
     asked = {"of_key": fairness_key, "after": name, "after_key": key, "ttl": heartbeat_timeout}
     rows = _page(session, names, limit, model, types=False, asked=asked)
     found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
-    return page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
+    return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
 
 
 def list_job_types(
@@ -164,12 +156,12 @@ def list_job_types(
 
     `names`: only these. `after`: a name. `heartbeat_timeout`: as in `list_queues`.
     """
-    check_position(after, str)
+    pages.check_position(after, str)
     found = [
         TypeStatus(**row)
         for row in _page(session, names, limit, model, types=True, asked={"after": after, "ttl": heartbeat_timeout})
     ]
-    return page_of(found, limit=limit, position=lambda one: one.type_name)
+    return pages.page_of(found, limit=limit, position=lambda one: one.type_name)
 
 
 def get_queue(
@@ -350,7 +342,7 @@ def _sync(
     rows = [one.row for one in declared.values()]
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)} if rows else set()
-    found = every_item(lambda after: list_queues(session, after=after, model=model))
+    found = pages.every_item(lambda after: list_queues(session, after=after, model=model))
     existing = {QueueKey(one.name, one.fairness_key): one for one in found if one.created_at is not None}
     differences = {}
     for key in sorted(existing.keys() & declared.keys() - made):
@@ -391,8 +383,8 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: Jo
 def _page(
     session: Session, names: Sequence[str], limit: int, model: JobClass, *, types: bool, asked: dict[str, Any]
 ) -> list[Any]:
-    check_limit(limit)
-    check_lists(names=names)
+    pages.check_limit(limit)
+    pages.check_lists(names=names)
     given = {"names": list(names) or None, "limit": limit + 1, **asked}
     return list(session.execute(queues.page(model, types=types), given).mappings())
 
@@ -454,7 +446,7 @@ def _change(
     dry_run: bool,
 ) -> BulkResult[str]:
     """Pause, resume or delete settings; return the names of those that were changed, or would be."""
-    check_lists(names=names)
+    pages.check_lists(names=names)
     check_names("names", names)
     check_fairness_key(fairness_key)
     check_by(by)

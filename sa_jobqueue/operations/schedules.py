@@ -22,18 +22,10 @@ from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.bulk import write_many
-from sa_jobqueue.operations.pages import (
-    MAX_PAGE,
-    BulkResult,
-    Page,
-    check_instants,
-    check_limit,
-    check_lists,
-    check_position,
-    page_of,
-)
+from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.operations.queues import change_named
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
@@ -197,12 +189,12 @@ def list_schedules(
 
     `names`: only these. `after`: a name.
     """
-    check_limit(limit)
-    check_lists(names=names)
-    check_position(after, str)
+    pages.check_limit(limit)
+    pages.check_lists(names=names)
+    pages.check_position(after, str)
     given = {"names": list(names) or None, "after": after, "limit": limit + 1}
     found = [ScheduleStatus(**row) for row in session.execute(schedules.page(model), given).mappings()]
-    return page_of(found, limit=limit, position=lambda one: one.name)
+    return pages.page_of(found, limit=limit, position=lambda one: one.name)
 
 
 def pause_schedules(
@@ -265,7 +257,7 @@ def run_schedule(
     """
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
-    check_instants(since=since, until=until)
+    pages.check_instants(since=since, until=until)
     (row,) = _found(session, [name], by=by, dry_run=dry_run, model=model)
     schedule = declared(row)
     if since is None or until is None:
@@ -323,7 +315,7 @@ def _found(
     session: Session, names: Sequence[str], *, by: str | None, dry_run: bool, model: JobClass
 ) -> Sequence[RowMapping]:
     """Return the rows of schedules, locked unless for a dry run. Raises: NotFoundError naming all that are missing."""
-    check_lists(names=names)
+    pages.check_lists(names=names)
     check_by(by)
     found = _rows(session, names, model, for_update=not dry_run)
     missing = set(names) - {row["name"] for row in found}

@@ -14,16 +14,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import dead_letter_ids
+from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.pages import (
-    MAX_PAGE,
-    BulkResult,
-    Filter,
-    Page,
-    check_limit,
-    check_position,
-    page_of,
-)
+from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Filter, Page
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import completions, controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, AttemptOutcome, DeadReason, JobId, JobStatus, WorkerState
@@ -114,12 +107,12 @@ def list_workers(
 
     `after`: a name and an id.
     """
-    check_limit(limit)
-    check_position(after, str, str)
+    pages.check_limit(limit)
+    pages.check_position(after, str, str)
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
     found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_without_nulls(row)}) for row in rows]
-    return page_of(found, limit=limit, position=lambda one: (one.name, one.id))
+    return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.id))
 
 
 def _without_nulls(row: RowMapping) -> dict[str, Any]:
