@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit
+from sa_jobqueue.operations.audit import check_by as _check_by
 from sa_jobqueue.operations.bulk import copy_payloads as _copy_payloads
 from sa_jobqueue.operations.chains import (
     ChainFilter,
@@ -185,7 +186,7 @@ Handler._copy = staticmethod(functools.partial(_by_session, _copy_payloads))
 
 
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an operation the session of a `scoped_session`, and refuse sessions and databases that it cannot use.
+    """Give an operation the session of a `scoped_session`; check `by`, and refuse sessions and databases it cannot use.
 
     Its statements go to the bind of the queue's class (`on_queue`). An `AsyncSession` would fail much later, at the
     first result that was not awaited. Another database fails by its first statement, so only errors are looked at.
@@ -203,6 +204,7 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(session, AsyncSession | async_scoped_session):
             name = operation.__name__
             raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
+        _check_by(kwargs.get("by"))
         given = session() if isinstance(session, scoped_session) else session
         try:
             model = model_of(kwargs)

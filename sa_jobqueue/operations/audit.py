@@ -88,7 +88,6 @@ def record(
 
     Does nothing without `by`, or if nothing matched. `ids`: the changed rows. `matched`: the number of matched rows, by
     default that of `ids`. `arguments`: arguments of the operation, without payloads. Changes: inserts a row of `job_audit`.
-    Raises: InvalidOptionError for `by`.
     """
     matched = len(ids) if matched is None else matched
     if not by or not matched:  # a page of a long walk may have found nothing

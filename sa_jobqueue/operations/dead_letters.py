@@ -122,7 +122,7 @@ def redrive_dead_letters(
     session: Session,
     *,
     where: DeadLetterFilter = DeadLetterFilter(),
-    by: str = "",
+    by: str | None = None,
     after: JobId | None = None,
     limit: int = CHUNK,
     dry_run: bool = False,

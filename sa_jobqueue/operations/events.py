@@ -16,7 +16,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.event import check_event
-from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import SCAN_LIMIT, Page, check_limit, check_position
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import LONGEST
@@ -72,7 +72,7 @@ def send_event(
     payload: Any = None,
     *,
     keep: timedelta = timedelta(days=30),
-    by: str = "",
+    by: str | None = None,
     model: JobClass = Job,
 ) -> bool:
     """Send an event, when and only when the session's transaction commits; return whether it is the first of its name.
@@ -89,7 +89,6 @@ def send_event(
     if not isinstance(keep, timedelta) or not timedelta(0) < keep <= LONGEST:
         raise InvalidOptionError("keep", f"must be a timedelta above zero and at most {LONGEST.days} days, got {keep!r}")
     document = json.dumps(payloads.encode_any("payload", payload))
-    check_by(by or None)
     session.flush()
     try:
         if by:

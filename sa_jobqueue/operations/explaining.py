@@ -191,7 +191,7 @@ Answer: TypeAlias = tuple[Cause, str]
 
 
 class _Case:
-    """One job, and what was found out about it: the evidence, and the explanations of its blockers."""
+    """One job, and the facts about it: the evidence, and the explanations of its blockers."""
 
     def __init__(self, of: Explainer, job: Any, above: frozenset[Any]) -> None:
         self.of, self.job, self.above = of, job, above

@@ -15,7 +15,7 @@ from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFo
 from sa_jobqueue.models import AttemptMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id, due_at
 from sa_jobqueue.operations import pages
-from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, BulkResult, Filter, Page
@@ -151,7 +151,6 @@ def cancel_jobs(
     Locks: the roots of their chains, then the jobs, each in the order of their ids.
     Raises: NotFoundError naming every unknown id.
     """
-    check_by(by)
     locked = _lock(session, ids, model, dry_run=dry_run)
     given = list(dict.fromkeys(ids))
     open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
@@ -203,7 +202,6 @@ def _reschedule(
     dry_run: bool,
     model: JobClass,
 ) -> BulkResult[Any]:
-    check_by(by)
     due = due_at(**({"delay": None, "at": None} | arguments))
     locked = _lock(session, ids, model, dry_run=dry_run)
     offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
@@ -291,7 +289,6 @@ def set_priority(
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
-    check_by(by)
     statuses = sorted(INITIAL.intersection(where.statuses) if where.statuses else INITIAL)
     if not statuses:
         raise InvalidOptionError("where", "must include the status pending or blocked: only waiting jobs can be changed")

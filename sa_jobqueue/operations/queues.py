@@ -18,7 +18,7 @@ from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import pages
-from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
@@ -314,7 +314,6 @@ def sync_queues(
     Changes: rows that differ. Locks: the rows of the given names, in their order.
     Raises: InvalidOptionError for a name that is declared twice.
     """
-    check_by(by)
     return _sync(session, new, model, by=by)
 
 
@@ -399,7 +398,6 @@ def _prepare(session: Session, of: Settings, name: str, *, for_update: bool, fai
 
 
 def _put(session: Session, of: Settings, row: dict[str, Any], model: JobClass, by: str | None, *, dry_run: bool) -> bool:
-    check_by(by)
     noun, name = ("queue", row["name"]) if issubclass(of, QueueMixin) else ("job_type", row["type_name"])
     if dry_run:
         given = {"names": [name], "of_key": row.get("fairness_key")}
@@ -449,7 +447,6 @@ def _change(
     pages.check_lists(names=names)
     check_names("names", names)
     check_fairness_key(fairness_key)
-    check_by(by)
     named = list(dict.fromkeys(names))
     given: dict[str, Any] = {"names": named, "of_key": fairness_key, "by": by}
     if act == "pause":

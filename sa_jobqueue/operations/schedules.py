@@ -23,7 +23,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundErro
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import pages
-from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.bulk import write_many
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.operations.queues import change_named
@@ -120,7 +120,6 @@ def sync_schedules(
     Locks: the rows written, in the order of their names.
     Raises: InvalidOptionError for a name that is declared twice.
     """
-    check_by(by)
     declared_here = sorted(new, key=lambda one: one.name)
     names = [one.name for one in declared_here]
     twice = next((name for name, following in pairwise(names) if name == following), None)
@@ -150,7 +149,6 @@ def upsert_schedule(
     Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be
     enqueued.
     """
-    check_by(by)
     now = _now(session)
     job_of(schedule, now, model)
     found = next(iter(_rows(session, [schedule.name], model, for_update=not dry_run)), None)
@@ -316,7 +314,6 @@ def _found(
 ) -> Sequence[RowMapping]:
     """Return the rows of schedules, locked unless for a dry run. Raises: NotFoundError naming all that are missing."""
     pages.check_lists(names=names)
-    check_by(by)
     found = _rows(session, names, model, for_update=not dry_run)
     missing = set(names) - {row["name"] for row in found}
     if missing:

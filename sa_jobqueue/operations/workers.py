@@ -15,7 +15,7 @@ from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations import pages
-from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Filter, Page
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import completions, controls, leases, workers
@@ -164,7 +164,6 @@ def _request(
     model: JobClass,
     **about: Any,
 ) -> BulkResult[str]:
-    check_by(by)
     conditions = workers.matching(model, where)
     if dry_run:
         asked = list(session.scalars(workers.ids(model, *conditions)))

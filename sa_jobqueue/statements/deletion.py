@@ -100,17 +100,16 @@ def delete_attempts(t: Tables) -> sa.Delete:
 def dismiss_dead_letters(t: Tables) -> sa.Update:
     """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
-    Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
+    Parameters: `job_ids`; `by`, null for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
     the database's user. Changes: `resolution`, `resolved_at`, `resolved_by`.
     Clock: the database's. Locks: the dead letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
     or `ix_dead_letter_job`.
     """
     dead_letter: Any = t.model.DeadLetter
     setting = sa.func.current_setting(sa.literal_column("'sa_jobqueue.actor'"), sa.true())
-    none = sa.literal_column("''", sa.Text)
     actor = sa.func.coalesce(
-        sa.func.nullif(sa.bindparam("by", type_=sa.Text), none),
-        sa.func.nullif(setting, none),
+        sa.bindparam("by", type_=sa.Text),
+        sa.func.nullif(setting, sa.literal_column("''", sa.Text)),
         sa.cast(sa.func.session_user(), sa.Text),
     )
     return (
