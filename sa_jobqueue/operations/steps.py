@@ -65,48 +65,23 @@ def record_step(
     output: str | None = None,
     took: timedelta = timedelta(0),
     session_name: str | None = None,
+    **wait: Any,
 ) -> datetime:
-    """Record a step; return when it completed, or when a sleep ends.
+    """Record a step; return when it completed, when a sleep ends, or when a wait times out.
 
     `job`, `worker_id`: the attempt, which must hold the job. `kind`: the kind of step. `place`: its name and key. `output`:
-    JSON text. `took`: its duration. `session_name`: of the transaction in which the step's effects were written; None if
-    there are none.
+    JSON text; None for a wait that goes on or timed out. `took`: its duration, of a sleep too; the timeout of a wait that
+    begins. `session_name`: of the transaction in which the step's effects were written; None if there are none. `wait`: of a
+    wait, the name of the `event`, and `is_over`.
     Locks: the job, until the transaction ends.
     Raises: LostAttemptError if the worker no longer holds the attempt; HandlerCommitError if the handler ended its
     transaction. Obliges: roll back the transaction then.
     """
     given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id, "took": took}
     given |= {"step_name": place[0], "step_key": place[1], "step_output": output}
-    row = session.execute(steps.record(model, kind), given).first()
+    row = session.execute(steps.record(model, kind), given | wait).first()
     if row is None:
         raise LostAttemptError(job.id, job.attempt)
     check_session(row.session_name, session_name)
-    completed_at: datetime = row.completed_at
-    return completed_at
-
-
-def wait_step(
-    session: Session | Connection,
-    *,
-    model: JobClass,
-    job: ClaimedJob,
-    worker_id: str,
-    place: tuple[str, str],
-    event: str,
-    timeout: timedelta,
-    is_over: bool,
-    output: str | None = None,
-) -> datetime:
-    """Record that an attempt waits for an event, or how its wait ended; return when it times out.
-
-    `job`, `worker_id`, `place`: as in `record_step`. `event`: name of the event. `timeout`: of a wait that begins.
-    `is_over`: whether it ended. `output`: the payload as JSON text; None if it goes on or timed out.
-    Locks: the job, until the transaction ends. Raises: LostAttemptError. Obliges: roll back the transaction then.
-    """
-    given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id, "timeout": timeout}
-    given |= {"step_name": place[0], "step_key": place[1], "event": event, "is_over": is_over, "step_output": output}
-    row = session.execute(steps.wait(model), given).first()
-    if row is None:
-        raise LostAttemptError(job.id, job.attempt)
-    deadline: datetime = row.deadline
-    return deadline
+    until: datetime = row.until
+    return until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, Insert, aggregate_order_by, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.statements._parts import Tables, fence, statement
@@ -97,23 +97,45 @@ def delete_timed_out(t: Tables) -> sa.Delete:
 
 @statement
 def record(t: Tables, kind: StepKind) -> sa.Insert:
-    """Record a step of the attempt that holds the job.
+    """Record a step of the attempt that holds the job: a result, a sleep, or that it waits for an event, or waited.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
-    `took`, how long it took; for a sleep, how long it is.
-    Shape: one row `(completed_at, session_name)`, the last telling in which transaction it ran; none for a lost attempt.
+    `took`, how long it took, or how long a sleep or a wait may last; for a wait, `event` and `is_over`.
+    Shape: one row `(until, session_name)`: when it completed, or when a wait times out, and in which transaction it ran;
+    none for a lost attempt.
     Changes: a `job_step` row; a second try, after an answer was lost, changes the row of the first.
     Clock: the database's. Locks: the job, awaited, until the transaction ends: until then no
     other transaction can rescue, cancel or complete it.
     Obliges: commit only if it returned a row. Index: the primary key.
     """
-    took = sa.bindparam("took", type_=sa.Interval)
-    is_sleep = kind is StepKind.SLEEP
-    times = {
-        "started_at": sa.func.now() if is_sleep else sa.func.clock_timestamp() - took,
-        "completed_at": sa.func.now() + took if is_sleep else sa.func.clock_timestamp(),
+    took, now = sa.bindparam("took", type_=sa.Interval), sa.func.clock_timestamp()
+    times: dict[str, Any] = {"started_at": now - took, "completed_at": now}
+    changed, until = ["started_at", "completed_at"], t.step.c.completed_at
+    if kind is StepKind.SLEEP:
+        times = {"started_at": sa.func.now(), "completed_at": sa.func.now() + took}
+    elif kind is StepKind.WAIT:
+        times = {
+            "started_at": sa.func.now(),
+            "completed_at": sa.case((sa.bindparam("is_over", type_=sa.Boolean), now)),
+            "event": sa.bindparam("event", type_=sa.Text),
+            "deadline": sa.func.now() + took,
+        }
+        changed, until = ["completed_at", "event"], t.step.c.deadline
+    values = {
+        "job_id": t.job.c.id,
+        "name": sa.bindparam("step_name", type_=sa.Text),
+        "key": sa.bindparam("step_key", type_=sa.Text),
+        "kind": sa.cast(kind.value, sa.Text),
+        "attempt": t.job.c.attempt,
+        "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
+        **times,
     }
-    return _write(t, kind, times, *times).returning(t.step.c.completed_at, current_name())
+    held = sa.select(*values.values()).where(fence(t)).with_for_update(key_share=True)
+    statement = insert(t.step).from_select(list(values), held)
+    again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
+    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again).returning(
+        until.label("until"), current_name()
+    )
 
 
 @statement
@@ -146,24 +168,6 @@ def sent(t: Tables) -> sa.Select[Any]:
     """Return the event of a name that counts. Parameters: `event`. Shape: `(Event,)`. Index: `pk_job_event`."""
     event = t.model.Event
     return sa.select(event).where(event.name == sa.bindparam("event", type_=sa.Text), event.expires_at > sa.func.now())
-
-
-@statement
-def wait(t: Tables) -> sa.Insert:
-    """Record that the attempt which holds the job waits for an event, or how its wait ended.
-
-    Parameters: the fence, name and key as in `record`; `event`; `timeout`, which counts for a wait that begins;
-    `is_over`; `step_output` (JSON text), null for a wait that goes on or has timed out.
-    Shape: one row `(deadline,)`; none for a lost attempt. Changes: a `job_step` row. Clock: the database's.
-    Locks: the job, awaited, until the transaction ends. Obliges: commit only if it returned a row. Index: the primary key.
-    """
-    values = {
-        "started_at": sa.func.now(),
-        "completed_at": sa.case((sa.bindparam("is_over", type_=sa.Boolean), sa.func.clock_timestamp())),
-        "event": sa.bindparam("event", type_=sa.Text),
-        "deadline": sa.func.now() + sa.bindparam("timeout", type_=sa.Interval),
-    }
-    return _write(t, StepKind.WAIT, values, "completed_at", "event").returning(t.step.c.deadline)
 
 
 @statement
@@ -277,19 +281,3 @@ def prune_events(t: Tables) -> ReturningDelete[Any]:
     limit = sa.bindparam("limit", type_=sa.Integer)
     expired = sa.select(event.c.name).where(event.c.expires_at <= sa.func.now()).order_by(event.c.expires_at).limit(limit)
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
-
-
-def _write(t: Tables, kind: StepKind, values: dict[str, Any], *changed: str) -> Insert:
-    """Write a step of the attempt that holds the job; a second try writes its output and `changed` again."""
-    given = {
-        "job_id": t.job.c.id,
-        "name": sa.bindparam("step_name", type_=sa.Text),
-        "key": sa.bindparam("step_key", type_=sa.Text),
-        "kind": sa.cast(kind.value, sa.Text),
-        "attempt": t.job.c.attempt,
-        "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
-    } | values
-    held = sa.select(*given.values()).where(fence(t)).with_for_update(key_share=True)
-    statement = insert(t.step).from_select(list(given), held)
-    again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
-    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again)

@@ -190,12 +190,12 @@ class InlineSteps(WorkerSteps):
 
     def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
         self.model: JobClass = jobs.model
-        self._registry, self._events, self._given = jobs.registry, events, session
+        self.registry, self._events, self._given = jobs.registry, events, session
         self._session = session.sync_session if isinstance(session, AsyncSession) else session
         self._calls: list[Callable[[Session], Any]] = []
         self._transaction: SessionTransaction | None = None
 
-    async def call(self, work: Callable[[Session], T], *, is_async: bool) -> T:
+    async def call(self, work: Callable[[Session], T], *, is_async: bool, in_transaction: bool = False) -> T:
         """Call a function with the session."""
         self._calls.append(work)
         if is_async and isinstance(self._given, AsyncSession):
@@ -209,8 +209,6 @@ class InlineSteps(WorkerSteps):
     def is_outage(self, error: DBAPIError) -> bool:
         """Return False: the test's transaction is over."""
         return False
-
-    transact = call
 
     def record_again(self, session: Session) -> None:
         """Record the writes that the rollback of the attempt has undone."""

@@ -16,9 +16,9 @@ from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import send_event
-from sa_jobqueue.operations.steps import wait_step
+from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.statements import completions, steps
-from sa_jobqueue.types import AttemptOutcome
+from sa_jobqueue.types import AttemptOutcome, StepKind
 from sa_jobqueue.worker.finish.completer import parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished
 from tests.explorer import Explorer, Operation, Outcomes, Report, Scenario, ScheduleFailed, Steps
@@ -58,16 +58,14 @@ def waits(number: int = 0) -> Operation[Given]:
         if row.name is not None:
             session.rollback()
             return f"got {row.payload}"
-        deadline = wait_step(
-            session,
-            model=Job,
-            job=job,
-            worker_id=given.worker_id,
-            place=("approval", ""),
-            event=given.event,
-            timeout=HOUR,
-            is_over=False,
-        )
+        wait: dict[str, Any] = {
+            "event": given.event,
+            "is_over": False,
+            "took": HOUR,
+            "kind": StepKind.WAIT,
+            "place": ("approval", ""),
+        }
+        deadline = record_step(session, Job, job, given.worker_id, **wait)
         yield "record the wait"
         end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
         ended = session.execute(

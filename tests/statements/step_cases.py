@@ -23,7 +23,7 @@ def recording(world: World) -> dict[str, Any]:
 def waiting(world: World) -> dict[str, Any]:
     """Give the parameters that record a wait of a first attempt."""
     fence = {"job_id": world.running[0], "job_attempt": 1, "worker_id": WORKER, "step_name": "ask", "step_key": ""}
-    return fence | {"event": "approved:7", "timeout": timedelta(days=1), "is_over": False, "step_output": None}
+    return fence | {"event": "approved:7", "took": timedelta(days=1), "is_over": False, "step_output": None}
 
 
 def sending(world: World) -> dict[str, Any]:
@@ -41,7 +41,7 @@ STEP_CASES = [
     Case("steps_record", lambda: steps.record(Job, StepKind.STEP), PK, recording),
     Case("steps_lock_event", lambda: steps.lock_event(Job), NONE, lambda world: {"event": "approved:7"}),
     Case("steps_event_sent", lambda: steps.event_sent(Job), NONE, lambda world: {"event": "approved:7"}),
-    Case("steps_wait", lambda: steps.wait(Job), PK, waiting),
+    Case("steps_wait", lambda: steps.record(Job, StepKind.WAIT), PK, waiting),
     Case("steps_prune_events", lambda: steps.prune_events(Job), NONE, lambda world: {"limit": 100}),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -220,19 +220,15 @@ class Opened:
     model = Job
 
     def __init__(self, queue: JobQueue[Any], connection: Any) -> None:
-        self._queue, self._connection = queue, connection
+        self.registry, self._connection = queue.registry, connection
 
-    def job_type(self, job: ClaimedJob) -> Any:
-        return self._queue.registry.get("sync")
-
-    async def call(self, work: Callable[[Any], Any], *, is_async: bool) -> Any:
+    async def call(self, work: Callable[[Any], Any], *, is_async: bool, in_transaction: bool = False) -> Any:
         return work(self._connection)
-
-    transact = call
 
 
 def attempt_of(queue: JobQueue[Any], row: Any, connection: Any, worker_id: str) -> AttemptContext:
     job = ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob._fields if hasattr(row, name)})
+    job = job._replace(type_name="sync")
     store: Any = Opened(queue, connection)
     return AttemptContext(job, worker_id, lambda *_: None, steps=lambda context: AttemptSteps(store, context))
 

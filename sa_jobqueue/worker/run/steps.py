@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -35,7 +36,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
-from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
+from sa_jobqueue.operations.steps import record_step, recorded_steps
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
@@ -61,7 +62,6 @@ _MOST_CALLS: Final = 5
 """Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
-_TIMED_OUT: Final = object()
 
 
 class Suspended(Snooze):
@@ -80,27 +80,18 @@ class WorkerSteps:
     """The store of a worker: its own connections, each statement a transaction, and the application's sessions."""
 
     def __init__(self, shared: Shared, engine: AsyncEngine, sessions: Sessions) -> None:
-        self.model, self._events, self._registry = shared.model, shared.events, shared.jobs.registry
+        self.model, self._events, self.registry = shared.model, shared.events, shared.jobs.registry
         self._engine, self._transactions = engine, engine.execution_options(isolation_level="READ COMMITTED")
         self._sessions, self._loop = sessions, asyncio.get_running_loop()
 
-    def job_type(self, job: ClaimedJob) -> JobType:
-        """Return the type of a job."""
-        return self._registry.get(job.type_name)
+    async def call(self, work: Callable[[Any], T], *, is_async: bool, in_transaction: bool = False) -> T:
+        """Call a function with a connection that commits each statement, or all of them together.
 
-    async def call(self, work: Callable[[Any], T], *, is_async: bool) -> T:
-        """Call a function with a connection, and commit. A synchronous handler's thread waits for the worker's loop."""
-        return await self._call(self._engine.connect, work, is_async=is_async)
+        A synchronous handler's thread waits for the worker's loop.
+        """
 
-    async def transact(self, work: Callable[[Any], T], *, is_async: bool) -> T:
-        """Do the same in one transaction, which is rolled back if the function raises."""
-        return await self._call(self._transactions.begin, work, is_async=is_async)
-
-    async def _call(
-        self, connected: Callable[[], AbstractAsyncContextManager[Any]], work: Callable[[Any], T], *, is_async: bool
-    ) -> T:
         async def call() -> T:
-            async with connected() as connection:
+            async with self._transactions.begin() if in_transaction else self._engine.connect() as connection:
                 result: T = await connection.run_sync(work)
                 return result
 
@@ -151,7 +142,7 @@ class AttemptSteps:
     def __init__(self, store: WorkerSteps, context: AttemptContext) -> None:
         self._store = store
         self._context = context
-        self._type = store.job_type(context.job)
+        self._type: JobType = store.registry.get(context.job.type_name)
         # A first attempt has nothing to read.
         self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
         self._entered: set[Place] = set()
@@ -185,8 +176,7 @@ class AttemptSteps:
         return call if self._type.is_async else blocking(call)
 
     async def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
-        await self.load()
-        if (found := self.find(place, StepKind.STEP)) is not None:
+        if (found := await self._find(place, StepKind.STEP)) is not None:
             return self._decode(place, codec, found.output)
         self._stop_if_cancelled()
         began, calls = time.monotonic(), 1
@@ -202,9 +192,9 @@ class AttemptSteps:
                 await self._pause(delay)
                 calls += 1
         document = self._encode(place, codec, returned)
-        await self._written(self._record(StepKind.STEP, place, document, began=began))
-        self.completed(StepKind.STEP, place, began)
-        return self._decode(place, codec, document)
+        await self._write(StepKind.STEP, place, document.text, took=_since(began))
+        self._report(StepKind.STEP, place, began)
+        return self._decode(place, codec, document.value)
 
     async def _pause(self, delay: timedelta) -> None:
         if self._type.is_async:
@@ -237,27 +227,24 @@ class AttemptSteps:
         if is_async != self._type.is_async:
             word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
             raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
-        await self.load()
-        if self.find(place, StepKind.TRANSACTION) is not None:
+        if await self._find(place, StepKind.TRANSACTION) is not None:
             yield None
             return
-        began, store, job, worker_id = time.monotonic(), self._store, self._context.job, self._context.worker_id
-        session, held = store.session(job, is_async=is_async)
+        began, store = time.monotonic(), self._store
+        session, held = store.session(self._context.job, is_async=is_async)
 
         async def on_session(work: Callable[[Session], None]) -> None:
             if is_async:
-                await self.uninterrupted(session.run_sync(work))
+                await self._uninterrupted(session.run_sync(work))
             else:
                 work(session)
 
         def commit(session: Session) -> None:
             session.flush()  # first, so that the job is locked for a moment only
-            took = timedelta(seconds=time.monotonic() - began)
-            given: dict[str, Any] = {"kind": StepKind.TRANSACTION, "place": place, "took": took}
-            record_step(session, store.model, job, worker_id, session_name=held.name, **given)
+            self._record(session, kind=StepKind.TRANSACTION, place=place, took=_since(began), session_name=held.name)
             held.may_commit = True
             store.commit(session)
-            self.completed(StepKind.TRANSACTION, place, began)
+            self._report(StepKind.TRANSACTION, place, began)
 
         try:
             with held:
@@ -287,8 +274,7 @@ class AttemptSteps:
     async def _cursor(
         self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
     ) -> AsyncGenerator[Any, None]:
-        await self.load()
-        at, is_done = self._reached(place, codec)
+        at, is_done = await self._reached(place, codec)
         began, number = time.monotonic(), 0
         if is_done:
             return
@@ -296,15 +282,14 @@ class AttemptSteps:
             yield item  # its round of the loop has ended when the next item is asked for
             at, number = position(item), number + 1
             if number % every == 0:
-                await self._written(self._record(StepKind.CURSOR, place, self._position(place, codec, at), began=began))
+                await self._write(StepKind.CURSOR, place, self._position(place, codec, at), took=_since(began))
                 self._stop_if_cancelled()
-        document = self._position(place, codec, at, is_done=True)
-        await self._written(self._record(StepKind.CURSOR, place, document, began=began))
-        self.completed(StepKind.CURSOR, place, began)
+        await self._write(StepKind.CURSOR, place, self._position(place, codec, at, is_done=True), took=_since(began))
+        self._report(StepKind.CURSOR, place, began)
 
-    def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
+    async def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
         """Return the position that earlier attempts have reached, None at the start, and whether that was the end."""
-        found = self.find(place, StepKind.CURSOR)
+        found = await self._find(place, StepKind.CURSOR)
         if found is None:
             return None, False
         stored = self._decode(place, _cached(dict[str, Any]), found.output)
@@ -312,12 +297,12 @@ class AttemptSteps:
             return None, stored["is_done"]
         return self._converted(place, codec, stored["position"], "position"), stored["is_done"]
 
-    def _position(self, place: Place, codec: Codec[Any], at: Any, *, is_done: bool = False) -> Any:
+    def _position(self, place: Place, codec: Codec[Any], at: Any, *, is_done: bool = False) -> str:
         try:
             position = None if at is None else codec.encode("position", at)
         except InvalidPayloadError as error:
             raise InvalidOutputError(f"the position of cursor {shown(place)} is not usable: {error}") from error
-        return self._encode(place, _cached(dict[str, Any]), {"position": position, "is_done": is_done})
+        return self._encode(place, _cached(dict[str, Any]), {"position": position, "is_done": is_done}).text
 
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
         """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
@@ -326,11 +311,11 @@ class AttemptSteps:
         return self._run(self._sleep(self._enter(name, key), duration))
 
     async def _sleep(self, place: Place, duration: timedelta) -> None:
-        await self.load()
-        if (found := self.find(place, StepKind.SLEEP)) is None:
-            self._suspend(await self._written(self._record(StepKind.SLEEP, place, took=duration)))
-        elif not found.is_over:
-            self._suspend(found.completed_at)
+        found = await self._find(place, StepKind.SLEEP)
+        if found is None or not found.is_over:
+            until = await self._write(StepKind.SLEEP, place, None, took=duration) if found is None else found.completed_at
+            self._context.suspended = Snooze(at=until)
+            raise self._context.suspended
 
     def wait_for(self, name: str, *, event: str, timeout: timedelta, key: str | int | None, output: Any) -> Any:
         """Return the payload of an event, or end the attempt: of an asynchronous handler, a coroutine."""
@@ -341,26 +326,32 @@ class AttemptSteps:
         return self._run(self._wait(self._enter(name, key), codec, event, timeout))
 
     async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
-        await self.load()
-        found = self.find(place, StepKind.WAIT)
+        found = await self._find(place, StepKind.WAIT)
         while found is None or not found.is_over:
             with suppress(_Busy):
-                waiting = self._store.transact(
-                    self._waiting(place, codec, found, event, timeout), is_async=self._type.is_async
+                looking = self._looking(place, codec, found, event, timeout)
+                answer = await self._uninterrupted(
+                    self._store.call(looking, is_async=self._type.is_async, in_transaction=True)
                 )
-                return self._answer(await self.uninterrupted(waiting), event, place)
+                if isinstance(answer, Suspended):
+                    self._context.suspended = answer
+                if isinstance(answer, Suspended | EventTimeoutError):
+                    raise answer
+                return answer
             await self._pause(_PAUSE)
-        return self._waited(place, codec, found, event)
+        if not found.has_output:
+            raise EventTimeoutError(event, *place)
+        return self._decode(place, codec, found.output)
 
-    def _waiting(
+    def _looking(
         self, place: Place, codec: Codec[Any], found: Any, event: str, timeout: timedelta
-    ) -> Callable[[Any], tuple[Any, Finished | None]]:
-        """Return what looks for the event, and records the payload, the timeout, or that the job waits, with the attempt's
-        end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
-        model, job, worker_id = self._store.model, self._context.job, self._context.worker_id
-        wait = partial(wait_step, model=model, job=job, worker_id=worker_id, place=place, event=event, timeout=timeout)
+    ) -> Callable[[Any], Any | EventTimeoutError | Suspended]:
+        """Return a function that looks for the event, and records and returns the payload, the timeout, or that the job
+        waits, with the attempt's end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
+        model = self._store.model
+        wait = partial(self._record, kind=StepKind.WAIT, place=place, took=timeout, event=event)
 
-        def look(connection: Any) -> tuple[Any, Finished | None]:
+        def look(connection: Any) -> Any:
             if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
                 raise _Busy
             row = connection.execute(steps.event_sent(model), {"event": event}).one()
@@ -372,65 +363,42 @@ class AttemptSteps:
                     raise StepOutputError(*place, reason) from error
                 sent = Document(row.payload, json.dumps(row.payload))
                 wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
-                return value, None
+                return value
             if found is not None and found.deadline <= row.now:
                 wait(connection, is_over=True)
-                return _TIMED_OUT, None
+                return EventTimeoutError(event, *place)
             deadline = wait(connection, is_over=False)
-            end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
-            given = parameters_of([end], worker_id=worker_id, layout=model.__jobqueue__)
+            end = Finished(self._context.job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
+            given = parameters_of([end], worker_id=self._context.worker_id, layout=model.__jobqueue__)
             if connection.execute(completions.finish(model), given).first() is None:  # the chain's root is locked
                 raise _Busy
-            return None, end
+            return Suspended(end)
 
         return look
-
-    def _answer(self, answer: tuple[Any, Finished | None], event: str, place: Place) -> Any:
-        value, end = answer
-        if end is not None:
-            self._context.suspended = Suspended(end)
-            raise self._context.suspended
-        if value is _TIMED_OUT:
-            raise EventTimeoutError(event, *place)
-        return value
-
-    def _waited(self, place: Place, codec: Codec[Any], found: Any, event: str) -> Any:
-        if not found.has_output:
-            raise EventTimeoutError(event, *place)
-        return self._decode(place, codec, found.output)
 
     def _refuse_in_batch(self, call: str) -> None:
         if self._type.batch is not None:
             raise InvalidOptionError(call, f"is not possible in {self._type.place}: a batch cannot wait for one of its jobs")
 
-    def _suspend(self, until: datetime) -> None:
-        self._context.suspended = Snooze(at=until)
-        raise self._context.suspended
+    def _record(self, connection: Session | Connection, **step: Any) -> datetime:
+        return record_step(connection, self._store.model, self._context.job, self._context.worker_id, **step)
 
-    def _record(
-        self, kind: StepKind, place: Place, document: Any = None, *, began: float = 0.0, took: timedelta | None = None
-    ) -> Callable[[Any], Any]:
-        took, attempt = timedelta(seconds=time.monotonic() - began) if took is None else took, self._context
-        output = None if kind is StepKind.SLEEP else json.dumps(document)
-        given: dict[str, Any] = {"kind": kind, "place": place, "output": output, "took": took}
-        return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
+    def _report(self, kind: StepKind, place: Place, began: float) -> None:
+        job = self._context.job
+        self._store.emit(StepCompleted(job.id, job.type_name, job.attempt, kind, *place, _since(began)))
 
-    def completed(self, kind: StepKind, place: Place, began: float) -> None:
-        """Report a recorded step. `began`: of the monotonic clock."""
-        job, ran = self._context.job, timedelta(seconds=time.monotonic() - began)
-        self._store.emit(StepCompleted(job.id, job.type_name, job.attempt, kind, *place, ran))
-
-    async def _written(self, work: Callable[[Any], T]) -> T:
-        """Write a record; an outage delays it, so that the recorded call is not repeated."""
+    async def _write(self, kind: StepKind, place: Place, output: str | None, *, took: timedelta) -> datetime:
+        """Write a record, as `record_step`; an outage delays it, so that the recorded call is not repeated."""
+        record = partial(self._record, kind=kind, place=place, output=output, took=took)
         while True:
             try:
-                return await self.uninterrupted(self._store.call(work, is_async=self._type.is_async))
+                return await self._uninterrupted(self._store.call(record, is_async=self._type.is_async))
             except DBAPIError as error:
                 if not self._store.is_outage(error):
                     raise
                 await self._pause(_REST)
 
-    async def uninterrupted(self, write: Coroutine[Any, Any, T]) -> T:
+    async def _uninterrupted(self, write: Coroutine[Any, Any, T]) -> T:
         """Await a write; if the attempt is stopped meanwhile, await the answer first: the write happened, or not."""
         if not self._type.is_async:
             return await write
@@ -459,19 +427,19 @@ class AttemptSteps:
         self._entered.add((name, text))
         return name, text
 
-    async def load(self) -> None:
-        """Read what earlier attempts recorded, before the first step."""
+    async def _find(self, place: Place, kind: StepKind) -> Any:
+        """Return the record of a step by an earlier attempt; None if it has to run.
+
+        Raises: StepOutputError for another kind.
+        """
         if self._recorded is None:
             read = partial(recorded_steps, model=self._store.model, job_id=self._context.job.id)
             rows = await self._store.call(read, is_async=self._type.is_async)
             self._recorded = {(row.name, row.key): row for row in rows}
-
-    def find(self, place: Place, kind: StepKind) -> Any:
-        """Return the record of a step; None if it has to run. Raises: StepOutputError for another kind."""
-        found = None if self._recorded is None else self._recorded.get(place)
+        found = self._recorded.get(place)
         if found is not None and found.kind != kind:
             raise StepOutputError(*place, f"is recorded as a {found.kind}, but the handler now calls it as a {kind}")
-        left = () if found is not None or self._has_warned else (self._recorded or {}).keys() - self._entered
+        left = () if found is not None or self._has_warned else self._recorded.keys() - self._entered
         if left:  # no error: the handler may take another branch, such as after a step that raised
             self._has_warned = True
             self._context.logger.warning(
@@ -482,9 +450,9 @@ class AttemptSteps:
             )
         return found
 
-    def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Any:
+    def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Document:
         try:
-            return sealed("output", codec.document("output", value), self._type.codec).value
+            return sealed("output", codec.document("output", value), self._type.codec)
         except InvalidPayloadError as error:
             raise InvalidOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
 
@@ -536,6 +504,10 @@ async def _asynchronous(items: Any) -> AsyncIterator[Any]:
     else:
         for item in items:
             yield item
+
+
+def _since(began: float) -> timedelta:
+    return timedelta(seconds=time.monotonic() - began)
 
 
 def shown(place: Place) -> str:

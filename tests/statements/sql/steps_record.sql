@@ -9,4 +9,4 @@ FOR NO KEY UPDATE
 ON CONFLICT (job_id, name, key) DO
 UPDATE
 SET attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
-RETURNING job_step.completed_at, current_setting('application_name') AS session_name
+RETURNING job_step.completed_at AS until, current_setting('application_name') AS session_name
