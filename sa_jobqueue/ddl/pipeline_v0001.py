@@ -5,19 +5,21 @@ Roll-out: before the code that uses it. Locks: none on existing tables.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sa_jobqueue.ddl.v0001 import statements
 
 VERSION = 1
 
 
-def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def upgrade(**names: Any) -> list[str]:
     """Return the statements that add version 1 to a queue."""
-    return statements(_TABLES, schema, prefix, id_type)
+    return statements(_TABLES, **names)
 
 
-def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def downgrade(**names: Any) -> list[str]:
     """Return the statement that removes version 1, with the records of writes and of the archive."""
-    return statements(_DROP, schema, prefix, id_type)
+    return statements(_DROP, **names)
 
 
 _TABLES = """\

@@ -6,57 +6,33 @@ Roll-out: before the code that uses it. Locks: none on existing tables.
 from __future__ import annotations
 
 from string import Template
+from typing import Any
 
 VERSION = 1
 
 
-def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the statements that take an empty place to version 1."""
-    return [
-        _render(_SERVER_GUARD, schema, prefix, id_type),
-        *place(schema=schema, prefix=prefix, id_type=id_type),
-        *statements(_TABLES, schema, prefix, id_type),
-        *routines(schema=schema, prefix=prefix, id_type=id_type),
-        _render(_STAMP, schema, prefix, id_type),
-    ]
+def upgrade(**names: Any) -> list[str]:
+    """Return the statements that take an empty place to version 1. `names`: as in `statements`."""
+    tables = [statement for part in (_TABLES, ROUTINES, _STAMP) for statement in statements(part, **names)]
+    return [*statements(_SERVER_GUARD, **names), *place(**names), *tables]
 
 
-def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def downgrade(**names: Any) -> list[str]:
     """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
-    parts = (_DROP_VIEWS, _DROP_TABLES, _DROP_FUNCTIONS, _DROP_TYPE)
-    dropped = [_render(part, schema, prefix, id_type) for part in parts]
-    own_schema = schema and schema != "public"  # which every database has, and its grants with it
-    return [*dropped, _render(_DROP_SCHEMA, schema, prefix, id_type)] if own_schema else dropped
+    own_schema = names["schema"] not in {None, "public"}  # which every database has, and its grants with it
+    parts = (DROP_VIEWS, _DROP_TABLES, DROP_FUNCTIONS, _DROP_TYPE, *([_DROP_SCHEMA] if own_schema else []))
+    return [statement for part in parts for statement in statements(part, **names)]
 
 
-def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def place(**names: Any) -> list[str]:
     """Return the statement that makes the schema where it is missing; none on the search path."""
-    return [_render(_CREATE_SCHEMA, schema, prefix, id_type)] if schema else []
+    return statements(_CREATE_SCHEMA, **names) if names["schema"] else []
 
 
-def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the functions, views and triggers, which `create_all` does not create."""
-    return statements(_ROUTINES, schema, prefix, id_type)
-
-
-def drop_views(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the statement that drops the views, to run before the tables go."""
-    return statements(_DROP_VIEWS, schema, prefix, id_type)
-
-
-def drop_functions(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the statement that drops the functions, to run when the tables with their triggers are gone."""
-    return statements(_DROP_FUNCTIONS, schema, prefix, id_type)
-
-
-def statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
+def statements(text: str, *, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements of a template, with the names of one queue."""
-    return [statement.strip() for statement in _render(text, schema, prefix, id_type).split("\n--;\n") if statement.strip()]
-
-
-def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
     # $q is the qualified start of a name, $p its bare start; the percent-free `$name` form leaves plpgsql's own % alone.
-    return Template(text).substitute(
+    rendered = Template(text).substitute(
         q=f'"{schema}".{prefix}' if schema else prefix,
         p=prefix,
         # By code point, as Python sorts it: a worker compares keys that the database ordered.
@@ -65,6 +41,7 @@ def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
         schema=schema or "",
         channel=f"{schema or ''}.{prefix}job",
     )
+    return [statement.strip() for statement in rendered.split("\n--;\n")]
 
 
 _SERVER_GUARD = """\
@@ -454,7 +431,7 @@ CREATE TABLE ${q}job_audit (
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
 # So if two transactions end two chains at once, and one skips the waiting job that the other holds, the later commit
 # makes a worker check, and it sees both. The same applies when a job begins to wait for a chain that has ended.
-_ROUTINES = """\
+ROUTINES = """\
 CREATE FUNCTION ${q}job_refuse() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN
   IF TG_OP <> 'DELETE' AND octet_length(NEW.input::text) > 4194304 THEN
@@ -879,13 +856,13 @@ CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EA
 CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id()) EXECUTE FUNCTION ${q}job_stamp()"""
 
-_DROP_VIEWS = "DROP VIEW IF EXISTS ${q}job_queue, ${q}job_chain, ${q}job_transition"
+DROP_VIEWS = "DROP VIEW IF EXISTS ${q}job_queue, ${q}job_chain, ${q}job_transition"
 
 _DROP_TABLES = """\
 DROP TABLE ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
   ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job"""
 
-_DROP_FUNCTIONS = """\
+DROP_FUNCTIONS = """\
 DROP FUNCTION IF EXISTS ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(),
   ${q}job_uuid7(), ${q}job_notify_due(text), ${q}job_idle_lock(text),
   ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),

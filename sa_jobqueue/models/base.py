@@ -7,29 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
-from sqlalchemy import (
-    DDL,
-    BindParameter,
-    CheckConstraint,
-    ColumnDefault,
-    ColumnElement,
-    Connection,
-    ForeignKeyConstraint,
-    FromClause,
-    Index,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-    TextClause,
-    Uuid,
-    bindparam,
-    event,
-    func,
-    inspect,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase, declared_attr
@@ -49,7 +27,7 @@ REGISTRY_KEY = "sa_jobqueue"
 STORAGE_KEY = "sa_jobqueue.storage"
 """`Table.info[STORAGE_KEY]` has the storage parameters of a table by name."""
 
-CURRENT_XID = text("pg_current_xact_id()")
+CURRENT_XID = sa.text("pg_current_xact_id()")
 
 
 class Xid8(UserDefinedType[int]):
@@ -86,10 +64,10 @@ class NotifyingXid(Xid8):
         """Return None: the text is sent as it is."""
         return None
 
-    def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
+    def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
         """Return the SQL of a value."""
         called: Function[Any] = Function(self.function, bindvalue, packagenames=(self.schema,) if self.schema else ())
-        return select(func.pg_current_xact_id()).select_from(called.alias("notified")).scalar_subquery()
+        return sa.select(sa.func.pg_current_xact_id()).select_from(called.alias("notified")).scalar_subquery()
 
     def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
         """Return the type of a value that it is compared with."""
@@ -131,15 +109,15 @@ def table_args(
     def name(noun: str) -> str:
         return conv(layout.name(noun))
 
-    def index(noun: str, parts: Sequence[str]) -> Index:
+    def index(noun: str, parts: Sequence[str]) -> sa.Index:
         columns = [part for part in parts if not isinstance(part, Where)]
-        where = [text(part) for part in parts if isinstance(part, Where)]
-        return Index(name(noun), *columns, unique=noun.startswith("uq_"), postgresql_where=where[0] if where else None)
+        where = [sa.text(part) for part in parts if isinstance(part, Where)]
+        return sa.Index(name(noun), *columns, unique=noun.startswith("uq_"), postgresql_where=where[0] if where else None)
 
     return (
-        *(PrimaryKeyConstraint(*columns, name=name(noun)) for noun, columns in key.items()),
-        *(ForeignKeyConstraint([column], [job_id], name=name(noun)) for noun, column in job_ids.items()),
-        *(CheckConstraint(condition, name=name(noun)) for noun, condition in checks.items()),
+        *(sa.PrimaryKeyConstraint(*columns, name=name(noun)) for noun, columns in key.items()),
+        *(sa.ForeignKeyConstraint([column], [job_id], name=name(noun)) for noun, column in job_ids.items()),
+        *(sa.CheckConstraint(condition, name=name(noun)) for noun, condition in checks.items()),
         *(index(noun, parts) for noun, parts in indexes.items()),
         {"schema": layout.schema, **options, **(stored(storage) if storage else {})},
     )
@@ -151,7 +129,7 @@ class Companion:
     __jobqueue__: ClassVar[Layout]
     __job__: ClassVar[type[Any]]
     __noun__: ClassVar[str]
-    __table__: ClassVar[FromClause]
+    __table__: ClassVar[sa.FromClause]
     # What its table has beside columns: see `table_args`.
     __key__: ClassVar[tuple[str, ...]] = ()
     __checks__: ClassVar[Mapping[str, str]] = {}
@@ -178,12 +156,12 @@ def id_type(layout: Layout) -> TypeEngine[Any]:
 
     Text ids sort by code point, as Python sorts them: a worker compares keys that the database ordered.
     """
-    return Text(collation="C") if layout.id_type == "text" else Uuid()
+    return sa.Text(collation="C") if layout.id_type == "text" else sa.Uuid()
 
 
 def id_parameter(layout: Layout) -> TypeEngine[Any]:
     """Return the type of job ids as parameters: a collation belongs to columns."""
-    return Text() if layout.id_type == "text" else Uuid()
+    return sa.Text() if layout.id_type == "text" else sa.Uuid()
 
 
 def lowest_id(layout: Layout) -> Any:
@@ -216,7 +194,7 @@ def stored(parameters: Mapping[str, float]) -> dict[str, Any]:
     Source: SQLAlchemy 2.0 has no `postgresql_with` for tables; 2.1 does.
     """
     settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-    set_them = DDL(f"ALTER TABLE %(fullname)s SET ({settings})")  # type: ignore[no-untyped-call]
+    set_them = sa.DDL(f"ALTER TABLE %(fullname)s SET ({settings})")  # type: ignore[no-untyped-call]
     return {"listeners": [("after_create", set_them)], "info": {STORAGE_KEY: dict(parameters)}}
 
 
@@ -234,45 +212,46 @@ def within_times(*columns: str) -> str:
 _FIRST, _LAST = "1900-01-01 00:00:00+00", "9000-01-01 00:00:00+00"
 
 
-def register(table: Table, layout: Layout) -> None:
+def register(table: sa.Table, layout: Layout) -> None:
     """Record a queue in its metadata, and make `create_all` run the routines and the stamp that belong to it."""
     queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
     queues.append(layout)
-    places: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
+    names: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
 
-    @event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
-    def create_schema(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+    def execute(connection: sa.Connection, statements: Iterable[str]) -> None:
+        for statement in statements:
+            connection.execute(verbatim(statement))
+
+    @sa.event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
+    def create_schema(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
         if connection.dialect.name != "postgresql" and table not in (tables or ()):
             return  # other tables of the application, which may well be created elsewhere
         require_postgresql(connection.dialect.name)
         layout.check_translation(connection.get_execution_options())
-        for statement in ddl.v0001.place(**places):
-            connection.execute(verbatim(statement))
+        execute(connection, ddl.v0001.place(**names))
 
-    @event.listens_for(table.metadata, "after_create")
-    def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+    @sa.event.listens_for(table.metadata, "after_create")
+    def create_routines(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
         needed = {layout.name(noun) for noun in ("job", "job_blocker", "dead_letter")}
         # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
-        if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
-            for statement in ddl.v0001.routines(**places):
-                connection.execute(verbatim(statement))
+        if needed & created and all(sa.inspect(connection).has_table(name, table.schema) for name in needed - created):
+            execute(connection, ddl.v0001.statements(ddl.v0001.ROUTINES, **names))
 
-    @event.listens_for(table, "before_drop")
-    def drop_views(target: Table, connection: Connection, **_: Any) -> None:
-        for statement in ddl.v0001.drop_views(**places):
-            connection.execute(verbatim(statement))
+    @sa.event.listens_for(table, "before_drop")
+    def drop_views(target: sa.Table, connection: sa.Connection, **_: Any) -> None:
+        execute(connection, ddl.v0001.statements(ddl.v0001.DROP_VIEWS, **names))
         # Where dead letters stay, their trigger goes: its function does, and it is made again with the next job table.
         trigger = layout.name("tr_dead_letter_stamp")
-        connection.execute(verbatim(f"DROP TRIGGER IF EXISTS {trigger} ON {layout.qualified('dead_letter')}"))
+        execute(connection, [f"DROP TRIGGER IF EXISTS {trigger} ON {layout.qualified('dead_letter')}"])
 
-    @event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
-    def drop_functions(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
-        for statement in ddl.v0001.drop_functions(**places) if table in (tables or ()) else ():
-            connection.execute(verbatim(statement))
+    @sa.event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
+    def drop_functions(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
+        if table in (tables or ()):
+            execute(connection, ddl.v0001.statements(ddl.v0001.DROP_FUNCTIONS, **names))
 
 
-def expressed(table: Table, *events: str) -> None:
+def expressed(table: sa.Table, *events: str) -> None:
     """Turn Python-side defaults of columns into SQL expressions: parameters whose values are made at each execution.
 
     SQLAlchemy calls the functions for statements alone. In a CTE, which most of the library's are, it refuses them.
@@ -283,8 +262,8 @@ def expressed(table: Table, *events: str) -> None:
             given: Any = getattr(column, name)
             if given is not None and (given.is_callable or given.is_scalar):
                 make = partial(given.arg, None) if given.is_callable else partial(_same, given.arg)
-                value: Any = bindparam(f"{name}_{column.key}", callable_=make, type_=column.type, unique=True)
-                own = ColumnDefault(value, for_update=name == "onupdate")
+                value: Any = sa.bindparam(f"{name}_{column.key}", callable_=make, type_=column.type, unique=True)
+                own = sa.ColumnDefault(value, for_update=name == "onupdate")
                 own.column = column
                 setattr(column, name, own)
 
@@ -293,9 +272,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-def verbatim(statement: str) -> TextClause:
+def verbatim(statement: str) -> sa.TextClause:
     """Return SQL that is executed literally: its colons do not mark parameters."""
-    return text(statement.replace(":", "\\:"))
+    return sa.text(statement.replace(":", "\\:"))
 
 
 def stamp(version: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sqlalchemy import Boolean, Integer, Text, text
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, declared_attr, foreign, mapped_column, relationship, remote
 
 from sa_jobqueue.models.base import Companion, id_type, one_of
-from sa_jobqueue.models.chain import ChainMixin, chain_of_edge, job_of_edge
+from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.types import OnFailure
 
 IdT = TypeVar("IdT")
@@ -39,12 +39,18 @@ class BlockerMixin(Companion, Generic[IdT]):
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:
         """The chain that the job waits for. Loaded on first access."""
-        return chain_of_edge(cls)
+        edge: Any = cls
+
+        def waited_for() -> Any:
+            return foreign(edge.blocked_by_chain_id) == remote(edge.__job__.Chain.id)
+
+        return relationship(lambda: edge.__job__.Chain, primaryjoin=waited_for, viewonly=True)
 
     @declared_attr
     def job(cls) -> Mapped[Any]:
         """The job that waits. Loaded on first access."""
-        return job_of_edge(cls)
+        edge: Any = cls
+        return relationship(edge.__job__, primaryjoin=lambda: foreign(edge.job_id) == remote(edge.__job__.id), viewonly=True)
 
     __key__ = ("job_id", "blocked_by_chain_id")
     __checks__: ClassVar = {"ck_job_blocker_on_failure": one_of("on_failure", OnFailure)}

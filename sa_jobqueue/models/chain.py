@@ -1,4 +1,4 @@
-"""`job_chain`: each chain as one row, read from a view; and what leads from jobs and edges to chains and back.
+"""`job_chain`: each chain as one row, read from a view.
 
 Relationships load when they are first touched (`docs/engineering/decisions.md`): an async session
 refreshes them (`await session.refresh(job, ["chain"])`) or asks for them with the query (`selectinload(Job.chain)`).
@@ -7,15 +7,14 @@ refreshes them (`await session.refresh(job, ["chain"])`) or asks for them with t
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar
 
-from sqlalchemy import Column, Integer, MetaData, Table, Text, event, or_
+from sqlalchemy import Integer, MetaData, Text, event, or_
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.ext.asyncio import AsyncAttrs
-from sqlalchemy.orm import Mapped, Relationship, foreign, registry, relationship, remote
+from sqlalchemy.orm import Mapped, declared_attr, foreign, mapped_column, registry, relationship, remote
 
 from sa_jobqueue.errors import ReadOnlyError
-from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import Companion, id_type, status_type
 from sa_jobqueue.types import JobStatus
 
@@ -28,41 +27,69 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     Constructing, changing or deleting one is a `ReadOnlyError`, at the latest when the session flushes.
     """
 
-    # For readers and type checkers: `map_chain` gives them their columns and relationships.
-    id: Mapped[IdT]
-    """Id of the root job."""
-    queue: Mapped[str]
+    @declared_attr
+    def id(cls) -> Mapped[IdT]:
+        """Id of the root job."""
+        return mapped_column(id_type(cls.__jobqueue__), primary_key=True)
+
+    queue: Mapped[str] = mapped_column(Text)
     """Queue of the root job."""
-    fairness_key: Mapped[str]
+    fairness_key: Mapped[str] = mapped_column(Text)
     """Fairness key of the root job; empty for none."""
-    type_name: Mapped[str]
+    type_name: Mapped[str] = mapped_column(Text)
     """Type of the root job."""
-    input: Mapped[Any]
+    input: Mapped[Any] = mapped_column(JSONB)
     """Input of the root job, as JSON."""
-    input_version: Mapped[int]
+    input_version: Mapped[int] = mapped_column(Integer)
     """Version of that input's schema."""
-    status: Mapped[JobStatus]
-    """Status of its last job."""
-    output: Mapped[Any]
+
+    @declared_attr
+    def status(cls) -> Mapped[JobStatus]:
+        """Status of its last job."""
+        return mapped_column(status_type(cls.__jobqueue__, owner=False))
+
+    output: Mapped[Any] = mapped_column(JSONB)
     """Output of its last job."""
-    error: Mapped[Any | None]
+    error: Mapped[Any | None] = mapped_column(JSONB)
     """The last error of a chain that is dead or cancelled."""
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True))
     """When the root job was enqueued."""
-    completed_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When its last job ended; null while it is open."""
-    length: Mapped[int]
+    length: Mapped[int] = mapped_column(Integer)
     """Number of its jobs so far."""
-    last_job_id: Mapped[IdT]
-    """Id of its last job so far."""
-    last_type_name: Mapped[str]
+
+    @declared_attr
+    def last_job_id(cls) -> Mapped[IdT]:
+        """Id of its last job so far."""
+        return mapped_column(id_type(cls.__jobqueue__))
+
+    last_type_name: Mapped[str] = mapped_column(Text)
     """Type of its last job so far."""
-    deduplication_key: Mapped[str | None]
+    deduplication_key: Mapped[str | None] = mapped_column(Text)
     """Deduplication key of the root job; null for none."""
-    jobs: Mapped[list[Any]]
-    """Its jobs so far, the root first. Loaded on first access."""
-    blocking: Mapped[list[Any]]
-    """The blockers that refer to it, resolved ones too, by job; each has `job` and `is_resolved`. Loaded on access."""
+
+    @declared_attr
+    def jobs(cls) -> Mapped[list[Any]]:
+        """Its jobs so far, the root first. Loaded on first access."""
+        job: Any = cls.__job__
+
+        def jobs_of_it() -> Any:
+            # Not by chain_id, which has no index: the root by its primary key, the others by `uq_job_chain`.
+            return or_(remote(foreign(job.id)) == cls.id, remote(foreign(job.root_id)) == cls.id)
+
+        return relationship(job, primaryjoin=jobs_of_it, order_by=lambda: job.chain_index, viewonly=True)
+
+    @declared_attr
+    def blocking(cls) -> Mapped[list[Any]]:
+        """The blockers that refer to it, resolved ones too, by job; each has `job` and `is_resolved`. Loaded on access."""
+        job: Any = cls.__job__
+        return relationship(
+            lambda: job.Blocker,
+            primaryjoin=lambda: remote(foreign(job.Blocker.blocked_by_chain_id)) == cls.id,
+            order_by=lambda: job.Blocker.job_id,
+            viewonly=True,
+        )
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ReadOnlyError("a chain is what its jobs are: add its first job, and the chain is there")
@@ -76,84 +103,14 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
 def map_chain(job: Any, mappers: registry) -> type[ChainMixin[Any]]:
     """Make and map the `Chain` class of a `Job` class.
 
-    Imperatively, and not as a subclass of the application's base: what such a base gives every table, an audit column
-    say, is not in the view.
+    Not as a subclass of the application's base: what such a base gives every table, an audit column say, is not in the
+    view. In a separate metadata, so that neither `create_all` nor Alembic takes the view for a table.
     """
-    noun = f"{job.__name__}Chain"
-    body = {"__jobqueue__": job.__jobqueue__, "__job__": job, "__module__": job.__module__, "__doc__": ChainMixin.__doc__}
-    chain: Any = type(noun, (ChainMixin,), body | {"__qualname__": f"{job.__qualname__}.Chain"})
-
-    def jobs_of_it() -> Any:
-        # Not by chain_id, which has no index: the root by its primary key, the others by `uq_job_chain`.
-        return or_(remote(foreign(job.id)) == chain.id, remote(foreign(job.root_id)) == chain.id)
-
-    def edges_to_it() -> Any:
-        return remote(foreign(job.Blocker.blocked_by_chain_id)) == chain.id
-
-    properties = {
-        "jobs": relationship(job, primaryjoin=jobs_of_it, order_by=lambda: job.chain_index, viewonly=True),
-        "blocking": relationship(
-            lambda: job.Blocker, primaryjoin=edges_to_it, order_by=lambda: job.Blocker.job_id, viewonly=True
-        ),
-    }
-    mappers.map_imperatively(chain, chain_view(job.__jobqueue__), properties=properties)
-    return cast("type[ChainMixin[Any]]", chain)
-
-
-def chain_view(layout: Layout) -> Table:
-    """Return the view, in a separate metadata, so that neither `create_all` nor Alembic takes it for a table."""
-    key, instant = id_type(layout), TIMESTAMP(timezone=True)
-    return Table(
-        layout.name("job_chain"),
-        MetaData(),
-        Column("id", key, primary_key=True),
-        Column("queue", Text),
-        Column("type_name", Text),
-        Column("input", JSONB),
-        Column("input_version", Integer),
-        Column("status", status_type(layout, owner=False)),
-        Column("output", JSONB),
-        Column("error", JSONB),
-        Column("created_at", instant),
-        Column("completed_at", instant),
-        Column("length", Integer),
-        Column("last_job_id", key),
-        Column("last_type_name", Text),
-        Column("deduplication_key", Text),
-        Column("fairness_key", Text),
-        schema=layout.schema,
-    )
-
-
-def chain_of(job: Any) -> Relationship[Any]:
-    """Return the relationship from a `Job` class to the chain it belongs to."""
-    return relationship(lambda: job.Chain, primaryjoin=lambda: foreign(job.chain_id) == remote(job.Chain.id), viewonly=True)
-
-
-def edges_of(job: Any) -> Relationship[Any]:
-    """Return the relationship from a `Job` class to its blockers, in their order."""
-    return relationship(
-        lambda: job.Blocker,
-        primaryjoin=lambda: remote(foreign(job.Blocker.job_id)) == job.id,
-        order_by=lambda: job.Blocker.index,
-        viewonly=True,
-    )
-
-
-def chain_of_edge(edge: Any) -> Relationship[Any]:
-    """Return the relationship from a `Blocker` class to the chain waited for."""
-
-    def waited_for() -> Any:
-        return foreign(edge.blocked_by_chain_id) == remote(edge.__job__.Chain.id)
-
-    return relationship(lambda: edge.__job__.Chain, primaryjoin=waited_for, viewonly=True)
-
-
-def job_of_edge(edge: Any) -> Relationship[Any]:
-    """Return the relationship from a `Blocker` class to the job that waits."""
-    return relationship(
-        lambda: edge.__job__, primaryjoin=lambda: foreign(edge.job_id) == remote(edge.__job__.id), viewonly=True
-    )
+    layout = job.__jobqueue__
+    body = {"__jobqueue__": layout, "__job__": job, "__noun__": "job_chain", "__tablename__": layout.name("job_chain")}
+    body |= {"__module__": job.__module__, "__doc__": ChainMixin.__doc__, "__qualname__": f"{job.__qualname__}.Chain"}
+    chain: type[ChainMixin[Any]] = type(f"{job.__name__}Chain", (ChainMixin,), {**body, "metadata": MetaData()})
+    return mappers.mapped(chain)
 
 
 @event.listens_for(ChainMixin, "before_insert", propagate=True)

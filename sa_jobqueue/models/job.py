@@ -9,23 +9,9 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from sqlalchemy import (
-    BindParameter,
-    Boolean,
-    Computed,
-    FetchedValue,
-    FromClause,
-    Integer,
-    SmallInteger,
-    Table,
-    Text,
-    event,
-    func,
-    inspect,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, foreign, mapped_column, relationship, remote
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
@@ -36,7 +22,7 @@ from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, expressed, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
-from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
+from sa_jobqueue.models.chain import ChainMixin, map_chain
 from sa_jobqueue.models.checks import (
     MIXIN_FIRST,
     check_bases,
@@ -145,7 +131,7 @@ def check_onupdate(model: type[JobMixin[Any]]) -> None:
     for one in (model, *(getattr(model, noun) for noun in _companions(model.__jobqueue__))):
         for column in one.__table__.c:
             made = getattr(column.onupdate, "arg", None)
-            if isinstance(made, BindParameter) and made.callable is not None:
+            if isinstance(made, sa.BindParameter) and made.callable is not None:
                 try:
                     made.callable()
                 except Exception as error:
@@ -171,7 +157,7 @@ class JobMixin(Generic[IdT]):
     """
 
     __jobqueue__: ClassVar[Layout]
-    __table__: ClassVar[FromClause]
+    __table__: ClassVar[sa.FromClause]
     __mapper__: ClassVar[Mapper[Any]]
     __id_factory__: ClassVar[staticmethod[[], Any]]
     __own_table_args__: ClassVar[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -235,7 +221,7 @@ class JobMixin(Generic[IdT]):
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
         # Not after the next line: bases with a metaclass, such as that of `declarative_base()`, map the class later.
-        event.listen(cls, "after_mapper_constructed", cls.__add_companions)
+        sa.event.listen(cls, "after_mapper_constructed", cls.__add_companions)
         super().__init_subclass__(**kwargs)
 
     @classmethod
@@ -244,13 +230,13 @@ class JobMixin(Generic[IdT]):
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
         cls.__table__.c.changed_xid.type = NotifyingXid(layout.schema, layout.name("job_notify_due"))
-        expressed(cast("Table", cls.__table__), "onupdate")
+        expressed(cast("sa.Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _companions(layout).items():
             body = {"__tablename__": layout.name(table), "__noun__": table, "__jobqueue__": layout, "__job__": cls}
             body |= {
                 "__module__": cls.__module__,
                 "__doc__": mixin.__doc__,
-                "metadata": cast("Table", cls.__table__).metadata,
+                "metadata": cast("sa.Table", cls.__table__).metadata,
             }
             names = {name for kind in mixin.__mro__ for name in vars(kind)}
             if "id" not in names:
@@ -263,7 +249,7 @@ class JobMixin(Generic[IdT]):
                     column.nullable = True
             expressed(companion.__table__, "default", "onupdate")
         cls.Chain = map_chain(cls, mapper.registry)
-        register(cast("Table", cls.__table__), layout)
+        register(cast("sa.Table", cls.__table__), layout)
 
     def __init__(
         self,
@@ -389,14 +375,14 @@ class JobMixin(Generic[IdT]):
             )
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
-    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=FetchedValue(), sort_order=-49)
+    queue: Mapped[str] = mapped_column(sa.Text, nullable=False, server_default=sa.FetchedValue(), sort_order=-49)
     """Name of the queue. Workers choose the queues that they serve. Inserted without it: the value that workers recorded for
     the type, else "default"."""
-    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-49)
+    fairness_key: Mapped[str] = mapped_column(sa.Text, nullable=False, server_default=sa.text("''"), sort_order=-49)
     """Jobs of different keys, such as a customer's id, share the queue fairly; empty for no key."""
-    type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-48)
+    type_name: Mapped[str] = mapped_column(sa.Text, nullable=False, sort_order=-48)
     """Type of the job, which selects its handler."""
-    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=FetchedValue(), sort_order=-47)
+    priority: Mapped[int] = mapped_column(sa.SmallInteger, nullable=False, server_default=sa.FetchedValue(), sort_order=-47)
     """From -9 to 9; larger numbers are claimed first. Queue, fairness key and priority identify the lane. Inserted without
     it: as recorded, else 0."""
 
@@ -405,20 +391,20 @@ class JobMixin(Generic[IdT]):
         """Id of the chain's root job; the root's own id."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-46)
 
-    chain_type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-45)
+    chain_type_name: Mapped[str] = mapped_column(sa.Text, nullable=False, sort_order=-45)
     """Type of the root job."""
-    chain_index: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"), sort_order=-44)
+    chain_index: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.text("0"), sort_order=-44)
     """Position in the chain; 0 is the root."""
 
     @declared_attr
     def root_id(cls) -> Mapped[IdT | None]:
         """Id of the root job for a continuation, null for a root. Roots have no foreign key to check."""
-        return mapped_column(id_type(cls.__jobqueue__), Computed("NULLIF(chain_id, id)", persisted=True), sort_order=-43)
+        return mapped_column(id_type(cls.__jobqueue__), sa.Computed("NULLIF(chain_id, id)", persisted=True), sort_order=-43)
 
     # None is the JSON null here, so that "no output yet" and "returned None" differ.
     input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-42)
     """Input of the handler, as JSON."""
-    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=FetchedValue(), sort_order=-41)
+    input_version: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.FetchedValue(), sort_order=-41)
     """Version of the input's schema; upcasters convert older versions. Inserted without it: as recorded, else 1."""
     output: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-40)
     """Output of the handler, as JSON; SQL NULL until it has returned."""
@@ -426,36 +412,38 @@ class JobMixin(Generic[IdT]):
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
         """Current status."""
-        return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"), sort_order=-39)
+        return mapped_column(
+            status_type(cls.__jobqueue__), nullable=False, server_default=sa.text("'pending'"), sort_order=-39
+        )
 
-    open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    open_blockers: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.text("0"))
     """Number of chains that the job still waits for."""
-    has_waiters: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    has_waiters: Mapped[bool] = mapped_column(sa.Boolean, nullable=False, server_default=sa.text("false"))
     """On a root: whether a job or a caller is waiting for the end of the chain and has not been notified yet."""
-    created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.now())
     """When the enqueueing transaction began."""
-    scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.now())
     """When it is due or was due; each retry sets a new time."""
     started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When the last attempt was claimed."""
     completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When it ended (completed, dead or cancelled)."""
-    completed_by: Mapped[str | None] = mapped_column(Text)
+    completed_by: Mapped[str | None] = mapped_column(sa.Text)
     """Worker that completed it."""
-    attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    attempt: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.text("0"))
     """Number of times it was claimed. It never decreases; with `leased_by` it fences every write of an attempt."""
-    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=FetchedValue())
+    max_attempts: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.FetchedValue())
     """Maximum number of attempts; raised by one for each that does not count. Inserted without it: as
     recorded, else 20."""
-    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, server_default=FetchedValue())
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, server_default=sa.FetchedValue())
     """Timeout of one attempt; null for none. Inserted without it, and without queue, priority or attempts: as recorded."""
     last_error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     """Error of the last unsuccessful attempt."""
-    leased_by: Mapped[str | None] = mapped_column(Text)
+    leased_by: Mapped[str | None] = mapped_column(sa.Text)
     """Worker that runs it; set only while it is running."""
     leased_until: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When the job is rescued even if its worker is alive."""
-    deduplication_key: Mapped[str | None] = mapped_column(Text)
+    deduplication_key: Mapped[str | None] = mapped_column(sa.Text)
     """Deduplication key, unique among the open chains of a type."""
     chain_completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """On the root: when the whole chain ended. Null on continuations."""
@@ -465,9 +453,9 @@ class JobMixin(Generic[IdT]):
         """On the root of a chain that ended with a continuation: status of the chain. If null, the root's own status is."""
         return mapped_column(status_type(cls.__jobqueue__, owner=False))
 
-    trace_context: Mapped[str | None] = mapped_column(Text)
+    trace_context: Mapped[str | None] = mapped_column(sa.Text)
     """W3C traceparent of the span that enqueued it."""
-    chain_trace_context: Mapped[str | None] = mapped_column(Text)
+    chain_trace_context: Mapped[str | None] = mapped_column(sa.Text)
     """The same for the root job."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """Id of the last transaction that changed its status, queue, fairness key, priority or due time; a trigger sets it if
@@ -475,22 +463,31 @@ class JobMixin(Generic[IdT]):
 
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
     """If it has not started by this time, it is cancelled."""
-    ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
+    ordering_key: Mapped[str | None] = mapped_column(sa.Text, sort_order=2)
     """Jobs with the same key run one at a time, in the order of `created_at`."""
-    skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
+    skip_while_retrying: Mapped[bool | None] = mapped_column(sa.Boolean, sort_order=3)
     """Whether other jobs with its ordering key run while it waits for a retry; null: they wait."""
-    rate_cost: Mapped[int | None] = mapped_column(Integer, server_default=FetchedValue(), sort_order=4)
+    rate_cost: Mapped[int | None] = mapped_column(sa.Integer, server_default=sa.FetchedValue(), sort_order=4)
     """Cost of each attempt against the rate limits of its queue, fairness key and type; null means 1."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:
         """The chain that it belongs to, loaded on first access: `job.chain.status`, `job.chain.output`."""
-        return chain_of(cls)
+        job: Any = cls
+        return relationship(
+            lambda: job.Chain, primaryjoin=lambda: foreign(job.chain_id) == remote(job.Chain.id), viewonly=True
+        )
 
     @declared_attr
     def blocked_by(cls) -> Mapped[list[BlockerMixin[IdT]]]:
         """Its blockers, also resolved ones, in order; each has `chain` and `is_resolved`."""
-        return edges_of(cls)
+        job: Any = cls
+        return relationship(
+            lambda: job.Blocker,
+            primaryjoin=lambda: remote(foreign(job.Blocker.job_id)) == job.id,
+            order_by=lambda: job.Blocker.index,
+            viewonly=True,
+        )
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
@@ -518,18 +515,18 @@ JobClass: TypeAlias = type[JobMixin[Any]]
 """A class that is mapped to the table of a queue, such as `Job`."""
 
 
-@event.listens_for(JobMixin, "load", propagate=True)
+@sa.event.listens_for(JobMixin, "load", propagate=True)
 def _remember_type(job: JobMixin[Any], _: QueryContext) -> None:
     """Remember the type of a loaded job, which its repr shows after a commit has expired the columns."""
     job._known_type = job.__dict__.get("type_name")
 
 
-@event.listens_for(JobMixin, "expire", propagate=True)
+@sa.event.listens_for(JobMixin, "expire", propagate=True)
 def _keep_id(job: JobMixin[Any] | None, attributes: Iterable[str] | None) -> None:
     """Keep the id of a job that a commit expires: the client made it, so no row can hold another."""
     if job is None:  # garbage-collected: SQLAlchemy expires the state that is left
         return
-    state = inspect(job)
+    state = sa.inspect(job)
     if state.key is not None:
         state.dict["id"] = state.key[1][0]
         state.expired_attributes.discard("id")

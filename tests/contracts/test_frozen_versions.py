@@ -64,6 +64,6 @@ def test_a_migration_imports_no_library_code(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             imported.add(node.module or "")
-    assert imported <= {"__future__", "string", "sa_jobqueue.ddl.v0001"}
+    assert imported <= {"__future__", "string", "typing", "sa_jobqueue.ddl.v0001"}
     unit = "pipeline" if path.stem.startswith("pipeline") else "queue"
     assert path.stem.endswith(f"v{ddl.UNITS[unit][int(path.stem[-4:]) - 1].VERSION:04}")
