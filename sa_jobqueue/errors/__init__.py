@@ -40,6 +40,7 @@ __all__ = [
     "LostAttemptError",
     "MemoryLimitError",
     "MiddlewareError",
+    "MissingExtraError",
     "NoOutputError",
     "NotFoundError",
     "PayloadTooLargeError",
@@ -301,6 +302,18 @@ def require_postgresql(dialect: str) -> None:
 
 class DatabaseUnavailableError(JobQueueError):
     """The database is not reachable; see the cause."""
+
+
+class MissingExtraError(JobQueueError, ImportError):
+    """A library that a feature needs is not installed; nothing was started.
+
+    `library` is the missing library, `extra` the extra to install: `install sa-jobqueue[extra]`.
+    """
+
+    def __init__(self, library: str, extra: str) -> None:
+        self.library = library
+        self.extra = extra
+        super().__init__(f"{library} is not installed: install sa-jobqueue[{extra}]")
 
 
 class LostAttemptError(JobQueueError):

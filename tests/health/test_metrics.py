@@ -21,11 +21,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, events
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, MissingExtraError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.figures import QueueDepth
-from sa_jobqueue.observe.metrics import MissingMetricsExtraError, serve_metrics
+from sa_jobqueue.observe.metrics import serve_metrics
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.serving import new_registry
 from sa_jobqueue.observe.metrics.tally import MOST_QUEUES
@@ -238,5 +238,5 @@ def test_the_exporter_reports_an_unreachable_database_as_down() -> None:
 def test_metrics_without_prometheus_client_name_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     for ask in (new_registry, lambda: serve_metrics(CollectorRegistry(), port=0).__enter__()):
-        with pytest.raises(MissingMetricsExtraError, match=r"sa-jobqueue\[metrics\]"):
+        with pytest.raises(MissingExtraError, match=r"sa-jobqueue\[metrics\]"):
             ask()

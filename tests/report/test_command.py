@@ -122,5 +122,5 @@ def test_invalid_report_arguments_are_refused_before_spark_starts(tmp_path: Path
         assert SECRET not in done.output
     monkeypatch.setattr("sa_jobqueue.pipeline.cli.report._NEEDS", ("pyspark", "no_such_library"))
     done = CliRunner().invoke(main, ["report", str(tmp_path), *page])
-    assert "no_such_library not installed: install sa-jobqueue[report]" in done.output
+    assert "no_such_library is not installed: install sa-jobqueue[report]" in done.output
     assert not (tmp_path / "report.html").exists()

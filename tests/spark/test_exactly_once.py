@@ -23,7 +23,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.spark import enqueue, written
-from sa_jobqueue.pipeline.spark.writing import WriteError
+from sa_jobqueue.pipeline.spark.errors import WriteError
 from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
 from tests.fixtures.variants import variants
@@ -313,14 +313,7 @@ def test_jobs_of_an_ordering_key_keep_the_row_order_of_their_partition(
 
 
 def test_an_option_already_set_by_an_argument_is_refused(frame: DataFrame, database_url: str) -> None:
-    given: dict[str, Any] = {"url": database_url, "write_id": "nightly"}
-    for option in ("mode", "onDuplicate", "ON_DUPLICATE", "type", "url", "write_id"):
-        with pytest.raises(InvalidOptionError, match=f"^{option}: is an argument"):
-            enqueue(frame, "number", payload="input", options={option: "x"}, **given)
-
-
-def test_the_write_id_option_is_case_insensitive(spark: SparkSession, database_url: str) -> None:
-    few = spark.range(3).select(F.col("id").cast("string").alias("input"))
-    result = enqueue(few, "number", payload="input", url=database_url, options={"Write_ID": "nightly"})
-    assert result.write_id == "nightly"
-    assert result == written(database_url, "nightly")
+    with pytest.raises(InvalidOptionError, match="writeId: is given twice"):
+        enqueue(frame, "number", payload="input", url=database_url, write_id="nightly", writeId="x")
+    with pytest.raises(InvalidOptionError, match="type: is given twice"):
+        enqueue(frame, "number", payload="input", url=database_url, TYPE="x")

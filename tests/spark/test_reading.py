@@ -315,7 +315,7 @@ class Refused:
 REFUSED = [
     Refused("numPartition", "did you mean numPartitions?", "jobs", {"numPartition": "1"}),
     Refused("dataset", "must be one of jobs, attempts, dead_letters, blockers", "dead_leters", {}),
-    Refused("dataset", "is given twice, as 'attempts' and 'jobs'", "attempts", {"dataset": "jobs"}),
+    Refused("dataset", "is given twice", "attempts", {"dataset": "jobs"}),
     Refused("numPartitions", "must be from 1 to 10,000, got 0", "jobs", {"numPartitions": "0"}),
     Refused("numPartitions", "given twice", "jobs", {"numPartitions": "1", "num_partitions": "2"}),
     Refused("status", "must be one of blocked, pending", "jobs", {"status": "complete"}),

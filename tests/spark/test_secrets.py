@@ -70,7 +70,14 @@ def test_no_object_made_from_options_reveals_the_password(secret_url: str, jobs:
         assert not [shown for shown in texts(one) if PASSWORD in shown], type(one)
     # What travels to the executors with no reader is not even there unseen.
     assert PASSWORD.encode() not in pickle.dumps(reader.partitions())
-    assert f"{Secret(PASSWORD)} {Secret(PASSWORD)!r}" == "Secret(***) Secret(***)"
+    assert f"{Secret(PASSWORD)} {Secret(PASSWORD)!r}" == "Secret() Secret()"
+
+
+def test_a_url_that_is_given_twice_is_not_shown() -> None:
+    url = f"postgresql://postgres:{PASSWORD}@127.0.0.1:1/none"
+    with pytest.raises(InvalidOptionError) as refused:
+        stream_lag(url, URL=url)
+    assert PASSWORD not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from sa_jobqueue.payloads import opened
 from sa_jobqueue.pipeline.operations.writes import list_rejected_rows
 from sa_jobqueue.pipeline.spark import enqueue
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.validation import Checker, Rules
-from sa_jobqueue.pipeline.spark.writing import WriteError
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, enqueue_many
 from sa_jobqueue.cli import main
+from sa_jobqueue.errors import MissingExtraError
 from sa_jobqueue.observe import telemetry as observed
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
@@ -179,5 +180,5 @@ def test_instrumenting_again_replaces_the_first_instrumentation(
 
 def test_instrument_without_opentelemetry_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    with pytest.raises(observed.MissingOpenTelemetryExtraError, match=r"sa-jobqueue\[otel\]"):
+    with pytest.raises(MissingExtraError, match=r"sa-jobqueue\[otel\]"):
         observed.instrument()

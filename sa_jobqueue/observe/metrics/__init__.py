@@ -5,6 +5,6 @@ are bounded: the job types that a worker has handlers for, the hundred longest q
 Requires "sa-jobqueue[metrics]".
 """
 
-from sa_jobqueue.observe.metrics.serving import MissingMetricsExtraError, serve_metrics
+from sa_jobqueue.observe.metrics.serving import serve_metrics
 
-__all__ = ["MissingMetricsExtraError", "serve_metrics"]
+__all__ = ["serve_metrics"]

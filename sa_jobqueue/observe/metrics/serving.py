@@ -6,25 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import InvalidOptionError, MissingExtraError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class MissingMetricsExtraError(JobQueueError, ImportError):
-    """prometheus-client, which metrics need, is not installed: install sa-jobqueue[metrics]."""
-
-    def __init__(self) -> None:
-        super().__init__("prometheus-client is not installed: install sa-jobqueue[metrics]")
-
-
 def new_registry() -> CollectorRegistry:
-    """Return an empty registry. Raises: MissingMetricsExtraError."""
+    """Return an empty registry. Raises: MissingExtraError."""
     try:
         from prometheus_client import CollectorRegistry
     except ModuleNotFoundError as error:
-        raise MissingMetricsExtraError from error
+        raise MissingExtraError("prometheus-client", "metrics") from error
     return CollectorRegistry()
 
 
@@ -33,12 +26,12 @@ def serve_metrics(registry: CollectorRegistry, *, port: int, address: str = "127
     """Serve a registry's metrics on every path of a port, from a thread, while the block runs; yield the port.
 
     `port`: 0 means a free one. `address`: the address to listen on; the default accepts only this machine.
-    Raises: InvalidOptionError if the port cannot be bound; MissingMetricsExtraError.
+    Raises: InvalidOptionError if the port cannot be bound; MissingExtraError.
     """
     try:
         from prometheus_client import start_http_server
     except ModuleNotFoundError as error:
-        raise MissingMetricsExtraError from error
+        raise MissingExtraError("prometheus-client", "metrics") from error
     try:
         server, thread = start_http_server(port, addr=address, registry=registry)
     except (OSError, OverflowError) as error:

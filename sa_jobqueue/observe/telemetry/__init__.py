@@ -10,7 +10,6 @@ Source: OpenTelemetry semantic conventions 1.43, messaging spans and messaging m
 """
 
 from sa_jobqueue.observe.telemetry.setup import (
-    MissingOpenTelemetryExtraError,
     NoTelemetrySdkError,
     check_sdk,
     instrument,
@@ -19,7 +18,6 @@ from sa_jobqueue.observe.telemetry.setup import (
 )
 
 __all__ = [
-    "MissingOpenTelemetryExtraError",
     "NoTelemetrySdkError",
     "check_sdk",
     "instrument",

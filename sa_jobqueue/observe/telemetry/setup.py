@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sa_jobqueue import tracing
-from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors import JobQueueError, MissingExtraError
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.observe.health import Health
 from sa_jobqueue.observe.metrics.samples import of_report
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 _instrumented: list[Callable[[], None]] = []
 
 
-class MissingOpenTelemetryExtraError(JobQueueError, ImportError):
-    """opentelemetry-api, which traces need, is not installed: install sa-jobqueue[otel]."""
-
-    def __init__(self) -> None:
-        super().__init__("opentelemetry-api is not installed: install sa-jobqueue[otel]")
-
-
 class NoTelemetrySdkError(JobQueueError):
     """No OpenTelemetry SDK is configured in this process, so nothing would be exported."""
 
@@ -38,11 +31,11 @@ class NoTelemetrySdkError(JobQueueError):
 
 
 def check_sdk() -> None:
-    """Check that an SDK is configured. Raises: MissingOpenTelemetryExtraError, NoTelemetrySdkError."""
+    """Check that an SDK is configured. Raises: MissingExtraError, NoTelemetrySdkError."""
     try:
         from opentelemetry.metrics import get_meter_provider
     except ModuleNotFoundError as error:
-        raise MissingOpenTelemetryExtraError from error
+        raise MissingExtraError("opentelemetry-api", "otel") from error
     # Until an SDK is configured, the API returns a proxy provider, which has no public name.
     if type(get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
         raise NoTelemetrySdkError
@@ -56,7 +49,7 @@ def instrument(
     `tracer_provider`, `meter_provider`: by default OpenTelemetry's global ones. A second call replaces the first. There is
     one span for the jobs of one type that a flush or `enqueue_many` writes. Spans of a transaction or savepoint that is
     rolled back are not exported.
-    Raises: MissingOpenTelemetryExtraError.
+    Raises: MissingExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
     from sa_jobqueue.observe.telemetry.metrics import EnqueueMetrics
@@ -88,7 +81,7 @@ def subscribe(
 
     `events`: the worker's `events`. `types`, `running`, `slots`: as in `metrics.workers.subscribe`. `tracer_provider`,
     `meter_provider`: as in `instrument`.
-    Raises: MissingOpenTelemetryExtraError.
+    Raises: MissingExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
     from sa_jobqueue.observe.telemetry.attempts import AttemptSpans
@@ -105,7 +98,7 @@ def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvide
 
     `read`: such as `lambda: health(engine)`; called once now, and then from the SDK's thread. Use it in one process per
     database. `meter_provider`: as in `instrument`.
-    Raises: MissingOpenTelemetryExtraError; exceptions of the first call of `read`.
+    Raises: MissingExtraError; exceptions of the first call of `read`.
     """
     meter = _meter(meter_provider)
     from sa_jobqueue.observe.telemetry.database import DatabaseMetrics
@@ -117,7 +110,7 @@ def _tracer(provider: TracerProvider | None) -> Tracer:
     try:
         from opentelemetry.trace import get_tracer
     except ModuleNotFoundError as error:
-        raise MissingOpenTelemetryExtraError from error
+        raise MissingExtraError("opentelemetry-api", "otel") from error
     return get_tracer(SCOPE, __version__, tracer_provider=provider, schema_url=SCHEMA_URL)
 
 
@@ -125,5 +118,5 @@ def _meter(provider: MeterProvider | None) -> Meter:
     try:
         from opentelemetry.metrics import get_meter
     except ModuleNotFoundError as error:
-        raise MissingOpenTelemetryExtraError from error
+        raise MissingExtraError("opentelemetry-api", "otel") from error
     return get_meter(SCOPE, __version__, meter_provider=provider, schema_url=SCHEMA_URL)

@@ -22,18 +22,18 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from sa_jobqueue.errors import MissingExtraError
 from sa_jobqueue.pipeline.archive.errors import (
     ArchiveBusyError,
     ArchiveCorruptError,
     ArchiveElsewhereError,
     ArchiveError,
     ArchivePathError,
-    MissingArchiveExtraError,
     UnarchivedColumnsError,
 )
 
 if find_spec("pyarrow") is None:
-    raise MissingArchiveExtraError()
+    raise MissingExtraError("pyarrow", "archive")
 
 from sa_jobqueue.pipeline.archive.archiving import abandon_run, archive, archive_runs, preview
 from sa_jobqueue.pipeline.archive.options import (
@@ -57,7 +57,6 @@ __all__ = [
     "ArchivePreview",
     "ArchiveReport",
     "Held",
-    "MissingArchiveExtraError",
     "Month",
     "Progress",
     "Step",

@@ -12,10 +12,6 @@ class ArchiveError(JobQueueError):
     """The archive could not be written; every row is still in the tables or in the archive."""
 
 
-class MissingArchiveExtraError(ArchiveError, ImportError):
-    """Archives need pyarrow, which is not installed: install sa-jobqueue[archive]."""
-
-
 class ArchiveBusyError(ArchiveError):
     """Another archiver works on this queue; nothing was changed. Only one can run at a time: try again when it has ended."""
 

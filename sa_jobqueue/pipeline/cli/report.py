@@ -18,7 +18,7 @@ from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, is_json, print_json
 from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
 from sa_jobqueue.display.progress import ProgressLines
-from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors import MissingExtraError
 from sa_jobqueue.pipeline.cli._spark import spark_session
 from sa_jobqueue.pipeline.history import JOBS
 
@@ -33,10 +33,6 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 _NEEDS: Final = ("pyspark", "pyarrow", "pandas", "jinja2")
-
-
-class MissingReportExtraError(JobQueueError, ImportError):
-    """A library that the report needs is not installed. Nothing was read."""
 
 
 @click.command()
@@ -91,7 +87,8 @@ def report(
         raise click.UsageError("more than one database URL: create one report for each database")
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until")
-    _check_installed()
+    if missing := next((name for name in _NEEDS if find_spec(name) is None), None):
+        raise MissingExtraError(missing, "report")
     for place, url in zip(places, urls, strict=True):
         _check_source(place, url, app)
     from sa_jobqueue.pipeline.report import collect, render
@@ -128,12 +125,6 @@ def report(
 def _is_url(place: str) -> bool:
     scheme, colon, _ = place.partition("://")
     return bool(colon) and scheme.partition("+")[0] in {"postgresql", "postgres"}
-
-
-def _check_installed() -> None:
-    missing = [name for name in _NEEDS if find_spec(name) is None]
-    if missing:
-        raise MissingReportExtraError(f"{', '.join(missing)} not installed: install sa-jobqueue[report]")
 
 
 def _check_source(place: str, url: URL | None, app: str | None) -> None:

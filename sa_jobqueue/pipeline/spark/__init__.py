@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from sa_jobqueue.pipeline.spark.errors import JavaNotFoundError, MissingExtraError, OtherClusterError, ReadError
+from sa_jobqueue.errors import MissingExtraError
+from sa_jobqueue.pipeline.spark.errors import JavaNotFoundError, OtherClusterError, ReadError, WriteError
 from sa_jobqueue.pipeline.spark.java import java_home
 
-if _missing := next((library for library in ("pyspark", "pyarrow") if find_spec(library) is None), None):
+if _missing := next((library for library in ("pyspark", "pyarrow", "pandas") if find_spec(library) is None), None):
     raise MissingExtraError(_missing, "spark")
 
 from sa_jobqueue.pipeline.spark.archiving import archive
@@ -24,13 +25,11 @@ from sa_jobqueue.pipeline.spark.progress import WorkersReport
 from sa_jobqueue.pipeline.spark.redacting import redacted
 from sa_jobqueue.pipeline.spark.source import register
 from sa_jobqueue.pipeline.spark.workers import WorkerSet, run_workers
-from sa_jobqueue.pipeline.spark.writing import WriteError
 
 __all__ = [
     "REDACTION",
     "Holder",
     "JavaNotFoundError",
-    "MissingExtraError",
     "OtherClusterError",
     "ReadError",
     "StreamLag",

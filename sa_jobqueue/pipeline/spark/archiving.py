@@ -10,14 +10,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import Connection
 
-from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.pipeline.archive import ArchiveError, ArchiveOptions, ArchiveReport
@@ -26,8 +25,7 @@ from sa_jobqueue.pipeline.archive.engines import Count, Engine, Parts, Written
 from sa_jobqueue.pipeline.archive.options import Listener
 from sa_jobqueue.pipeline.history import JOBS
 from sa_jobqueue.pipeline.spark.connections import connect, sanitised, url_of
-from sa_jobqueue.pipeline.spark.errors import MissingExtraError
-from sa_jobqueue.pipeline.spark.options import Options, Secret, Use
+from sa_jobqueue.pipeline.spark.options import Options, Use, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,23 +52,18 @@ def archive(
     them, that contains only the password. `tasks`: maximum number of concurrent readers, each with its own connection; also
     the number of files per day and dataset, 1 to 10,000. `path`: a folder that driver and executors share, or a URI that
     pyarrow opens on both. Returns the same report.
-    Raises: as `pipeline.archive.archive`; MissingExtraError without pandas; InvalidOptionError for `tasks` or `url`;
-    ArchiveError with Spark's message.
+    Raises: as `pipeline.archive.archive`; InvalidOptionError for `tasks` or `url`; ArchiveError with Spark's message.
     """
-    if find_spec("pandas") is None:  # mapInArrow requires it, used or not
-        raise MissingExtraError("pandas", "spark")
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise InvalidOptionError("tasks", f"must be a whole number from 1 to 10,000, got {tasks!r}")
-    if url is not None:
-        read_url(url)
     given = options or ArchiveOptions()
-    reached = {"url": None if url is None else Secret(url), "passwordFile": password_file}
-    database = Options(Use.READ, reached | {"statementTimeout": given.statement_timeout})
+    timeout = str(given.statement_timeout.total_seconds())
+    database = read_options({"url": url, "passwordFile": password_file, "statementTimeout": timeout}, Use.READ)
 
     def write(_: Connection, parts: Parts, count: Count) -> list[Written]:
         numbers = spark.range(0, parts.number, 1, min(parts.number, tasks))
         try:
-            rows = numbers.mapInArrow(PartWriter(database, parts), "dataset string, path string, rows long").collect()
+            rows = numbers.mapInArrow(PartWriter(database, parts), from_arrow_schema(_WRITTEN)).collect()
         except PySparkException as error:
             raise ArchiveError(f"Spark could not write the files: {error}") from error
         written = [Written(*row) for row in rows]

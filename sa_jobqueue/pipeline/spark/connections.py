@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from types import new_class
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
@@ -26,12 +26,12 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue.db.sessions import SETTINGS, own_options, startup_arguments
 from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
-from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.layout import Layout, Unit
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.pipeline.spark.errors import ReadError
-from sa_jobqueue.pipeline.spark.options import Options, Use
+from sa_jobqueue.pipeline.spark.errors import ReadError, WriteError
+from sa_jobqueue.pipeline.spark.options import WRITING, Options
 from sa_jobqueue.statements import schema
 
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
@@ -62,7 +62,7 @@ def url_of(options: Options) -> URL:
     """
     given = options["url"]
     if given is not None:
-        url = read_url(given.reveal())
+        url = read_url(given.value)
     elif os.environ.get(URL_VARIABLE):
         url = read_url(os.environ[URL_VARIABLE], option=URL_VARIABLE)
     elif os.environ.get("PGSERVICE"):
@@ -157,17 +157,15 @@ def _engine(url: URL, arguments: tuple[tuple[str, Any], ...], *, is_kept: bool) 
 
 @contextmanager
 def sanitised(options: Options) -> Iterator[None]:
-    """Convert database errors to `ReadError`, without the URL's passwords and without bound values."""
+    """Convert database errors to `ReadError` or `WriteError`, without the URL's passwords and without bound values."""
     try:
         yield
-    except DBAPIError as error:
+    except (DBAPIError, psycopg.Error) as error:
         url = url_of(options)
-        _raise(ReadError(_clean(str(error.orig or error).strip(), url)), error, url)
-    except Exception as error:
-        if isinstance(error, JobQueueError) or type(error).__module__.partition(".")[0] != "psycopg":
-            raise
-        url = url_of(options)
-        _raise(ReadError(_clean(str(error).strip(), url)), error, url)
+        kind = WriteError if options.use in WRITING else ReadError
+        message = _clean(str(getattr(error, "orig", None) or error).strip(), url)
+        # Without its cause if that contains a secret, which a traceback would show.
+        raise kind(message) from (None if any(secret in str(error) for secret in secrets_of(url)) else error)
 
 
 def find_queue(connection: Connection, options: Options) -> Queue:
@@ -184,7 +182,7 @@ def find_queue(connection: Connection, options: Options) -> Queue:
         kind = connection.execute(schema.id_type(named)).scalar()
         queue = Queue(replace(named, id_type="text" if kind == "text" else "uuid"))
     with Session(connection) as session:
-        unit: Unit = "pipeline" if options.use in {Use.WRITE, Use.STREAM_WRITE} else "queue"
+        unit: Unit = "pipeline" if options.use in WRITING else "queue"
         check_schema(session, unit=unit, model=queue.model)
     return queue
 
@@ -260,9 +258,3 @@ def _clean(message: str, url: URL) -> str:
     for secret in secrets_of(url):
         message = message.replace(secret, "***")
     return message
-
-
-def _raise(ours: JobQueueError, cause: BaseException, url: URL) -> NoReturn:
-    """Raise an error with its cause, unless the cause's message contains a secret, which a traceback would show."""
-    text_of_cause = str(cause)
-    raise ours from (None if any(secret in text_of_cause for secret in secrets_of(url)) else cause)

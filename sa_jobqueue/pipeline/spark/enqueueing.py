@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,11 +20,11 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark import writing
 from sa_jobqueue.pipeline.spark.columns import CHECKS
-from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object
+from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object, sanitised
 from sa_jobqueue.pipeline.spark.documents import Ours, document, named
+from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.options import Options, Use, checked, plain, read_options, refuse
 from sa_jobqueue.pipeline.spark.progress import counted_tasks
-from sa_jobqueue.pipeline.spark.writing import WriteError
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.tracing import current_traceparent
@@ -40,7 +40,6 @@ def enqueue(
     *,
     payload: Ours | Sequence[str] | None = None,
     url: str | None = None,
-    app: str | None = None,
     queue: str | Column | None = None,
     priority: int | Column | None = None,
     at: datetime | Column | None = None,
@@ -57,15 +56,13 @@ def enqueue(
     fairness_key: Ours | None = None,
     skip_while_retrying: bool | Column | None = None,
     write_id: str | None = None,
-    mode: str = "FAILFAST",
-    on_duplicate: str = "skip",
-    options: Mapping[str, str] | None = None,
     progress: Literal["lines"] | None = None,
+    **options: str,
 ) -> WriteResult:
     """Enqueue one job of one type for each row of `df`, atomically and exactly once.
 
     `target`: a handler, whose payload type validates the inputs and whose module the executors import; or the name of a job
-    type, with `app` one that is registered there.
+    type, with the option `app` one that is registered there.
     `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON:
     instants in UTC; decimals as text for a handler, as numbers of up to 15 digits for a name. BINARY is refused. A
     STRING column must contain JSON.
@@ -75,17 +72,17 @@ def enqueue(
     their partition.
     `write_id`: a name for this write; repeating a committed write changes nothing and returns its result. A write without
     rows is not recorded.
-    `mode`, `on_duplicate`, `url`, `options`: options of the data source. With `mode="PERMISSIVE"` each row is checked
-    separately.
     `progress`: "lines" prints it on standard error.
+    `url`, `options`: options of the data source, such as `on_duplicate="fail"`. With `mode="PERMISSIVE"` each row is checked
+    separately.
     Raises: InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with Spark's message. Nothing is
     enqueued then, unless only the response was lost.
     """
-    given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
-    if app is None and isinstance(target, Handler):
-        app = _app_of(target)
-    given |= {name: value for name, value in (("url", url), ("app", app), ("writeId", write_id)) if value is not None}
-    columns = {"input": document(df, payload, is_typed=_is_declared(target, app))}
+    name = target if isinstance(target, str) else target.name
+    if isinstance(target, Handler) and "app" not in options:
+        options["app"] = _app_of(target)
+    given = dict(url=url, write_id=write_id, type=name, **options)
+    columns = {"input": document(df, payload, is_typed=_is_declared(target, options.get("app")))}
     for name, one in {
         **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
         **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
@@ -104,19 +101,9 @@ def enqueue(
     trace = current_traceparent()
     if trace is not None:
         columns["trace_context"] = F.lit(trace)
-    given = _with_options(given, options or {})
     if "writtenby" not in map(plain, given):
         given["writtenBy"] = str(df.sparkSession.conf.get("spark.app.name"))
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
-
-
-def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """Return arguments and options together. Raises: InvalidOptionError for an option that an argument has set."""
-    arguments = {plain(name) for name in given}
-    for name in options:
-        if plain(name) in arguments:
-            refuse(name, "is an argument, and given as that: leave it out of options")
-    return given | dict(options)
 
 
 def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:
@@ -125,14 +112,14 @@ def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:
     return isinstance(target, Handler) or (isinstance(jobs, JobQueue) and jobs.registry.get(target) is not None)
 
 
-def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:
+def _write(rows: DataFrame, given: dict[str, str | None], progress: str | None) -> WriteResult:
     if progress not in {None, "lines"}:
         refuse("progress", f'must be "lines" or None, got {progress!r}')
-    options = _options(given)
+    options = read_options(given, Use.WRITE)
     # Spark would run the same checks, but replace their errors with its own.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
     write_id = writer.write_id
-    given = {name: value for name, value in given.items() if plain(name) != "writeid"} | {"writeId": write_id}
+    named = {name: value for name, value in given.items() if value is not None} | {"write_id": write_id}
     before = _written(options, write_id, 0)
     if before is not None and options["onRepeat"] != "check":
         return replace(before, repeated=True)
@@ -141,7 +128,7 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
             if progress:
                 lines = stack.enter_context(ProgressLines(f"enqueue {write_id}"))
                 lines.begin("staging tasks", measure=stack.enter_context(counted_tasks(rows.sparkSession)))
-            rows.write.format("jobqueue").mode("append").options(**given).save()
+            rows.write.format("jobqueue").mode("append").options(**named).save()
     except PySparkException as error:
         found = _OUR_ERROR.search(str(error))
         if found is None:
@@ -158,25 +145,19 @@ def written(
     write_id: str,
     *,
     sequence: int = 0,
-    app: str | None = None,
-    options: Mapping[str, str] | None = None,
+    **options: str,
 ) -> WriteResult | None:
     """Return the result of a bulk write, or None if no write with this name has committed.
 
-    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`,
-    `options`: see `enqueue`.
+    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `options`: see
+    `enqueue`.
     """
-    given = {name: value for name, value in (("url", url), ("app", app)) if value is not None}
-    return _written(_options(_with_options(given, options or {})), write_id, sequence)
+    return _written(read_options(dict(url=url, **options), Use.WRITE), write_id, sequence)
 
 
 def _written(options: Options, write_id: str, sequence: int) -> WriteResult | None:
-    with writing.write_errors(options), connect(options) as connection, Session(connection) as session:
+    with sanitised(options), connect(options) as connection, Session(connection) as session:
         return find_write(session, write_id, sequence=sequence, model=find_queue(connection, options).model)
-
-
-def _options(given: Mapping[str, str]) -> Options:
-    return read_options(given, Use.WRITE)
 
 
 def _app_of(handler: Handler[Any, Any, Any]) -> str:

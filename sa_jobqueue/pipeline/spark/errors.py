@@ -5,18 +5,6 @@ from __future__ import annotations
 from sa_jobqueue.errors import JobQueueError
 
 
-class MissingExtraError(JobQueueError, ImportError):
-    """A library that a feature needs is not installed; nothing was started.
-
-    `library` is the missing library, `extra` the extra to install: `install sa-jobqueue[extra]`.
-    """
-
-    def __init__(self, library: str, extra: str) -> None:
-        self.library = library
-        self.extra = extra
-        super().__init__(f"{library} is not installed: install sa-jobqueue[{extra}]")
-
-
 class JavaNotFoundError(JobQueueError, RuntimeError):
     """Spark needs Java 17 or newer, which was not found; nothing was started."""
 
@@ -34,6 +22,10 @@ class OtherClusterError(JobQueueError):
 
 class ReadError(JobQueueError):
     """The database ended a read; Spark discards the rows delivered so far and may try again."""
+
+
+class WriteError(JobQueueError):
+    """The database refused a bulk write. Staged rows are ignored; nothing was enqueued unless stated otherwise."""
 
 
 class WorkersFailedError(JobQueueError, RuntimeError):

@@ -103,8 +103,7 @@ def stream_lag(url: str | None = None, **options: str) -> StreamLag:
     `url` and `options`: as for `spark.readStream.format("jobqueue")`.
     Raises: InvalidOptionError, DatabaseUnavailableError, ReadError.
     """
-    given = options if url is None else {"url": url, **options}
-    read = read_options(given, Use.STREAM)
+    read = read_options(dict(url=url, **options), Use.STREAM)
     with sanitised(read), connect(read, read_only=True) as connection:
         return read_lag(connection, with_holder=True)
 

@@ -7,12 +7,12 @@ kind of read or write, is an error instead of being ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
@@ -20,6 +20,8 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.history import DATASETS
 from sa_jobqueue.types import JobStatus
+
+T = TypeVar("T")
 
 
 class Use(StrEnum):
@@ -51,28 +53,11 @@ REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
 its event log."""
 
 
-class Secret:
-    """A text that is never rendered by repr, str or format; `reveal` returns it."""
+@dataclass(frozen=True, slots=True)
+class Secret(Generic[T]):
+    """A value that is never rendered by repr, str or format."""
 
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    __str__ = __repr__
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def reveal(self) -> str:
-        """Return the text."""
-        return self._text
+    value: T = field(repr=False)
 
 
 Read = Callable[[str, str], Any]
@@ -140,7 +125,7 @@ def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
     return found or refuse(name, f"must be one of {', '.join(known)}, got {given!r}")
 
 
-def _url(name: str, given: str) -> Secret:
+def _url(name: str, given: str) -> Secret[str]:
     read_url(given, option=name)
     return Secret(given)
 
@@ -294,13 +279,15 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def read_options(given: Mapping[str, str], *uses: Use) -> Options:
-    """Read the options of a use, or of several. Raises: InvalidOptionError for the first invalid option."""
+def read_options(given: Mapping[str, str | None], *uses: Use) -> Options:
+    """Read the options of a use, or of several; None is not given. Raises: InvalidOptionError for the first invalid one."""
     use = uses[0]
     of_use = {plain(option.name): option for option in OPTIONS if option.uses & set(uses)}
     values = {option.name: option.default for option in of_use.values()}
-    named: dict[str, str] = {}
+    named: set[str] = set()
     for name, value in given.items():
+        if value is None:
+            continue
         if name == "path" and use in WRITING:
             refuse(name, f"save() and start() take none for a queue, got {value!r}")
         key = "dataset" if name == "path" else plain(name)
@@ -312,10 +299,10 @@ def read_options(given: Mapping[str, str], *uses: Use) -> Options:
             refuse(name, f"is not an option of {use}{known}")
         option = of_use[key].name
         if option in named:
-            refuse(option, f"is given twice, as {named[option]!r} and {value!r}")
-        named[option] = value
+            refuse(option, "is given twice")
+        named.add(option)
         values[option] = of_use[key].read(option, value)
-    if "app" in named and named.keys() & {"schema", "prefix"}:
+    if "app" in named and named & {"schema", "prefix"}:
         refuse("app", "already identifies the queue; leave out schema and prefix")
     return Options(use, values, frozenset(named))
 

@@ -43,8 +43,7 @@ _CLOSE_SECONDS: Final = 15.0
 """Maximum time for a worker to release its jobs when Spark closes the task in an orderly way."""
 
 _FAILURES: Final = {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST}
-SCHEMA: Final = "slot int, worker_id string, completed bigint, failed bigint, lost bigint, seconds double, ended string"
-_ARROW: Final = pa.schema(
+ROWS: Final = pa.schema(
     [
         ("slot", pa.int32()),
         ("worker_id", pa.string()),
@@ -86,7 +85,7 @@ def load_jobs(app: str) -> JobQueue[Any]:
 
 
 def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the workers of the slots in the first column one by one; each yields rows of `SCHEMA`, the last with `ended`.
+    """Run the workers of the slots in the first column one by one; each yields rows of `ROWS`, the last with `ended`.
 
     Raises: errors that keep a worker from starting. A worker that has started survives outages of the database.
     """
@@ -182,7 +181,7 @@ class SlotRun:
         del counts["started"]
         ended = self._end.value if self.ended.is_set() else None
         row = {"slot": self._slot, "worker_id": self._worker.id, **counts, "seconds": self._seconds, "ended": ended}
-        return pa.RecordBatch.from_pylist([row], schema=_ARROW)
+        return pa.RecordBatch.from_pylist([row], schema=ROWS)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, DrainRequested):

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sa_jobqueue.pipeline.spark import reading, streaming, writing
-from sa_jobqueue.pipeline.spark.options import Options, Use, read_options, refuse_table
+from sa_jobqueue.pipeline.spark.options import Options, Secret, Use, read_options, refuse_table
 
 
 class JobQueueSource(DataSource):
@@ -29,8 +29,7 @@ class JobQueueSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)
         refuse_table(given)
-        # Not as `options`: printing a data source's attributes would show the URL.
-        self._given = _Given(given)
+        self._given = Secret(given)
 
     @classmethod
     def name(cls) -> str:
@@ -51,7 +50,7 @@ class JobQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
-        refuse_table(self._given.options, is_write=True)
+        refuse_table(self._given.value, is_write=True)
         return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -60,17 +59,7 @@ class JobQueueSource(DataSource):
 
     def use(self, *uses: Use) -> Options:
         """Return the options validated for a use, or for several."""
-        return read_options(self._given.options, *uses)
-
-
-class _Given:
-    """Options as given, never rendered."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self.options = options
-
-    def __repr__(self) -> str:
-        return f"<{len(self.options)} options>"
+        return read_options(self._given.value, *uses)
 
 
 def register(spark: SparkSession) -> None:

@@ -16,24 +16,23 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
-from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.sessions import own_engine
-from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers
 from sa_jobqueue.pipeline.spark.connections import url_of
-from sa_jobqueue.pipeline.spark.errors import MissingExtraError, WorkersFailedError
-from sa_jobqueue.pipeline.spark.options import Options, Secret, Use
+from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
+from sa_jobqueue.pipeline.spark.options import Use, read_options
 from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersReport, is_connect
-from sa_jobqueue.pipeline.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
+from sa_jobqueue.pipeline.spark.slots import ROWS, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.statements import health
 from sa_jobqueue.worker import WorkerOptions
 
@@ -68,8 +67,7 @@ class WorkerSet:
     `until_idle`: end after a batch that was idle; otherwise only on request.
     `name`: prefix of the workers' names.
     `progress`: "lines" prints it on standard error.
-    Raises: MissingExtraError without pandas; InvalidOptionError, including if `spark.speculation` is on: Spark would kill
-    one of two workers.
+    Raises: InvalidOptionError, including if `spark.speculation` is on: Spark would kill one of two workers.
     """
 
     def __init__(
@@ -90,8 +88,6 @@ class WorkerSet:
         progress: Literal["lines"] | None = None,
         **worker_options: Any,
     ) -> None:
-        if find_spec("pandas") is None:  # mapInArrow requires it, used or not
-            raise MissingExtraError("pandas", "spark")
         if not _NAME.fullmatch(name):
             raise InvalidOptionError("name", f"must be 1 to 40 characters of A-Z, a-z, 0-9 and _.-, got {name!r}")
         if not 1 <= slots <= 10_000:
@@ -104,11 +100,9 @@ class WorkerSet:
             raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
         self.name = f"{name}-{secrets.token_hex(3)}"
         """Prefix of its workers' names, before a dot and the slot number."""
-        if url is not None:
-            read_url(url)
         self._settings = SlotSettings(
             app=app,
-            database=Options(Use.READ, {"url": None if url is None else Secret(url), "passwordFile": password_file}),
+            database=read_options({"url": url, "passwordFile": password_file}, Use.READ),
             options=WorkerOptions(
                 name=self.name, queues=queues, concurrency=concurrency, shutdown_timeout=shutdown_timeout, **worker_options
             ),
@@ -269,7 +263,8 @@ class WorkerSet:
         self._spark.addTag(self._tag)
         try:
             slots = self._spark.range(0, self._slots, 1, self._slots)
-            rows = [row for row in slots.mapInArrow(sa_jobqueue_worker, SCHEMA).collect() if row.ended is not None]
+            seen = slots.mapInArrow(sa_jobqueue_worker, from_arrow_schema(ROWS)).collect()
+            rows = [row for row in seen if row.ended is not None]
         finally:
             self._spark.removeTag(self._tag)
         with self._lock:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from socket import gethostname
@@ -26,11 +25,10 @@ from pyspark.sql.types import StructType
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
-from sa_jobqueue.pipeline.spark.errors import ReadError
+from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.options import Options, Use, refuse
 from sa_jobqueue.pipeline.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
 from sa_jobqueue.pipeline.spark.validation import Rules
@@ -43,10 +41,6 @@ TRIES: Final = 3
 """Number of attempts to commit if other transactions cause a deadlock or end the connection."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-
-
-class WriteError(JobQueueError):
-    """The database refused a bulk write. Staged rows are ignored; nothing was enqueued unless stated otherwise."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class _Writing:
         if first is None:  # a shuffle leaves many partitions empty, and a connection for each would be costly
             return Staged(write_id, sequence, part.task_id, 0, 0)
         is_permissive = self._options["mode"] == "PERMISSIVE"
-        with write_errors(self._options), connect(self._options) as connection:
+        with sanitised(self._options), connect(self._options) as connection:
             stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
             stager.stage(chain([first], batches))
         return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected, stager.fingerprint)
@@ -132,7 +126,7 @@ class _Writing:
         )
 
     def _in_transaction(self, act: Callable[[Session], T]) -> T:
-        with write_errors(self._options):
+        with sanitised(self._options):
             for left in reversed(range(TRIES)):
                 try:
                     with connect(self._options) as connection:
@@ -169,7 +163,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def _has_committed(self) -> bool:
         if self._options["writeId"] is None:
             return False
-        with write_errors(self._options), connect(self._options) as connection, Session(connection) as session:
+        with sanitised(self._options), connect(self._options) as connection, Session(connection) as session:
             found = find_write(session, self.write_id, model=self._queue.model)
         if found is not None:
             _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, found.staged)
@@ -229,7 +223,7 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     if overwrite:
         refuse("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
     check_columns(schema, has_type=options["type"] is not None)
-    with write_errors(options), connect(options) as connection:
+    with sanitised(options), connect(options) as connection:
         queue = find_queue(connection, options)
     if queue.app:
         jobs = load_object(queue.app)
@@ -259,13 +253,3 @@ def _signed(number: int) -> int:
 
 def _is_deadlock(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) in {"40P01", "40001"}
-
-
-@contextmanager
-def write_errors(options: Options) -> Iterator[None]:
-    """Convert database errors to `WriteError`, whose message contains no secret."""
-    try:
-        with sanitised(options):
-            yield
-    except ReadError as error:
-        raise WriteError(str(error)) from error.__cause__
