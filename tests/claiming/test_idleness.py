@@ -22,7 +22,7 @@ from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.claim.idleness import Idleness
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import Start, until
+from tests.fixtures.workers import PATIENCE, Start, until
 
 NEVER = timedelta(minutes=10)
 """Between two polls."""
@@ -99,6 +99,24 @@ async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
         await log.until(JobCompleted, 2)
         assert heard.seen() == ["mail"] * 2
     await until(lambda: not is_idle(engine), what="the announcement ends with the worker's session")
+
+
+async def test_the_jobs_that_a_worker_starts_count_as_arrivals(
+    engine: Engine, queue: JobQueue[Any], start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load few notifications arrive: a channel passes them on together, and many jobs come with one."""
+    withdrawn = asyncio.Event()
+    withdraw = Listener.withdraw
+
+    def noted(self: Listener) -> None:
+        withdrawn.set()
+        withdraw(self)
+
+    async with start(queue, poll_interval=NEVER, concurrency=40):
+        await until(lambda: is_idle(engine), what="the announcement")
+        monkeypatch.setattr(Listener, "withdraw", noted)
+        enqueue(engine, *(queue.job("nothing") for _ in range(30)))  # one notification
+        await asyncio.wait_for(withdrawn.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("moment", ["before it announces itself", "after it"])

@@ -203,6 +203,7 @@ class Claimer(Part, Component):
         async with self._executor.claiming():
             started = await self._division.claim(connection, was_notified=was_notified)
         if started:
+            self._idleness.arrived(started)
             self._busy_at = self._loop.time()
             self._on_start()
         return started

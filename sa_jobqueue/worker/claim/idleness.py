@@ -45,8 +45,6 @@ class Idleness:
 
     def arrived(self, count: int = 1) -> None:
         """Count notifications, or jobs that were started."""
-        if count == 0:
-            return
         now = self._clock()
         self._earned = min(max(self._earned, now) + count * _INTERVAL, now + _MOST)
         self._delay = _FIRST_POLL
