@@ -270,7 +270,7 @@ async def test_catch_up_queries_each_lane_from_its_own_cursor_or_an_earlier_one(
         executor=None,  # type: ignore[arg-type]
         model=Job,
         controls=Controls(),
-        callers={},
+        selections={},
     )
     cursors = Cursors((), UUID(int=0))
     backlog = Backlog(cursors, lambda _lane: None, lambda _lane: None)

@@ -15,7 +15,7 @@ from sa_jobqueue.worker.background.controls import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions
-from sa_jobqueue.worker.claim.selectors import Caller
+from sa_jobqueue.worker.claim.selectors import Selection
 
 LIMITED = Control(global_concurrency=3)
 
@@ -38,7 +38,7 @@ def partitions(
         executor=cast("Any", SimpleNamespace(free_in=lambda _: 5, free_for=lambda _: 4)),
         model=Job,
         controls=controls,
-        callers={selected: Caller(selector, "tester", cast("Any", None))} if selected else {},
+        selections={selected: Selection(selector, Job, "tester", cast("Any", None))} if selected else {},
     )
 
 

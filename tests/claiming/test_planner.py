@@ -57,7 +57,7 @@ class World:
             executor=cast("Any", executor),
             model=Job,
             controls=Controls(),
-            callers={},
+            selections={},
         )
         self.cursors = Cursors(self.partitions.own_types, 0)
         weight = (weights or {}).get

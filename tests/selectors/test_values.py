@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from sa_jobqueue import Job
 from sa_jobqueue.registry import Candidate
+from sa_jobqueue.registry.selectors import Selector
 from sa_jobqueue.statements.claims import CANDIDATE
 from sa_jobqueue.worker.claim.cursors import Lane, Plan, Segment
 from sa_jobqueue.worker.claim.lanes import Lanes
@@ -45,9 +47,9 @@ class Choosing(Queue):
         super().start()
         self.offered: Sequence[Candidate] = ()
         self.chosen: Choose = odd
-        selector = SimpleNamespace(window=WINDOW, inputs=False, max_wait=None)
-        caller = SimpleNamespace(selector=selector, choose=self._choose)
-        self.selection = Selection(cast("Any", caller), Job)
+        selector = Selector(queue="a", choose=lambda offered, free: offered, window=WINDOW)
+        self.selection = Selection(selector, Job, "tester", cast("Any", None))
+        self.selection._call = self._choose  # type: ignore[assignment,method-assign]
         self.selection._statement = cast("Any", SimpleNamespace(execute=self._candidates))
         self.lanes = object.__new__(Lanes)
         self.lanes.cursors, self.lanes.backlog, self.lanes.arrivals = self.cursors, self.backlog, self.arrivals
@@ -85,7 +87,7 @@ class Choosing(Queue):
         super()._drain(limit)
         self.chosen = odd
 
-    async def _choose(self, candidates: Sequence[Candidate], _free: int) -> Sequence[Candidate]:
+    async def _choose(self, candidates: Sequence[Candidate], _free: int, _now: float) -> Sequence[Candidate]:
         self.offered = candidates
         return self.chosen(candidates)
 
@@ -172,7 +174,8 @@ def test_quarantined_jobs_are_not_offered() -> None:
 def test_candidates_past_max_wait_start_before_selected_ones() -> None:
     story = Chosen(lambda candidates: [one for one in candidates if cast("int", one.id) > 2])
     rows = story.add(*[A] * 2)
-    cast("Any", story.queue.selection._caller).selector.max_wait = timedelta(seconds=10)
+    selection = story.queue.selection
+    selection._selector = replace(selection._selector, max_wait=timedelta(seconds=10))
     story.offer()
     story.add(*[A] * 2, ago=1)
     story.catch_up()

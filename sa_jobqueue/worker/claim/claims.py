@@ -59,7 +59,7 @@ class Claim:
         found, at = await selection.read(connection, lanes.cursors.parameters(plan, lanes.excluded))
         lanes.offered(plan, found, at)
         xids = {one.id: xid for one, xid in found}
-        chosen = await selection.choose([one for one, _ in found], limit, lanes.clock())
+        chosen = await selection.choose([one for one, _ in found], limit, lanes.clock(), partition.own_type)
         return [(one, xids[one.id]) for one in chosen]
 
     async def _try(self, connection: AsyncConnection, limit: int, limits: Limits) -> list[ClaimedJob] | None:

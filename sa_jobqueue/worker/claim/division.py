@@ -23,7 +23,7 @@ from sa_jobqueue.worker.claim.claims import Claim
 from sa_jobqueue.worker.claim.lanes import Lanes, is_of_ordering
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Shares
-from sa_jobqueue.worker.claim.selectors import Caller
+from sa_jobqueue.worker.claim.selectors import Selection
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.shared import Part, Shared
 
@@ -40,7 +40,8 @@ class Division(Part):
         self._clock = asyncio.get_running_loop().time
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
-        self._callers = {queue: Caller(one, self._worker_id, self._events) for queue, one in jobs.selectors.items()}
+        own = self._model, self._worker_id, self._events
+        self._selections = {queue: Selection(selector, *own) for queue, selector in jobs.selectors.items()}
         self._ordered = False
         self._ended: list[QueueKey] = []
         """Queue keys of the jobs under limits that ended since the last claim under limits began."""
@@ -62,7 +63,7 @@ class Division(Part):
             executor=self._executor,
             model=self._model,
             controls=applied,
-            callers=self._callers,
+            selections=self._selections,
         )
         self.lanes = Lanes(self._shared, partitions, self._clock)
 

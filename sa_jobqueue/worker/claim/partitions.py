@@ -7,6 +7,7 @@ While a partition has no capacity, its lanes are not scanned. So a claim never s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from sa_jobqueue.models import JobClass
@@ -14,37 +15,31 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.limits import Limits
-from sa_jobqueue.worker.claim.selectors import Caller, Selection
+from sa_jobqueue.worker.claim.selectors import Selection
 from sa_jobqueue.worker.run.executor import Executor
 
 Queue: TypeAlias = tuple[str, str]
 """A member of the sharing by weight: a queue, and the type with a separate capacity, or empty."""
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Partition:
-    """Queues and job types with one capacity.
+    """Queues and job types with one capacity."""
 
-    `queue`: its queue, if that is apart from the others. `own_type`: its type, if that has a separate capacity. `limits`:
-    those that hold across all workers, or None. `selection`: of a queue with a selector.
-    """
-
-    def __init__(
-        self,
-        types: Sequence[str],
-        *,
-        queue: str | None,
-        own_type: str | None,
-        executor: Executor,
-        limits: Limits | None,
-        selection: Selection | None,
-    ) -> None:
-        self.types, self.limits, self.selection = types, limits, selection
-        self.queue, self.own_type = queue, own_type
-        self._executor = executor
-        self.full_until = float("-inf")
-        """Until when limits across workers are not asked for capacity again, by the worker's clock; -inf after capacity."""
-        self.is_refused = False
-        """Whether it rests in quarantine, since its limits could not be read or written."""
+    types: Sequence[str]
+    queue: str | None
+    """Its queue, if that is apart from the others."""
+    own_type: str | None
+    """Its type, if that has a separate capacity."""
+    executor: Executor
+    limits: Limits | None
+    """Those that hold across all workers."""
+    selection: Selection | None
+    """Of a queue with a selector."""
+    full_until: float = float("-inf")
+    """Until when limits across workers are not asked for capacity again, by the worker's clock; -inf after capacity."""
+    is_refused: bool = False
+    """Whether it rests in quarantine, since its limits could not be read or written."""
 
     @property
     def is_plain(self) -> bool:
@@ -59,15 +54,15 @@ class Partition:
     def capacity(self, free: int) -> int:
         """Return how many of `free` slots its jobs may take."""
         if self.queue is not None:
-            free = min(free, self._executor.free_in(self.queue))
-        return free if self.own_type is None else min(free, self._executor.free_for(self.own_type))
+            free = min(free, self.executor.free_in(self.queue))
+        return free if self.own_type is None else min(free, self.executor.free_for(self.own_type))
 
 
 class Partitions:
     """The partitions of one worker.
 
     `queues`: those it serves, each with its limit in this worker or None. `slots`: such limits of job types, by name.
-    `callers`: of the selectors of queues.
+    `selections`: of queues with a selector.
     """
 
     def __init__(
@@ -79,11 +74,11 @@ class Partitions:
         executor: Executor,
         model: JobClass,
         controls: Controls,
-        callers: Mapping[str, Caller],
+        selections: Mapping[str, Selection],
     ) -> None:
         keys = [name for name, set_ in controls.queues.items() if set_.is_limited and name.fairness_key]
         limited = {name.queue for name in keys} | {name for name in queues if controls.queue(name).is_limited}
-        apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in callers}
+        apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in selections}
         self.queues, self.types = list(queues), list(types)
         self.own_types = {name for name in types if name in slots or controls.type(name).is_limited}
         self.shared_types = [name for name in types if name not in self.own_types]
@@ -98,12 +93,12 @@ class Partitions:
                 if not of_queues or not names:
                     continue
                 partition = Partition(
-                    names,
+                    types=names,
                     queue=queue,
                     own_type=type_name,
                     executor=executor,
                     limits=_limits(model, controls, queue, type_name, keys),
-                    selection=Selection(callers[queue], model) if queue is not None and queue in callers else None,
+                    selection=None if queue is None else selections.get(queue),
                 )
                 self.every.append(partition)
                 self._of |= {(name, type_name or ""): partition for name in of_queues}

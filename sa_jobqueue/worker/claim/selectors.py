@@ -38,48 +38,81 @@ _REST: Final = 1.0
 _LONGEST_REST: Final = 60.0
 
 
-class Caller:
-    """Calls the function of one queue, within its time. A sync one runs in a thread, which nothing waits for at the end."""
+class Selection:
+    """The selector of one queue: reads its candidates, and calls it, within its time.
 
-    def __init__(self, selector: Selector, worker_id: str, events: EventBus) -> None:
-        self.selector = selector
-        self._worker_id = worker_id
-        self._events = events
-        self._loop = asyncio.get_running_loop()
+    Candidates that were not chosen stay late arrivals in the cursors, to be offered again. A sync selector runs in a thread,
+    which nothing waits for at the end.
+    """
+
+    def __init__(self, selector: Selector, model: JobClass, worker_id: str, events: EventBus) -> None:
+        self._selector, self._worker_id, self._events = selector, worker_id, events
+        self._statement = compiled(claims.candidates, model, inputs=selector.inputs)
         named: Any = type(selector.choose).__call__
         self._is_async = inspect.iscoroutinefunction(selector.choose) or inspect.iscoroutinefunction(named)
         self._under_way: asyncio.Future[Any] | None = None
         self._not_before = 0.0
         self._rest = _REST
+        self._since: dict[str | None, dict[Any, float]] = {}
+        """When each job was offered first, for `max_wait`: by type with a separate capacity, as they are offered."""
 
-    async def choose(self, candidates: Sequence[Candidate], free: int) -> Sequence[Candidate]:
+    @property
+    def window(self) -> int:
+        """How many candidates are offered at most."""
+        return self._selector.window
+
+    async def read(
+        self, connection: AsyncConnection, parameters: Mapping[str, Any]
+    ) -> tuple[list[tuple[Candidate, str]], datetime]:
+        """Read the candidates of a plan, each with the transaction that changed it last; return when that was, too."""
+        rows = await self._statement.execute(connection, parameters)
+        return [(Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None], rows[0][0]
+
+    async def choose(
+        self, found: Iterable[Candidate], limit: int, now: float, own_type: str | None = None
+    ) -> list[Candidate]:
+        """Have the selector choose from candidates of `own_type` or the others, best first; return those to start."""
+        candidates = sorted(found, key=_in_order)
+        before = self._since.get(own_type, {})
+        since = self._since[own_type] = {one.id: before.get(one.id, now) for one in candidates}
+        if not candidates:
+            return []
+        chosen = await self._call(candidates, limit, now)
+        longest = self._selector.max_wait
+        if longest is None:
+            return list(chosen)
+        overdue = [one for one in candidates if now - since[one.id] >= longest.total_seconds()]
+        overdue.sort(key=lambda one: since[one.id])
+        return list({one.id: one for one in [*overdue, *chosen]}.values())
+
+    async def _call(self, candidates: Sequence[Candidate], free: int, now: float) -> Sequence[Candidate]:
         """Return what to start, best first; all of it in its ordinary order where the function does not say."""
-        if self._loop.time() < self._not_before or (self._under_way is not None and not self._under_way.done()):
+        if now < self._not_before or (self._under_way is not None and not self._under_way.done()):
             return candidates
         try:
-            chosen = _checked(self.selector, await self._answer(candidates, free), candidates)
+            chosen = _checked(self._selector, await self._answer(candidates, free), candidates)
         except Exception as error:
             if self._rest == _REST:
-                self._events.emit(SelectorFailed(self._worker_id, self.selector.queue, self.selector.name, error))
-            self._not_before = self._loop.time() + self._rest
+                self._events.emit(SelectorFailed(self._worker_id, self._selector.queue, self._selector.name, error))
+            self._not_before = asyncio.get_running_loop().time() + self._rest
             self._rest = min(2 * self._rest, _LONGEST_REST)
             return candidates
         self._rest = _REST
         return chosen
 
     async def _answer(self, candidates: Sequence[Candidate], free: int) -> Any:
-        choose: Callable[..., Any] = self.selector.choose
+        choose: Callable[..., Any] = self._selector.choose
         # A list of its own: what the function does to it is its own affair.
         call = self._awaited(choose, candidates, free) if self._is_async else self._in_thread(choose, candidates, free)
         try:
-            await asyncio.wait({call}, timeout=self.selector.timeout.total_seconds())
+            await asyncio.wait({call}, timeout=self._selector.timeout.total_seconds())
         finally:
             if not call.done():
                 self._under_way = call
                 if isinstance(call, asyncio.Task):
                     call.cancel()
         if self._under_way is call:
-            raise TimeoutError(f"it took longer than its timeout of {self.selector.timeout.total_seconds():g} s")
+            raise TimeoutError(f"it took longer than its timeout of {self._selector.timeout.total_seconds():g} s")
         answer, error = (None, RuntimeError("it was cancelled")) if call.cancelled() else call.result()
         if error is not None:
             raise error
@@ -92,10 +125,11 @@ class Caller:
             except Exception as error:
                 return None, error
 
-        return self._loop.create_task(run())
+        return asyncio.create_task(run())
 
     def _in_thread(self, choose: Callable[..., Any], candidates: Sequence[Candidate], free: int) -> asyncio.Future[Any]:
-        ended: asyncio.Future[Any] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Any] = loop.create_future()
 
         def set_answer(answer: Any, error: Exception | None) -> None:
             if not ended.done():
@@ -110,47 +144,11 @@ class Caller:
             except BaseException as error:
                 failed = error if isinstance(error, Exception) else RuntimeError(f"it raised {type(error).__name__}")
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(set_answer, answer, failed)
+                loop.call_soon_threadsafe(set_answer, answer, failed)
 
         # A daemon, as handlers' threads: one that never returns does not keep the process from ending.
-        threading.Thread(target=run, name=f"sa_jobqueue_selector_{self.selector.queue}", daemon=True).start()
+        threading.Thread(target=run, name=f"sa_jobqueue_selector_{self._selector.queue}", daemon=True).start()
         return ended
-
-
-class Selection:
-    """The candidates of one queue. Those that were not chosen stay late arrivals in the cursors, to be offered again."""
-
-    def __init__(self, caller: Caller, model: JobClass) -> None:
-        self._caller = caller
-        self._statement = compiled(claims.candidates, model, inputs=caller.selector.inputs)
-        self._since: dict[Any, float] = {}
-        """When each was offered first, for `max_wait`."""
-
-    @property
-    def window(self) -> int:
-        """How many candidates are offered at most."""
-        return self._caller.selector.window
-
-    async def read(
-        self, connection: AsyncConnection, parameters: Mapping[str, Any]
-    ) -> tuple[list[tuple[Candidate, str]], datetime]:
-        """Read the candidates of a plan, each with the transaction that changed it last; return when that was, too."""
-        rows = await self._statement.execute(connection, parameters)
-        return [(Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None], rows[0][0]
-
-    async def choose(self, found: Iterable[Candidate], limit: int, now: float) -> list[Candidate]:
-        """Have the selector choose from candidates, best first; return those to start."""
-        candidates = sorted(found, key=_in_order)
-        self._since = {one.id: self._since.get(one.id, now) for one in candidates}
-        if not candidates:
-            return []
-        chosen = await self._caller.choose(candidates, limit)
-        longest = self._caller.selector.max_wait
-        if longest is None:
-            return list(chosen)
-        overdue = [one for one in candidates if now - self._since[one.id] >= longest.total_seconds()]
-        overdue.sort(key=lambda one: self._since[one.id])
-        return list({one.id: one for one in [*overdue, *chosen]}.values())
 
 
 def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
