@@ -10,6 +10,7 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate, summary
@@ -151,21 +152,24 @@ class Quarantine:
         self,
         write: RefusedWrite,
         run: Callable[[dict[str, Any]], Awaitable[Sequence[R]]],
-        candidates: Callable[[dict[str, Any]], Awaitable[Sequence[Any]]],
+        candidates: Executable,
+        parameters: dict[str, Any],
         subject: Callable[[Any], Any] = itemgetter(0),
     ) -> list[R]:
         """Run a write that selects its rows itself; if one of them makes it fail, write the others by id. Return their rows.
 
-        `run`: given the rows to leave out, as `excluded`, and after a failure the only `ids` to write.
-        `candidates`: given `excluded`, returns the ids that it would select. `subject`: returns the id of a row.
+        `run`: given the parameters, with the rows to leave out as `excluded`, and after a failure the only `ids` to write.
+        `candidates`: with the same parameters, returns the ids that it would select. `subject`: returns the id of a row.
         """
-        given = {"excluded": self.quarantined(write)}
+        given = parameters | {"excluded": self.quarantined(write)}
         try:
             rows = list(await run(given))
         except Exception as error:
             if not is_of_a_row(error):
                 raise
-            parts = await self.write(write, await candidates(given), lambda ids: run(given | {"ids": list(ids)}))
+            async with self._engine.connect() as connection:
+                ids = (await connection.scalars(candidates, given)).all()
+            parts = await self.write(write, ids, lambda some: run(given | {"ids": list(some)}))
             rows = [row for part in parts for row in part]
         await self.written(write, map(subject, rows))
         return rows

@@ -76,13 +76,10 @@ class Rescuer(Part, Component):
 
         async def rescue_some(which: dict[str, Any]) -> Sequence[Rescued]:
             async with self._transactions.begin() as connection:
-                return await connection.run_sync(rescue, self._model, given | which)
+                return await connection.run_sync(rescue, self._model, which)
 
-        async def candidates(which: dict[str, Any]) -> Sequence[Any]:
-            async with self._engine.connect() as connection:
-                return (await connection.scalars(leases.lost(self._model, orphans=orphans), given | which)).all()
-
-        rescued = await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, candidates)
+        lost = leases.lost(self._model, orphans=orphans)
+        rescued = await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, lost, given)
         if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
             self._signals.may_start()
@@ -98,14 +95,9 @@ class Rescuer(Part, Component):
 
         async def cancel(which: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                statement = compiled(expiry.expire, self._model, only="ids" in which)
-                return await statement.execute(connection, {"limit": BATCH, **which})
+                return await compiled(expiry.expire, self._model, only="ids" in which).execute(connection, which)
 
-        async def candidates(which: dict[str, Any]) -> Sequence[Any]:
-            async with self._engine.connect() as connection:
-                return (await connection.scalars(expiry.late(self._model), {"limit": BATCH, **which})).all()
-
-        late = await self._quarantine.select(RefusedWrite.EXPIRE, cancel, candidates)
+        late = await self._quarantine.select(RefusedWrite.EXPIRE, cancel, expiry.late(self._model), {"limit": BATCH})
         for job_id, type_name, attempt, chain_id, has_waiters in late:
             if has_waiters:
                 self._unblocker.put(chain_id)

@@ -44,7 +44,7 @@ class Scheduler(Part, Component):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._next_due, self._due_names = schedules.next_due(self._model), schedules.due_names(self._model)
+        self._next_due = schedules.next_due(self._model)
         self._woken = asyncio.Event()
         self._is_synchronised = False
         self._is_corrected = False
@@ -144,11 +144,8 @@ class Scheduler(Part, Component):
                 given: dict[str, Any] = {"names": which.get("ids"), "excluded": which["excluded"]}
                 return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)
 
-        async def candidates(which: dict[str, Any]) -> Sequence[str]:
-            async with self._transactions.connect() as connection:
-                return (await connection.scalars(self._due_names, {"limit": BATCH, **which})).all()
-
-        fired = await self._quarantine.select(RefusedWrite.FIRE, some, candidates, attrgetter("schedule"))
+        due = schedules.due_names(self._model)
+        fired = await self._quarantine.select(RefusedWrite.FIRE, some, due, {"limit": BATCH}, attrgetter("schedule"))
         for one in fired:
             if one.error is not None:
                 self._events.emit(ScheduleBroken(one.schedule, one.error))
