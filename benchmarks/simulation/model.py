@@ -119,7 +119,7 @@ class _OnePartition:
 
     def __init__(self) -> None:
         no_slots = cast("Executor", None)  # it is asked for those of a queue or type with its own capacity
-        self._one = Partition(["simulated"], queue=None, own_type=None, executor=no_slots, limits=None, selection=None)
+        self._one = Partition(types=["simulated"], queue=None, own_type=None, executor=no_slots, limits=None, selection=None)
 
     def of(self, _queue: Queue) -> Partition:
         return self._one
