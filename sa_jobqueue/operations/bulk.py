@@ -12,6 +12,7 @@ from uuid import UUID
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
 from sqlalchemy import ARRAY, JSON, ClauseElement, Connection, Dialect, inspect, select
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -40,7 +41,6 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs
 from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.tracing import announce, announce_bulk
-from sa_jobqueue.types import JobId
 
 CHUNK: Final = 64 * 1024
 """Number of characters passed to the driver in one call; it sends them while the next rows are built."""
@@ -50,15 +50,25 @@ _DIFFERENT_OPTIONS: Final = ("id", "deduplication_key", "blockers", "input")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
-    """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
+def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: bool = False) -> list[Any]:
+    """Insert many jobs in one statement, in the caller's transaction; return the ids of those written, in the given order.
 
-    As `enqueue_many` without deduplication.
+    As `enqueue_many` without deduplication. `unless_taken`: leave out jobs whose deduplication key an open chain has, and
+    write in the given order.
     """
     listed = list(new)
     if not listed:
         return []
     kind = type(listed[0])
+    written: set[Any] = set()
+
+    def insert(statement: Insert, given: Any) -> None:
+        if unless_taken:
+            returning = jobs.unless_taken(kind, statement).returning(table(kind).c.id)
+            written.update(connection.execute(returning, given).scalars())
+        else:
+            connection.execute(statement, given)
+
     for index, job in enumerate(listed):
         check_new(f"new[{index}]", job, kind)
     if any(job._blockers for job in listed):
@@ -67,14 +77,18 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
         announce(session, listed)
         connection = queue_connection(session, kind)
         edges = declare(connection, listed)
-        for names, group in group_by_columns(kind, listed):
-            alone = uncarried(kind, names, group)
-            if alone:
-                _insert_each(connection, [job for job in group if job.id in alone])
-            if rest := [job for job in group if job.id not in alone] if alone else group:
-                varying, equal = without_defaults(arrays(kind, names, rest, connection.dialect))
+        for names, group in group_by_columns(kind, listed, in_order=unless_taken):
+            if uncarried(kind, names, group):
+                # Row by row, as the unit of work does. Jobs that set the same columns have one statement, unless it has
+                # expressions.
+                for statement, pairs in groupby(map(insert_of, group), key=itemgetter(0)):
+                    insert(statement, [given for _, given in pairs])
+            else:
+                varying, equal = without_defaults(arrays(kind, names, group, connection.dialect))
                 columns = tuple(name for name in varying if name in names)
-                connection.execute(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
+                insert(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
+        if unless_taken:
+            listed = [job for job in listed if job.__dict__["id"] in written]
         write_edges(connection, edges)
         for queue_key in sorted(set(map(queue_key_of, listed))):
             notify_workers(session, connection, kind, queue_key)
@@ -91,13 +105,6 @@ def check_new(field: str, job: object, kind: type[Any]) -> None:
         raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {kind.__name__}")
     if not instance_state(job).transient:
         raise InvalidJobError(field, "is or was in a session; add it there, or pass a fresh job")
-
-
-def _insert_each(connection: Connection, listed: Sequence[JobMixin[Any]]) -> None:
-    """Insert jobs row by row, as the unit of work does: with values that no array can carry."""
-    # A statement is the same object for all jobs that set the same columns, unless it has expressions.
-    for statement, pairs in groupby(map(insert_of, listed), key=itemgetter(0)):
-        connection.execute(statement, [given for _, given in pairs])
 
 
 Group = tuple[dict[str, str], list[Any]]
@@ -172,10 +179,10 @@ def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect:
     """
     dumps = getattr(dialect, "_json_serializer", None) or json.dumps
     values: dict[str, Sequence[Any]] = {}
-    read = map(itemgetter(*names.values()), map(vars, group))
-    for (name, key), column in zip(names.items(), zip(*read, strict=True), strict=True):  # of at least two columns
+    states = [*map(vars, group)]
+    for name, key in names.items():
         column_type = table(kind).c[name].type
-        given: Sequence[Any] = column
+        given: Sequence[Any] = [state[key] for state in states]
         if name == "input":
             given = [input_text(job) for job in group]
         elif isinstance(column_type, JSON):
@@ -190,31 +197,17 @@ def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect:
     return values
 
 
-def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> dict[JobId, str]:
-    """Return the ids of jobs of a group with a value that no array of a set-based statement can carry, with its attribute.
+def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> str | None:
+    """Return an attribute with a value that no array of a set-based statement can carry, None if there is none.
 
     Such values are arrays, SQL expressions, and values that a column type wraps into an SQL expression or a TypeDecorator
     into JSON.
     """
     never, expressible = _uncarried_columns(kind)
-    found: dict[JobId, str] = {}
     for key in names.values():
-        if key in never:
-            found = {job.id: key for job in group}
-        elif key in expressible:
-            found |= {job.id: key for job in group if isinstance(job.__dict__[key], ClauseElement)}
-    return found
-
-
-def require_carried(kind: JobClass, groups: Sequence[Group], listed: Sequence[Any], cure: str) -> None:
-    """Refuse jobs that are `uncarried`. `cure`: the function to use instead. Raises: InvalidJobError."""
-    for names, group in groups:
-        for job_id, key in uncarried(kind, names, group).items():
-            raise InvalidJobError(
-                f"new[{[job.id for job in listed].index(job_id)}].{key}",
-                "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
-                f"insert does not take; use {cure}",
-            )
+        if key in never or (key in expressible and any(isinstance(job.__dict__[key], ClauseElement) for job in group)):
+            return key
+    return None
 
 
 @once_a_model

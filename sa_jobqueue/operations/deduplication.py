@@ -11,22 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, overload
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.operations.bulk import arrays, check_new, group_by_columns, require_carried, write_many
+from sa_jobqueue.operations.bulk import arrays, check_new, write_many
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
-from sa_jobqueue.operations.writer import notify_workers, queue_key_of
+from sa_jobqueue.operations.writer import notify_workers
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
-from sa_jobqueue.tracing import announce
-from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
+from sa_jobqueue.types import LONGEST, Enqueued, JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -114,94 +113,25 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
             session.flush()
         return job, Enqueued.CREATED
     given, model = _policy("job", deduplicate), type(job)
+
+    def add(_: object) -> list[Any]:
+        session.add(job)
+        session.flush()
+        return [job.id]
+
     require_transaction(queue_connection(session, model), "deduplication")
-    session.flush()
     with on_queue(session, model):
-        _lock(session, model, [(job.type_name, given.key)])
-        return _found_or_made(session, job, given)
-
-
-def _found_or_made(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
-    model, ended = type(job), given.scope == "any"
-    keys = _keys((job.type_name, given.key))
-    find, among = deduplication.find(model, ended=ended), {"excluded": list(given.exclude)} | _window(given)
-    for _ in range(_TRIES):
-        found = session.scalars(find, keys | among).first()
-        if found is not None:
-            outcome = _merge(session, found, job, given)
-            if outcome is not None:
-                return found, outcome
-            continue
-        job.deduplication_key = given.key
-        try:
-            # A savepoint, because the lock does not bind those who bypass this function: a plain insert with the key,
-            # a redrive that opens an old chain again. Their chain is found in the next round.
-            with translated(), session.begin_nested():
-                if given.exclude:  # there is a successor now to hand the key over to
-                    session.execute(deduplication.give_up(model, begun=False), keys | {"ids": list(given.exclude)})
-                session.add(job)
-                session.flush()
-        except DBAPIError as error:
-            if diagnose(error).sqlstate == SERIALIZATION_FAILURE:
-                check_snapshot(session, model, given.key, error)
-            raise
-        except ConflictError as error:
-            if "uq_job_deduplication" not in error.constraint:
-                raise
-            check_snapshot(session, model, given.key, error)
-            continue
-        return job, Enqueued.CREATED
-    raise _unsettled(given.key)
-
-
-def _keys(*keys: _Key) -> dict[str, Any]:
-    return {"type_names": [name for name, _ in keys], "keys": [key for _, key in keys]}
-
-
-def _window(given: Deduplicate) -> dict[str, Any]:
-    return {"window": given.window} if given.scope == "any" else {}
-
-
-def _unsettled(key: str) -> ConflictError:
-    return ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
-
-
-def check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
-    """Raise ConflictError if another read in this transaction could not see who has the key."""
-    isolation_level = queue_connection(session, model).get_isolation_level()
-    if isolation_level != "READ COMMITTED":
-        raise ConflictError(
-            f"deduplication key {'' if key is None else f'{key!r} '}was taken by another transaction after this one, "
-            f"{isolation_level}, took its snapshot; retry the transaction, or use READ COMMITTED",
-            "uq_job_deduplication",
-        ) from cause
-
-
-def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:
-    """Update the job that has the key from the other. None where that key is free now."""
-    model = type(job)
-    # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is seen.
-    is_held = bool(given.replace) or given.scope == "waiting"
-    if found.chain_completed_at is not None or (found.status in INITIAL and not is_held):
-        return Enqueued.EXISTING
-    if found.status in INITIAL:
-        changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, max_wait=given.max_wait)
-        with translated():
-            is_changed = session.execute(changed).first() is not None
-        session.scalars(deduplication.again(model, found.id)).one()
-        if is_changed:
-            notify_workers(session, queue_connection(session, model), model, queue_key_of(found))
-            return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
-        return None  # a claim was faster, or it has ended: the next round tells
-    if given.scope == "waiting":
-        session.execute(deduplication.give_up(model, begun=True), _keys((job.type_name, given.key)))
-        return None
-    return Enqueued.EXISTING
+        if given.scope != "open":
+            _lock(session, model, [(job.type_name, given.key)])
+        ((job_id, outcome),) = _settle(session, model, {(job.type_name, given.key): job}, given, add).values()
+        holder = job if outcome is Enqueued.CREATED else session.scalars(deduplication.again(model, job_id)).one()
+    return holder, outcome
 
 
 MOST_LOCKED: Final = 1_000
 """Keys of one call that are locked: each has a place in the server's lock table, which by default has some 6,000."""
 _Result = tuple[Any, Enqueued]
+_Write = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 @overload
@@ -259,10 +189,11 @@ def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[D
     # With scope "waiting" keys are given up before others are taken, which is no one order.
     if given.scope == "any" or (given.scope == "waiting" and len(by_key) <= MOST_LOCKED):
         _lock(session, model, sorted(by_key))
+    write = partial(write_many, session, unless_taken=True)
     first_jobs = {key: jobs[0] for key, jobs in sorted(by_key.items())}
-    results = _put(session, model, first_jobs, given)
+    results = _settle(session, model, first_jobs, given, write)
     last_jobs = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
-    repeated = _put(session, model, last_jobs, given) if given.replace and last_jobs else {}
+    repeated = _settle(session, model, last_jobs, given, write) if given.replace and last_jobs else {}
     outcomes: list[_Result] = []
     for job, policy in zip(listed, policies, strict=True):
         key = (job.type_name, policy.key)
@@ -280,73 +211,107 @@ def _lock(session: Session, model: JobClass, keys: Sequence[_Key]) -> None:
     queue_connection(session, model).execute(deduplication.lock_keys(), {"names": names})
 
 
-def _put(session: Session, model: JobClass, jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
-    """Insert one job per key or find the existing one; return the outcome for each.
+def _settle(
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
+) -> dict[_Key, _Result]:
+    """Find the chain that has each key, or write its job; return the outcome for each.
 
+    `write`: writes jobs unless their keys are taken, and returns the ids of those written; or raises that one is.
     A key that was in use when its job was to be inserted, and was free when its chain was looked up, is tried again.
     Other transactions may by then wait for keys that we hold and that sort after it, so those are released first: otherwise
     PostgreSQL would break the cycle with a deadlock error. If keys keep changing, the outcomes so far are kept.
     """
-    connection = queue_connection(session, model)
     results: dict[_Key, _Result] = {}
-    queues: set[str] = set()
-    announce(session, list(jobs.values()))
     for number in range(_TRIES):
         left = {key: job for key, job in jobs.items() if key not in results}
-        savepoint = connection.begin_nested()
+        named = next(iter(left))[1] if len(left) == 1 else None
         try:
-            decided, touched = _put_once(connection, model, left, given)
+            with translated(), session.begin_nested() as savepoint:
+                decided = _found_or_written(session, model, left, given, write)
+                if len(decided) == len(left) or number >= _TRIES // 2:
+                    results |= decided
+                else:
+                    savepoint.rollback()
+        except ConflictError as error:  # one that enqueues without this function has the key
+            if "uq_job_deduplication" not in error.constraint:
+                raise
+            _check_snapshot(session, model, named, error)
         except DBAPIError as error:
-            savepoint.rollback()
             state = diagnose(error).sqlstate
             if state == SERIALIZATION_FAILURE:
-                check_snapshot(session, model, next(iter(left))[1] if len(left) == 1 else None, error)
+                _check_snapshot(session, model, named, error)
             if state != DEADLOCK:
                 raise
-            continue
-        if len(decided) < len(left) and number < _TRIES // 2:
-            savepoint.rollback()
-            continue
-        savepoint.commit()
-        results |= decided
-        queues |= touched
         if len(results) == len(jobs):
-            for made, (_, became) in results.items():
-                jobs[made]._is_enqueued = became is Enqueued.CREATED
-            for queue_key in sorted(queues):
-                notify_workers(session, connection, model, queue_key)
+            for key, (_, outcome) in results.items():
+                jobs[key]._is_enqueued = outcome is Enqueued.CREATED
             return results
-    raise _unsettled(next(key for name, key in jobs if (name, key) not in results))
+    _, taken = next(key for key in jobs if key not in results)
+    raise ConflictError(f"the key {taken!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
-def _put_once(
-    connection: Connection, model: JobClass, left: dict[_Key, Any], given: Deduplicate
-) -> tuple[dict[_Key, _Result], set[str]]:
-    """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
-    replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
-    more = _window(given) | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
-    results: dict[_Key, _Result] = {}
-    queues: set[str] = set()
-    keys = _keys(*left)
-    if held:
-        connection.execute(deduplication.give_up(model, begun=True), keys)
-    touched: set[Any] = set()
-    for (_, key), job in left.items():
+def _check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
+    """Raise ConflictError if another read in this transaction could not see who has the key."""
+    isolation_level = queue_connection(session, model).get_isolation_level()
+    if isolation_level != "READ COMMITTED":
+        raise ConflictError(
+            f"deduplication key {'' if key is None else f'{key!r} '}was taken by another transaction after this one, "
+            f"{isolation_level}, took its snapshot; retry the transaction, or use READ COMMITTED",
+            "uq_job_deduplication",
+        ) from cause
+
+
+def _found_or_written(
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
+) -> dict[_Key, _Result]:
+    """Try it with each key once; return the outcome for those that were decided."""
+    results = _found(session, model, jobs, given)
+    new = {key: job for key, job in jobs.items() if key not in results}
+    if not new:
+        return results
+    for (_, key), job in new.items():
         job.deduplication_key = key
-    with translated():
-        new = list(left.values())
-        groups = group_by_columns(model, new, in_order=True)
-        require_carried(model, groups, new, "enqueue")
-        for names, group in groups:
-            statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
-            touched |= set(connection.execute(statement, arrays(model, names, group, connection.dialect) | more).scalars())
-    found = connection.execute(deduplication.holders(model, ended=ended), keys | _window(given)).all()
-    for type_name, key, holder, queue, fairness_key in found:
-        job = left[type_name, key]
-        if holder in touched:
-            queues.add(QueueKey(queue, fairness_key).text)
-            merged = Enqueued.UPDATED if replaced else Enqueued.EXISTING
-            results[type_name, key] = (holder, Enqueued.CREATED if holder == job.id else merged)
-        elif not held:
+    if given.exclude:  # there is a successor now to hand the key over to
+        queue_connection(session, model).execute(
+            deduplication.give_up(model, begun=False), _keys(new) | {"ids": list(given.exclude)}
+        )
+    written = set(write(list(new.values())))
+    results |= {key: (job.id, Enqueued.CREATED) for key, job in new.items() if job.id in written}
+    taken = {key: job for key, job in new.items() if job.id not in written}
+    return results | (_found(session, model, taken, given) if taken else {})
+
+
+def _found(session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate) -> dict[_Key, _Result]:
+    """Return the chains that have keys, and what became of each; none where one began before it could be changed."""
+    connection = queue_connection(session, model)
+    keys, ended, is_waiting = _keys(jobs), given.scope == "any", given.scope == "waiting"
+    if is_waiting:
+        connection.execute(deduplication.give_up(model, begun=True), keys)
+    among: dict[str, Any] = {"excluded": list(given.exclude)} | ({"window": given.window} if ended else {})
+    results: dict[_Key, _Result] = {}
+    held: dict[Any, _Key] = {}
+    for type_name, key, holder, waits in connection.execute(deduplication.holders(model, ended=ended), keys | among):
+        # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is
+        # seen.
+        if waits and (given.replace or is_waiting):
+            held[holder] = type_name, key
+        elif not is_waiting:
             results[type_name, key] = (holder, Enqueued.EXISTING)
-    return results, queues
+    if held:
+        replaced = tuple(sorted(given.replace))
+        names = {name: name for name in ("deduplication_key", *deduplication.replaced_columns(replaced))}
+        later = [jobs[key] for key in held.values()]
+        for key in held.values():
+            jobs[key].deduplication_key = key[1]
+        values = {f"next_{name}": of for name, of in arrays(model, names, later, connection.dialect).items()}
+        more = {"ids": list(held)} | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
+        outcome = Enqueued.UPDATED if replaced else Enqueued.EXISTING
+        for holder, queue, fairness_key in connection.execute(deduplication.replace(model, replaced), values | more):
+            results[held[holder]] = (holder, outcome)
+            notify_workers(session, connection, model, QueueKey(queue, fairness_key).text)
+    return results
+
+
+def _keys(keys: Iterable[_Key]) -> dict[str, Any]:
+    names, texts = zip(*keys, strict=True)
+    return {"type_names": list(names), "keys": list(texts)}

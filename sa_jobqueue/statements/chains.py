@@ -24,8 +24,7 @@ def complete(t: Tables, columns: Sequence[str] = ()) -> sa.Select[Any]:
 
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts; null for one that goes on), at most
     `_parts.BATCH`; `locks`, the ids and those of their roots; `worker_id`; with `columns`, `parents`: the ids that go
-    on, and parallel to it an array for each name in `columns` (those of JSON columns as texts), `delays` and `ats`, as
-    in `jobs.enqueue_many`.
+    on, and parallel to it the arrays of `jobs.enqueue_many`, whose names begin with `next_`.
     Shape: `(id, status, chain_id, has_waiters)` for each attempt that still was the worker's; nothing is written for the
     others. `has_waiters` is whether the chain has waiters, `status` is null unless the chain ended.
     Changes: running -> completed; the chain ends with the last one; a row for each continuation.
@@ -52,9 +51,9 @@ def complete(t: Tables, columns: Sequence[str] = ()) -> sa.Select[Any]:
 
 
 def _inserted(t: Tables, columns: Sequence[str], ended: Any) -> Any:
-    names, chosen, given = new_rows(t, columns, parents=True)
+    names, chosen, given = new_rows(t, columns, of="parents")
     written = sa.any_(sa.func.array(sa.select(ended.c.id).scalar_subquery()))
-    return sa.insert(t.job).from_select(names, chosen.where(given.c.parent == written)).returning(t.job.c.id)
+    return sa.insert(t.job).from_select(names, chosen.where(given.c.target == written)).returning(t.job.c.id)
 
 
 @statement

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
-from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.statements._parts import XID, Tables, array, bound, excluded, statement, status
-from sa_jobqueue.statements.jobs import new_rows
+from sa_jobqueue.statements.jobs import new_rows, unless_taken
 from sa_jobqueue.types import JobId, JobStatus
 
 REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("scheduled_at",), "priority": ("priority",)}
@@ -40,56 +36,54 @@ def lock_keys() -> sa.Select[Any]:
     return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(named.c.name, 0))).select_from(named)
 
 
-@statement
-def find(t: Tables, *, ended: bool) -> ExecutableReturnsRows:
-    """Return the jobs of `holders`, with its parameters, as ORM objects."""
-    job, held = t.job, holders(t.model, ended=ended).subquery("held")
-    return _entity(t, sa.select(job).join_from(held, job, job.c.id == held.c.id))
-
-
 @bound
 def again(t: Tables, job_id: JobId) -> ExecutableReturnsRows:
-    """Read a job that the session has again, as an ORM object. Index: the primary key."""
-    return _entity(t, sa.select(t.job).where(t.job.c.id == job_id))
-
-
-def _entity(t: Tables, chosen: sa.Select[Any]) -> ExecutableReturnsRows:
+    """Read a job as an ORM object, also one that the session has. Index: the primary key."""
     # Not an ORM select: criteria that the application adds to its own ones could hide who has a key.
+    chosen = sa.select(t.job).where(t.job.c.id == job_id)
     return sa.select(t.model).from_statement(chosen).execution_options(populate_existing=True)
 
 
-@bound
-def replace(
-    t: Tables, job_id: JobId, key: str, *, new: JobMixin[Any], replaced: Collection[str], max_wait: timedelta | None
-) -> sa.Update:
-    """Give the first job of a chain what another says, unless it has begun meanwhile.
+@statement
+def replace(t: Tables, replaced: tuple[str, ...]) -> sa.Select[Any]:
+    """Replace values of the first jobs of chains with those of later jobs, unless they have begun meanwhile.
 
-    `replaced`: of `REPLACEABLE`; none keeps it from beginning, and that is all. `max_wait`: it stays due so long after it
-    was enqueued, however often it is moved.
-    Shape: its id; no row where it has begun, has ended, or has the key no longer.
-    Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which a delay counts.
-    Locks: its row, awaited: a claim under way decides whether it has begun. Index: the primary key.
+    `replaced`: of `REPLACEABLE`; none keeps them from beginning until the transaction ends, and that is all.
+    Parameters: `ids`; of the later jobs, in the same order, those of `enqueue_many` for `deduplication_key` and those
+    columns, whose names begin with `next_`; with "schedule" `max_wait`: however often it is moved, a job is due so long
+    after it was enqueued, null for no limit.
+    Shape: `(id, queue, fairness_key)` of those changed, not those that have begun, have ended, or have the key no longer.
+    Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which delays count.
+    Locks: their rows, awaited: a claim under way decides whether one has begun. Index: the primary key.
     """
-    values: dict[str, Any] = {"changed_xid": XID}  # also where no trigger would: a claim has passed what we hold
-    for part in replaced:
-        values |= {name: getattr(new, name) for name in REPLACEABLE[part] if name != "scheduled_at"}
+    job = t.job
+    columns = replaced_columns(replaced)
+    _, chosen, later = new_rows(t, ("deduplication_key", *columns), of="ids")
+    new = chosen.add_columns(later.c.target).subquery("new")
+    *_, due, _ = new.c
+    values: dict[str, Any] = {name: new.c[name] for name in columns}
     for name, plain in (("priority", 0), ("input_version", 1)):
-        if name in values and values[name] is None:  # decided by the database, as for a new row
+        if name in values:  # null: decided by the database, as for a new row
             kind = t.job_type
-            declared = sa.select(kind.c[name]).where(kind.c.type_name == new.type_name).scalar_subquery()
-            values[name] = sa.func.coalesce(declared, plain)
-    if "schedule" in replaced:
-        moved = due_at(delay=new._delay, at=new._at)
-        due: sa.ColumnElement[Any] = sa.func.now() if moved is None else moved
-        values["scheduled_at"] = (
-            due if max_wait is None else sa.func.least(due, t.job.c.created_at + sa.literal(max_wait, INTERVAL))
-        )
-    return (
-        sa.update(t.job)
-        .where(t.job.c.id == job_id, t.job.c.deduplication_key == key, _waits(t.job))
-        .values(**values)
-        .returning(t.job.c.id)
+            declared = sa.select(kind.c[name]).where(kind.c.type_name == job.c.type_name).scalar_subquery()
+            values[name] = sa.func.coalesce(values[name], declared, plain)
+    if "schedule" in replaced:  # LEAST passes over null
+        values["scheduled_at"] = sa.func.least(due, job.c.created_at + _duration("max_wait"))
+    changed = (
+        sa.update(job)
+        # By the list as well, which no plan joins by reading the whole table.
+        .where(job.c.id == new.c.target, job.c.id == sa.any_(t.ids("ids")))
+        .where(job.c.deduplication_key == new.c.deduplication_key, _waits(job))
+        .values(values | {"changed_xid": XID})  # also where no trigger would: a claim has passed what we hold
+        .returning(job.c.id, job.c.queue, job.c.fairness_key)
+        .cte("changed")
     )
+    return sa.select(changed)
+
+
+def replaced_columns(replaced: Iterable[str]) -> list[str]:
+    """Return the columns that `replace` reads from arrays."""
+    return [name for part in replaced for name in REPLACEABLE[part] if name != "scheduled_at"]
 
 
 @statement
@@ -106,48 +100,6 @@ def give_up(t: Tables, *, begun: bool) -> sa.Update:
         .values(deduplication_key=sa.null())
         .execution_options(synchronize_session=False)
     )
-
-
-@statement
-def put(t: Tables, columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool, held: bool = False) -> sa.Insert:
-    """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
-
-    Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `max_wait`, as of `replace`,
-    or null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for no limit. With
-    `held` a job that has not begun is locked against its start until the transaction ends, even if nothing is replaced.
-    Shape: the ids of the rows inserted and of those changed or held, not those of jobs left as they are.
-    Changes: a row each; or the values in `replaced`, and `changed_xid`. Clock: the database's `now()`.
-    Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
-    awaited. Obliges: keys in one order, for that is the order of locks; with `ended`, `lock_keys` before.
-    Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
-    """
-    names, chosen, given = new_rows(t, columns)
-    if ended:
-        past = t.job.alias("past")
-        window = _duration("window")
-        chosen = chosen.where(
-            ~sa.exists(
-                sa.select(sa.literal_column("1")).where(
-                    past.c.chain_type_name == given.c.chain_type_name,
-                    past.c.deduplication_key == given.c.deduplication_key,
-                    past.c.deduplication_key.is_not(None),
-                    past.c.chain_index == sa.literal_column("0"),
-                    past.c.chain_completed_at.is_not(None),  # an open one conflicts, and may be changed
-                    sa.or_(window.is_(None), past.c.created_at >= sa.func.now() - window),
-                )
-            )
-        )
-    statement: Any = upsert(t.job).from_select(names, chosen)
-    arbiter = _arbiter(t.job)
-    if not replaced and not held:
-        skipping: sa.Insert = statement.on_conflict_do_nothing(**arbiter).returning(t.job.c.id)
-        return skipping
-    new = statement.excluded
-    values: dict[str, Any] = {name: new[name] for part in replaced for name in REPLACEABLE[part]} | {"changed_xid": XID}
-    if "schedule" in replaced:  # LEAST passes over null
-        values["scheduled_at"] = sa.func.least(new.scheduled_at, t.job.c.created_at + _duration("max_wait"))
-    merged: sa.Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(t.job)).returning(t.job.c.id)
-    return merged
 
 
 @bound
@@ -171,37 +123,36 @@ def put_staged(t: Tables, columns: Sequence[str]) -> sa.Insert:
     """Insert the rows copied by `stage`, each unless an open chain has its key; of equal keys the first.
 
     Shape: no rows returned, as many affected as were made. Changes: a row each.
-    Locks: the new rows, in the order of their keys, which is that of `put`. An equal key of a transaction that is under way
-    is awaited. Index: `uq_job_deduplication`.
+    Locks: the new rows, in the order of their keys, as `enqueue_many` writes them. An equal key of a transaction that is
+    under way is awaited. Index: `uq_job_deduplication`.
     """
     staged = sa.table(_STAGED, *(sa.column(name, t.job.c[name].type) for name in columns), schema="pg_temp")
     in_order = sa.select(*staged.c).order_by(
         sa.collate(staged.c.deduplication_key, "C"),
         sa.literal_column("ctid"),  # of equal ones in the order of the copy
     )
-    statement = upsert(t.job).from_select(list(columns), in_order)
-    return statement.on_conflict_do_nothing(**_arbiter(t.job)).execution_options(preserve_rowcount=True)
+    inserted = upsert(t.job).from_select(list(columns), in_order)
+    return unless_taken(t.model, inserted).execution_options(preserve_rowcount=True)
 
 
 @statement
 def holders(t: Tables, *, ended: bool) -> sa.Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
-    Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`; chains to ignore in `excluded`,
-    none by default.
-    Shape: `(chain_type_name, deduplication_key, id, queue, fairness_key)`, no row for a key without a chain. Locks: none.
+    Parameters: `type_names` and `keys`, in one order; with `ended`, `window`, how long an ended chain counts, null for no
+    limit; chains to ignore in `excluded`, none by default.
+    Shape: `(type_name, key, id, waits)`, no row for a key without a chain; `waits`: whether the job has not begun.
+    Locks: none.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
     job, given = t.job, _keys()
-    columns = ("id", "queue", "fairness_key")
+    columns = (job.c.id, _waits(job).label("waits"))
     if not ended:
-        chosen = sa.select(given.c.type_name, given.c.key, *(job.c[name] for name in columns)).select_from(
-            given.join(job, sa.true())
-        )
+        chosen = sa.select(given.c.type_name, given.c.key, *columns).select_from(given.join(job, sa.true()))
         return chosen.where(*_open(job, given), excluded(job.c.id, t.id_type))
     window = _duration("window")
     newest = (
-        sa.select(*(job.c[name] for name in columns))
+        sa.select(*columns)
         .where(
             job.c.chain_type_name == given.c.type_name,
             job.c.deduplication_key == given.c.key,
@@ -215,13 +166,6 @@ def holders(t: Tables, *, ended: bool) -> sa.Select[Any]:
         .lateral("newest")
     )
     return sa.select(given.c.type_name, given.c.key, *newest.c).select_from(given.join(newest, sa.true()))
-
-
-def _arbiter(job: sa.Table) -> dict[str, Any]:
-    return {
-        "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
-        "index_where": sa.literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
-    }
 
 
 def _duration(name: str) -> sa.ColumnElement[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP, Insert
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -19,7 +19,7 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
 @statement
-def enqueue_one(t: Tables, columns: tuple[str, ...]) -> sa.Insert:
+def enqueue_one(t: Tables, columns: tuple[str, ...]) -> Insert:
     """Insert one job; with `changed_xid` tell idle workers of it when and if this transaction commits (`NotifyingXid`).
 
     Parameters: each name in `columns` but `chain_id` and `chain_type_name`, which are those of the job; `input` as JSON
@@ -30,11 +30,11 @@ def enqueue_one(t: Tables, columns: tuple[str, ...]) -> sa.Insert:
     values: dict[str, Any] = {name: sa.bindparam(of_root.get(name, name), type_=t.job.c[name].type) for name in columns}
     if "input" in values:
         values["input"] = sa.cast(sa.bindparam("input", type_=sa.Text), JSONB)
-    return sa.insert(t.job).values(values)
+    return upsert(t.job).values(values)
 
 
 @statement
-def enqueue_many(t: Tables, columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
+def enqueue_many(t: Tables, columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> Insert:
     """Insert many jobs in one statement, from one array a column.
 
     Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts; one value for each
@@ -45,25 +45,38 @@ def enqueue_many(t: Tables, columns: tuple[str, ...], equal: tuple[str, ...] = (
     """
     names, chosen, _ = new_rows(t, columns)
     once = [sa.cast(sa.bindparam(name, type_=t.job.c[name].type), t.job.c[name].type) for name in equal]
-    return sa.insert(t.job).from_select([*names, *equal], chosen.add_columns(*once))
+    return upsert(t.job).from_select([*names, *equal], chosen.add_columns(*once))
+
+
+@bound
+def unless_taken(t: Tables, inserted: Insert) -> Insert:
+    """Return an insert that leaves out jobs whose key an open chain has; an equal key that is being written is awaited.
+
+    Index: `uq_job_deduplication`.
+    """
+    where: sa.ColumnElement[bool] = sa.literal_column(
+        "deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"
+    )
+    unique = [t.job.c.chain_type_name, t.job.c.deduplication_key]
+    return inserted.on_conflict_do_nothing(index_elements=unique, index_where=where)
 
 
 def new_rows(
-    t: Tables, columns: Sequence[str], *, parents: bool = False
+    t: Tables, columns: Sequence[str], *, of: str | None = None
 ) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
     """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads.
 
-    `parents`: of continuations, whose arrays begin with `next_`: the relation has each one's predecessor, from `parents`.
+    `of`: an array of jobs to which these belong, the column `target`; the names of the others begin with `next_`.
     """
-    job, prefix = t.job, "next_" if parents else ""
-    arrays: list[Any] = [t.ids("parents")] if parents else []
-    read: list[Any] = [sa.column("parent", t.id_type)] if parents else []
+    job, prefix = t.job, "next_" if of else ""
+    arrays: list[Any] = [t.ids(of)] if of else []
+    read: list[Any] = [sa.column("target", t.id_type)] if of else []
     for name in columns:
         kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
         arrays.append(array(f"{prefix}{name}", kind))
         read.append(sa.column(name, kind))
     read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
-    arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
+    arrays += [array(f"{prefix}delays", INTERVAL()), array(f"{prefix}ats", TIMESTAMP(timezone=True))]
     given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
         sa.cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else given.c[name]

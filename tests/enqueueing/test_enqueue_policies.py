@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue, enqueue_many
@@ -197,6 +198,23 @@ def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessio
         assert put(session, Job("test"), given)[1] is CREATED
 
 
+@each_way
+def test_a_chain_that_ends_while_it_is_looked_for_counts(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
+    old = jobs.add(JobStatus.RUNNING, deduplication_key="k")
+
+    def second() -> tuple[Any, Enqueued]:
+        with sessions.begin() as session:
+            return put(session, Job("test"), Deduplicate.throttle("k", HOUR))
+
+    with ThreadPoolExecutor(1) as threads, engine.begin() as ending:
+        done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
+        ending.execute(text(f"UPDATE job SET {done}"))
+        answer = threads.submit(second)
+        wait_until(lambda: answer.done() or _waiting(engine), what="it waits for the end, or has the answer")
+        ending.commit()
+        assert answer.result(PATIENCE) == (old, EXISTING)
+
+
 def test_enqueue_many_by_key_reports_an_outcome_for_each_of_thousands(sessions: Sessions, jobs: Jobs) -> None:
     running = jobs.add(JobStatus.RUNNING, deduplication_key="k3")
     pending = jobs.add(deduplication_key="k1", input="old")
@@ -243,7 +261,7 @@ def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Se
 
 
 def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
-    holder = jobs.add(JobStatus.RUNNING, deduplication_key="a")
+    holders: list[Any] = []
     others: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(session: Session) -> list[tuple[Any, Enqueued]]:
@@ -253,22 +271,29 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
         with sessions.begin() as session:
             return put(session)
 
+    def take_a_key(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT") and not holders:
+            holders.append(None)  # this is an insert, too
+            holders[0] = jobs.add(JobStatus.RUNNING, deduplication_key="a")
+
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("INSERT") and not others:
+        if statement.startswith("INSERT") and "CONFLICT" in statement and not others:
             # It has b, and a was taken. Now that is free, and another one takes it and waits for b.
             with engine.connect() as ending:
                 done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
-                ending.execute(text(f"UPDATE job SET {done} WHERE id = :id"), {"id": holder})
+                ending.execute(text(f"UPDATE job SET {done} WHERE id = :id"), {"id": holders[0]})
                 ending.commit()
             others.append(threads.submit(enqueue_concurrently))
             wait_until(lambda: _waiting(engine), what="the other one waits for b")
 
     with ThreadPoolExecutor(1) as threads, sessions() as session:
         session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
+        event.listen(engine, "before_cursor_execute", take_a_key)
         event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
             answers = put(session)
         finally:
+            event.remove(engine, "before_cursor_execute", take_a_key)
             event.remove(engine, "after_cursor_execute", enqueue_between)
         session.commit()
         first = others[0].result(PATIENCE)
@@ -276,34 +301,44 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
     assert answers == [(job_id, EXISTING) for job_id, _ in first]
 
 
-@pytest.mark.parametrize("scope", ["waiting", "open"])
+@pytest.mark.parametrize("other", ["enqueue_many", "add"])
 def test_releasing_keys_before_taking_others_prevents_deadlocks(
-    engine: Engine, sessions: Sessions, jobs: Jobs, scope: Any
+    engine: Engine, sessions: Sessions, jobs: Jobs, other: str
 ) -> None:
     jobs.add(JobStatus.RUNNING, deduplication_key="b")
     others: list[Future[list[Enqueued]]] = []
     awaited: list[str] = []
 
-    def put(scope: Any) -> list[Enqueued]:
+    def put() -> list[Enqueued]:
         with sessions.begin() as session:
             session.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
-            return [one for _, one in unique(session, [(Job("test"), Deduplicate(k, scope=scope)) for k in "ab"])]
+            return [one for _, one in unique(session, [(Job("test"), Deduplicate(k, scope="waiting")) for k in "ab"])]
+
+    def add() -> list[Enqueued]:
+        with sessions() as session:
+            session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
+            session.add(Job("test", deduplication_key="a"))
+            session.flush()
+            session.add(Job("test", deduplication_key="b"))
+            with pytest.raises(IntegrityError):
+                session.flush()
+        return []
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("UPDATE") and not others:  # it has given up b, and not taken a yet
-            others.append(threads.submit(put, scope))
+            others.append(threads.submit(put if other == "enqueue_many" else add))
             wait_until(lambda: _waiting(engine), what="the other one waits")
             awaited.extend(connection.exec_driver_sql("SELECT locktype FROM pg_locks WHERE NOT granted").scalars())
 
     with ThreadPoolExecutor(1) as threads:
         event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
-            answers = put("waiting")
+            answers = put()
             after = others[0].result(PATIENCE)
         finally:
             event.remove(engine, "after_cursor_execute", enqueue_between)
-    # Two of the same kind take the keys' locks first; other kinds do not, so a deadlock is tried again.
-    assert awaited == ["advisory" if scope == "waiting" else "transactionid"]
+    # Two of the same kind take the keys' locks first; plain inserts do not, so a deadlock is tried again.
+    assert awaited == ["advisory" if other == "enqueue_many" else "transactionid"]
     assert {*answers} | {*after} <= {CREATED, EXISTING}
     assert sum(one is CREATED for one in answers + after) == 2
     assert jobs.count() == 3

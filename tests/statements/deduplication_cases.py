@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import deduplication
-from tests.statements.shapes import Case
+from sa_jobqueue.statements import deduplication, jobs
+from tests.statements.shapes import PK, Case
 
 _COLUMNS = ("id", "type_name", "chain_id", "chain_type_name", "input", "deduplication_key")
-_KEYS: dict[str, Any] = {"type_names": ["test", "test"], "keys": ["k1", "k2"]}
 _NO_ROWS: dict[str, Any] = {name: [] for name in (*_COLUMNS, "delays", "ats")}
+_REPLACED = ("deduplication_key", "input", "input_version", "priority", "delays", "ats")
 
 DEDUPLICATION_CASES = [
     Case(
-        "put_unique",
-        lambda: deduplication.put(Job, _COLUMNS, (), ended=False),
+        "enqueue_unless_taken",
+        lambda: jobs.unless_taken(Job, jobs.enqueue_many(Job, _COLUMNS)),
         frozenset(),
         lambda w: _NO_ROWS,
         guarded=False,
     ),
     Case(
-        "put_unique_replacing",
-        lambda: deduplication.put(Job, _COLUMNS, ("input", "priority", "schedule"), ended=True),
-        frozenset(),
-        lambda w: _NO_ROWS | {"window": None, "max_wait": None},
+        "replace",
+        lambda: deduplication.replace(Job, ("input", "priority", "schedule")),
+        PK,
+        lambda w: {"ids": list(w.pending[:100]), "max_wait": None} | {f"next_{name}": [None] * 100 for name in _REPLACED},
         guarded=False,
     ),
 ]

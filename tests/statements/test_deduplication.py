@@ -18,8 +18,8 @@ pytestmark = own_database
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_find_reads_the_jobs_that_hold_a_key_among_open_or_all_chains(ended: bool) -> None:
-    sql = " ".join(str(deduplication.find(Job, ended=ended).compile(dialect=DIALECT)).split())
+def test_holders_are_the_jobs_that_hold_a_key_among_open_or_all_chains(ended: bool) -> None:
+    sql = " ".join(str(deduplication.holders(Job, ended=ended).compile(dialect=DIALECT)).split())
     assert ("ORDER BY job.chain_completed_at IS NOT NULL, job.created_at DESC LIMIT 1" in sql) == ended
     assert "job.id != ALL (%(excluded)s" in sql
 
@@ -34,7 +34,7 @@ def test_a_deduplication_key_is_locked_by_queue_type_and_key_for_the_transaction
     ("ended", "indexes"),
     [(False, ("uq_job_deduplication", "ix_job_deduplication")), (True, ("ix_job_deduplication",))],
 )
-def test_find_uses_the_index_on_the_deduplication_key(
+def test_holders_are_found_by_the_index_on_the_deduplication_key(
     engine: Engine, jobs: Jobs, ended: bool, indexes: tuple[str, ...]
 ) -> None:
     for part in range(5):
@@ -46,5 +46,5 @@ def test_find_uses_the_index_on_the_deduplication_key(
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
     with connect(engine.url.render_as_string(hide_password=False)) as driver:
-        plan = Prepared(driver, "find", deduplication.find(Job, ended=ended)).explain(given | window)
+        plan = Prepared(driver, "holders", deduplication.holders(Job, ended=ended)).explain(given | window)
     assert plan.scans("job") <= {*indexes, "pk_job"}, plan.shape

@@ -10,9 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
-from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors import InvalidJobError, JobQueueError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.bulk import Group, arrays, group_by_columns, require_carried
+from sa_jobqueue.operations.bulk import Group, arrays, group_by_columns, uncarried
 from sa_jobqueue.operations.completions import complete_attempts
 from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
@@ -64,7 +64,9 @@ class ChainWriter(Part):
 
     def _groups(self, results: Sequence[Any]) -> list[Group]:
         groups = group_by_columns(self._model, results)
-        require_carried(self._model, groups, results, "session.add_all")
+        for names, group in groups:
+            if key := uncarried(self._model, names, group):
+                raise InvalidJobError(key, "cannot be an element of an array")
         return groups
 
     def _is_prepared(self, end: Completed) -> bool:
@@ -93,7 +95,6 @@ class ChainWriter(Part):
         if going_on:
             values = arrays(self._model, columns, [end.result for end in going_on], connection.dialect)
             following = {f"next_{name}": column for name, column in values.items()}
-            following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
             following["parents"] = [end.job.id for end in going_on]
         result = await connection.execute(
             chains.complete(self._model, tuple(columns) if going_on else ()),

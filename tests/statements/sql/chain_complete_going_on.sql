@@ -14,8 +14,8 @@ WITH free AS (SELECT row.id AS id
         FROM free)))
   RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS continues), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
   SELECT given.id AS id, given.chain_id AS chain_id, given.chain_index AS chain_index, given.type_name AS type_name, given.chain_type_name AS chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
-  FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(parent, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
-  WHERE given.parent = ANY (array((SELECT ended.id
+  FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(next_delays)s::INTERVAL[], %(next_ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(target, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
+  WHERE given.target = ANY (array((SELECT ended.id
         FROM ended)))
   RETURNING job.id), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status

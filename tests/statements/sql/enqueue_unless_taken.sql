@@ -5,4 +5,3 @@ ON CONFLICT (chain_type_name, deduplication_key)
 WHERE deduplication_key IS NOT NULL
 AND chain_index = 0
 AND chain_completed_at IS NULL DO NOTHING
-RETURNING job.id
