@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import text
@@ -36,45 +37,30 @@ class ChainWriter(Part):
         """Complete attempts, each fenced; those neither written nor failed are locked elsewhere, or lost."""
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
-        groups, unprepared = self._grouped(list(going_on.values()))
-        for names, group in groups:
+        # A default of the application may fail, of one of them.
+        groups, unprepared = await in_parts(list(going_on.values()), self._grouped, splits=lambda error: True)
+        for names, group in chain.from_iterable(groups):
             # Those that end here travel with the first of them; their place in the arrays is all the same.
             batch = [*(going_on[id(job)] for job in group), *last]
             last = []
             await self._write_parts(connection, batch, names, written)
         if last:
             await self._write_parts(connection, last, {}, written)
-        for end in ends:
-            if isinstance(end.result, JobMixin) and end.result._blockers:
-                await self._write_alone(end, written)
-        for end in unprepared:
+        waiting = [end for end in ends if isinstance(end.result, JobMixin) and end.result._blockers]
+        for end in [*waiting, *(end for end, _ in unprepared)]:
             await self._write_alone(end, written)
         for end in going_on.values():
             if end.job.id in written.ids:
                 self._notify_due(end)
 
-    def _grouped(self, ends: Sequence[Completed]) -> tuple[list[Group], list[Completed]]:
-        """Group continuations by the columns that they set; return those apart whose columns cannot be filled in."""
-        try:
-            return self._groups([end.result for end in ends]), []
-        except Exception:  # a default of the application, of one of them
-            unprepared = [end for end in ends if not self._is_prepared(end)]
-        prepared = [end.result for end in ends if end not in unprepared]
-        return self._groups(prepared), unprepared
-
-    def _groups(self, results: Sequence[Any]) -> list[Group]:
+    async def _grouped(self, ends: Sequence[Completed]) -> list[Group]:
+        """Group continuations by the columns that they set, which sets defaults. Raises: their errors; InvalidJobError."""
+        results = [end.result for end in ends]
         groups = group_by_columns(self._model, results)
         for names, group in groups:
             if key := uncarried(self._model, names, group):
                 raise InvalidJobError(key, "cannot be an element of an array")
         return groups
-
-    def _is_prepared(self, end: Completed) -> bool:
-        try:
-            self._groups([end.result])
-        except Exception:
-            return False
-        return True
 
     async def _write_parts(
         self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], written: Written

@@ -94,15 +94,13 @@ class Unblocker(Part, Component):
         """Process what arrives until cancelled."""
         while True:
             searches = self._searches or self._found is not None
-            if not (self._chains or self._due or searches or self._notifies):
+            if not (self._chains or self._due or self._notifies or searches):
                 self._empty.set()
                 self._arrived.clear()
                 await self._idle()
-            if self._notifies:
-                await self._notify_workers()
             if searches:
                 await self._find()
-            if self._chains or self._due:
+            if self._chains or self._due or self._notifies:
                 await self.flush()
 
     async def _find(self) -> None:
@@ -121,12 +119,6 @@ class Unblocker(Part, Component):
         for chain_id in page:
             if chain_id not in self._later:
                 self._chains.setdefault(chain_id)
-
-    async def _notify_workers(self) -> None:
-        """Wake other workers. A failure is not retried, because they poll anyway."""
-        self._notifies = False
-        async with self._transactions.begin() as connection:
-            await connection.execute(notifications.notify_unblock(self._model))
 
     async def _idle(self) -> None:
         """Wait until there is work, or until a chain that failed is due to be tried again."""
@@ -154,14 +146,17 @@ class Unblocker(Part, Component):
 
     async def _write(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> bool:
         """Process chains in one transaction, and keep what remains of them; return whether anything moved."""
-        due, done = list(self._due), Unblocked()
+        due, notifies, done = list(self._due), self._notifies, Unblocked()
         async with self._transactions.begin() as connection:
+            if notifies:
+                await connection.execute(notifications.notify_unblock(self._model))
             for queue in due:
                 await connection.execute(notifications.notify_due(self._model), {"queue": queue})
             if chains:
                 excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
                 done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
         self._due.difference_update(due)
+        self._notifies = self._notifies and not notifies
         for chain_id in chains:
             self._chains.pop(chain_id, None)
         for chain_id in done.retained:
