@@ -32,7 +32,7 @@ from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 from sa_jobqueue.worker.finish.completer import event_of, parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished, failed
-from sa_jobqueue.worker.run.calls import Call, encode
+from sa_jobqueue.worker.run.calls import Call, encode, unwrapped
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
@@ -131,13 +131,13 @@ class Inline:
         if job_type.is_async:
             sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
             with savepoint.held(sync):
-                return call.only(await call.run_async(given))
+                return unwrapped(*await call.run_async(given))
 
         def run(session: Session) -> list[Any]:
             with savepoint.held(session):
                 return call.run(given)
 
-        return call.only(await self.on(run))
+        return unwrapped(*await self.on(run))
 
     def _given_session(self, job_type: JobType) -> Any:
         wanted: Any = job_type.session_class

@@ -21,7 +21,7 @@ from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.testing.inline import INLINE, finish, start
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.finish.outcomes import failed
-from sa_jobqueue.worker.run.calls import Call
+from sa_jobqueue.worker.run.calls import Call, unwrapped
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -79,7 +79,7 @@ async def _perform_async(call: Call, session: Any) -> Any:
 
 
 def _checked(call: Call, outcomes: list[Any]) -> Any:
-    returned = call.only(outcomes)
+    returned = unwrapped(*outcomes)
     if not isinstance(returned, Continuation):
         call.job_type.encode_output(returned)
     return returned

@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 from sa_jobqueue import Job, JobQueue
-from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Discard, InvalidJobError, IsolatedHandlerError, Snooze
 from sa_jobqueue.worker.finish.outcomes import of_error
 from sa_jobqueue.worker.memory import resident_bytes
-from sa_jobqueue.worker.run.isolation.messages import job_of, of_job, of_raise, of_return, packed, result_of, unpacked
+from sa_jobqueue.worker.run.isolation.messages import job_of, of_attempt, of_raise, of_return, packed, result_of, unpacked
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = ClaimedJob(
@@ -48,7 +48,8 @@ def handler(payload: Any) -> Any: ...
 
 
 def test_column_values_survive_the_round_trip_to_a_child() -> None:
-    assert job_of(json.loads(json.dumps(of_job(JOB, None, worker_id="w")))) == JOB
+    request = of_attempt(AttemptContext(JOB, "w", lambda *_: None), None)
+    assert job_of(json.loads(json.dumps(request))) == JOB
     values = {"a": Decimal("1.50"), "b": NOW.date(), "c": {"kind": "uuid"}, "d": None}
     assert unpacked(packed(values)) == values
     with pytest.raises(TypeError, match="stamp cannot be carried between processes"):

@@ -23,16 +23,10 @@ from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Resul
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
-    running: Running
-    end: asyncio.Future[Result | Failed]
-    """A result, or `Failed`."""
-
-
-@dataclass(slots=True, eq=False)
 class _Batch:
     job_type: JobType
-    members: list[_Member] = field(default_factory=list)
+    ends: dict[Running, asyncio.Future[Result | Failed]] = field(default_factory=dict)
+    """The outcome of each of its attempts."""
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     """Set once it goes."""
@@ -57,33 +51,34 @@ class Batches:
 
         Raises: the handler's error for this job, or for all.
         """
-        batch, member = self._join(running, job_type)
+        batch = self._join(running, job_type)
+        end = batch.ends[running]
         try:
-            end = await asyncio.shield(member.end)
+            outcome = await asyncio.shield(end)
         except asyncio.CancelledError:
             if batch.task is None:
-                batch.members.remove(member)
+                del batch.ends[running]
             elif running.stopping not in LOST:
-                await self._interrupt(batch, member)
-                if running.ended is not None:  # it had committed before it could be cancelled
-                    return unwrapped(member.end.result())
-            raise
-        return unwrapped(end)
+                await self._interrupt(batch, running)
+            if running.ended is None or not end.done():
+                raise
+            outcome = end.result()  # it had committed before it could be cancelled
+        result: Result = unwrapped(outcome)
+        return result
 
-    def _join(self, running: Running, job_type: JobType) -> tuple[_Batch, _Member]:
+    def _join(self, running: Running, job_type: JobType) -> _Batch:
         rule: Any = job_type.batch
         batch = self._gathering.get(job_type.name)
         if batch is None:
             batch = self._gathering[job_type.name] = _Batch(job_type)
             batch.timer = self._loop.call_later(rule.max_wait.total_seconds(), self._go, batch)
-        member = _Member(running, self._loop.create_future())
-        batch.members.append(member)
-        if len(batch.members) >= rule.max_size:
+        batch.ends[running] = self._loop.create_future()
+        if len(batch.ends) >= rule.max_size:
             self._go(batch)
         elif self._free_for(job_type.name) <= 0:
             # Only attempts that already have a slot can still join.
             self._loop.call_soon(self._go, batch)
-        return batch, member
+        return batch
 
     def _go(self, batch: _Batch) -> None:
         if batch.task is not None:
@@ -92,17 +87,15 @@ class Batches:
             batch.timer.cancel()
         if self._gathering.get(batch.job_type.name) is batch:
             del self._gathering[batch.job_type.name]
-        if batch.members:
+        if batch.ends:
             batch.task = self._loop.create_task(self._run(batch), name=batch.job_type.name)
             self._going.add(batch.task)
             batch.task.add_done_callback(self._going.discard)
 
-    async def _interrupt(self, batch: _Batch, member: _Member) -> None:
+    async def _interrupt(self, batch: _Batch, running: Running) -> None:
         """Stop the call that an attempt is part of, for all of it, and wait until it has ended or is left behind."""
         batch.is_stopped = True
-        for other in batch.members:
-            if other is not member and not other.end.done():
-                self._stop(other.running, CancelReason.BATCH_STOPPED)
+        self._stop_all(batch, but=running)
         task = batch.task
         if task is not None and not task.done():
             task.cancel()
@@ -110,31 +103,33 @@ class Batches:
 
     async def _run(self, batch: _Batch) -> None:
         """Call the handler and set each attempt's outcome. If cancelled, only attempts that were committed get one."""
-        members, job_type = batch.members, batch.job_type
         # In the order of their ids: all code locks jobs in this order.
-        members.sort(key=lambda member: member.running.job.id)
+        attempts = sorted(batch.ends, key=lambda running: running.job.id)
         try:
-            with job_type.around_attempt():  # not one member's, which may end earlier
-                results = await self._calls.call(job_type, [member.running for member in members])
+            with batch.job_type.around_attempt():  # not one member's, which may end earlier
+                results = await self._calls.call(batch.job_type, attempts)
         except LostAttemptsError as lost:
-            for member in members:
-                job = member.running.job
-                if job in lost.jobs:
-                    self._resolve(member, Failed(LostAttemptError(job.id, job.attempt), None))
-            for member in members:
-                if not member.end.done():
-                    self._stop(member.running, CancelReason.BATCH_STOPPED)
+            for running in attempts:
+                if running.job in lost.jobs:
+                    error = LostAttemptError(running.job.id, running.job.attempt)
+                    _resolve(batch.ends[running], Failed(error, None))
+            self._stop_all(batch)
         # User code ends here, and so does everything it can raise; what it awaited may have been cancelled, too.
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
                 raise
-            for member in members:
-                self._resolve(member, Failed.of(error))
+            for end in batch.ends.values():
+                _resolve(end, Failed.of(error))
         else:
-            for member, result in zip(members, results, strict=True):
-                self._resolve(member, result)
+            for running, result in zip(attempts, results, strict=True):
+                _resolve(batch.ends[running], result)
 
-    @staticmethod
-    def _resolve(member: _Member, end: Result | Failed) -> None:
-        if not member.end.done():
-            member.end.set_result(end)
+    def _stop_all(self, batch: _Batch, *, but: Running | None = None) -> None:
+        for running, end in batch.ends.items():
+            if running is not but and not end.done():
+                self._stop(running, CancelReason.BATCH_STOPPED)
+
+
+def _resolve(end: asyncio.Future[Result | Failed], outcome: Result | Failed) -> None:
+    if not end.done():
+        end.set_result(outcome)

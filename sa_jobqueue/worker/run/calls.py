@@ -61,9 +61,29 @@ class Running:
     """How its handler's own commit ended the job; None without one. A job that it deleted counts as cancelled."""
 
 
+@dataclass(slots=True)
+class Failed:
+    """The failure of one attempt. One exception may be that of many: each raises it with the traceback it came with."""
+
+    error: BaseException
+    traceback: TracebackType | None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failed:
+        """Return the failure by an exception that was raised."""
+        return cls(error, error.__traceback__)
+
+
+def unwrapped(outcome: Any) -> Any:
+    """Return the result of an attempt, or raise the exception that made it fail."""
+    if isinstance(outcome, Failed):
+        raise outcome.error.with_traceback(outcome.traceback)
+    return outcome
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of a handler's function. It returns an outcome for each attempt; in a batch that may be an exception."""
+    """One call of a handler's function. It returns an outcome for each attempt; in a batch that may be a failure."""
 
     job_type: JobType
     contexts: Sequence[AttemptContext]
@@ -97,13 +117,6 @@ class Call:
             if own is not None:
                 own.close()
 
-    def only(self, outcomes: Sequence[Any]) -> Any:
-        """Return the outcome of a single attempt; raise it if a batch handler gave an exception."""
-        (outcome,) = outcomes
-        if self.job_type.batch is not None and isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
     def _arguments(self) -> Sequence[Any]:
         batch = self.job_type.batch
         if batch is None:
@@ -117,12 +130,16 @@ class Call:
         return {name: value for name, value in zip(names, values, strict=True) if name is not None}
 
     def _outcomes(self, returned: Any) -> list[Any]:
-        return [returned] if self.job_type.batch is None else outcomes_of(returned, len(self.contexts))
+        return [returned] if self.job_type.batch is None else _each(outcomes_of(returned, len(self.contexts)))
 
     def _without(self, failed: BatchFailed) -> list[Any]:
         if self.job_type.batch is None:
             raise failed
-        return outcomes_without(failed, len(self.contexts))
+        return _each(outcomes_without(failed, len(self.contexts)))
+
+
+def _each(outcomes: Sequence[Any]) -> list[Any]:
+    return [Failed.of(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
 
 
 def encode(model: JobClass, context: AttemptContext, job_type: JobType, returned: Any) -> Result:
@@ -134,26 +151,6 @@ def encode(model: JobClass, context: AttemptContext, job_type: JobType, returned
     if returned is None and job_type.output.declared is Any:
         return "null"  # the usual case: nothing to check
     return json.dumps(job_type.encode_output(returned))
-
-
-@dataclass(slots=True)
-class Failed:
-    """The failure of one attempt. One exception may be that of many: each raises it with the traceback it came with."""
-
-    error: BaseException
-    traceback: TracebackType | None
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failed:
-        """Return the failure by an exception that was raised."""
-        return cls(error, error.__traceback__)
-
-
-def unwrapped(outcome: Result | Failed) -> Result:
-    """Return the result of an attempt. Raises: what made it fail."""
-    if isinstance(outcome, Failed):
-        raise outcome.error.with_traceback(outcome.traceback)
-    return outcome
 
 
 class LostAttemptsError(LostAttemptError):
@@ -275,11 +272,9 @@ class Calls(Part):
         """Return outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
         results: list[Result | Failed] = []
         for context, outcome in zip(call.contexts, outcomes, strict=True):
-            if call.job_type.batch is not None and isinstance(outcome, BaseException):
-                results.append(Failed.of(outcome))
-                continue
             try:
-                results.append(encode(self._model, context, call.job_type, outcome))
+                encoded = outcome if isinstance(outcome, Failed) else encode(self._model, context, call.job_type, outcome)
+                results.append(encoded)
             except BaseException as error:
                 results.append(Failed.of(error))
         return results

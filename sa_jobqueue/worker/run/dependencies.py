@@ -1,4 +1,4 @@
-"""Values that handlers receive: the results their job waited for, and dependencies for the duration of the call."""
+"""Dependencies of handlers, open for the duration of the call."""
 
 from __future__ import annotations
 
@@ -17,22 +17,11 @@ from contextlib import (
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Executable
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob
+from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.worker.run.threads import Threads
 
 T = TypeVar("T")
-
-
-async def load_blockers(engine: AsyncEngine, statement: Executable, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
-    """Return the results a job waited for, as read by `statements.blockers.outcomes`. Raises: UnreadableInputError."""
-    async with engine.connect() as connection:
-        rows = await connection.execute(statement, {"job_id": job.id})
-        outcomes = [BlockerOutcome(*row) for row in rows]
-    return job_type.blockers_of(outcomes)
 
 
 _NONE: Final = nullcontext[dict[str, Any]]({})

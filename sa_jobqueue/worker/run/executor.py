@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue import tracing
-from sa_jobqueue.context import AttemptContext, ClaimedJob, attempt_in, enter_attempt
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, ClaimedJob, attempt_in, enter_attempt
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
@@ -35,7 +35,6 @@ from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_er
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.batches import Batches
 from sa_jobqueue.worker.run.calls import Calls, Result, Running, unwrapped
-from sa_jobqueue.worker.run.dependencies import load_blockers
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Sessions
@@ -252,7 +251,7 @@ class Executor(Part):
                 enter_attempt(running.context)
                 self._events.begin(running.context)
                 job_type = self._registry.get(job.type_name)
-                if job.timeout is not None and not job_type.isolated:  # whose time begins when a child has it
+                if job.timeout is not None:
                     self._set_deadline(running, job.timeout)
                 if tracing.is_recording():
                     await self._link(job, job_type)
@@ -345,15 +344,17 @@ class Executor(Part):
             if self._events.has_subscribers(JobStarted):
                 self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
             if job_type.blockers is not None:
-                running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
+                async with self._engine.connect() as connection:
+                    rows = await connection.execute(self._blockers, {"job_id": job.id})
+                running.blockers = job_type.blockers_of([BlockerOutcome(*row) for row in rows])
             if job_type.isolated:
-                begin, extend = partial(self._set_deadline, running), partial(self._extend, running)
-                call = self._children.call
-                return await call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
+                extend = partial(self._extend, running)
+                return await self._children.call(running.context, job_type, running.blockers, extend)
             if job_type.batch is not None:
                 return await self._batches.call(running, job_type)
             (outcome,) = await self._calls.call(job_type, [running])
-            return unwrapped(outcome)
+            result: Result = unwrapped(outcome)
+            return result
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # before it reaches a task of a middleware, whose loop it would end

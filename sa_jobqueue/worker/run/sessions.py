@@ -57,7 +57,7 @@ class Guard:
     After the call, it keeps tasks and threads that the handler left behind from using the session.
     """
 
-    __slots__ = ("_fault", "_has_returned", "_is_rolled_back", "_runs", "job_id", "may_commit", "name")
+    __slots__ = ("_fault", "_has_returned", "_is_rolled_back", "job_id", "may_commit", "name")
 
     def __init__(self, job_id: JobId) -> None:
         self.job_id = job_id
@@ -65,16 +65,14 @@ class Guard:
         """Name of the open transaction of the handler; None while none is open."""
         self.may_commit = False
         """Set by the worker, for its own commit."""
-        self._runs = False
         self._has_returned = False
         self._is_rolled_back = False
         self._fault: HandlerCommitError | None = None
 
     def __enter__(self) -> None:
-        self._runs = True
+        pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._runs = False
         self._has_returned = True
         _completing.set(self)
         if error is None and self._fault is not None:
@@ -94,7 +92,7 @@ class Guard:
     def begin(self, connection: Connection) -> None:
         """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
         self.check_user()
-        if not self._runs or connection.dialect.name != "postgresql":
+        if self._has_returned or connection.dialect.name != "postgresql":
             return
         if getattr(connection.connection.dbapi_connection, "autocommit", False):
             self._refuse("its session is in AUTOCOMMIT mode, where nothing can be rolled back: use another isolation level")
@@ -115,7 +113,7 @@ class Guard:
         """Record that the transaction ended. Raises: HandlerCommitError if it was not a rollback."""
         rolled_back, self._is_rolled_back, self.name = self._is_rolled_back, False, None
         self._note_user()
-        if self._runs and not rolled_back:
+        if not self._has_returned and not rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
 
     def commit(self) -> None:
@@ -124,15 +122,13 @@ class Guard:
         if not self.may_commit:
             raise HandlerCommitError
 
-    def send(self, statement: str, *, is_autocommit: bool) -> None:
-        """Refuse statements of the driver, as `execute`, and everything in autocommit mode. Raises: HandlerCommitError."""
-        if self._runs and is_autocommit:
+    def execute(self, statement: str, *, is_autocommit: bool = False) -> None:
+        """Refuse a statement that ends the transaction, and any in the driver's autocommit. Raises: HandlerCommitError."""
+        if self._has_returned:
+            return
+        if is_autocommit:
             self._refuse("it put the driver's connection into autocommit mode: leave that as it is")
-        self.execute(statement)
-
-    def execute(self, statement: str) -> None:
-        """Refuse a statement that ends the transaction. Raises: HandlerCommitError."""
-        if self._runs and _ENDING.match(statement):
+        if _ENDING.match(statement):
             raise HandlerCommitError(f"a handler must not end its session's transaction, it sent {statement.strip()[:60]!r}")
 
     def _keep_driver_from_committing(self, connection: Connection) -> None:
@@ -144,7 +140,7 @@ class Guard:
         commit: Any = type(driver).commit
 
         def guarded_commit() -> Any:
-            if self._runs:
+            if not self._has_returned:
                 self._refuse("it committed on the driver's connection: leave that to the worker")
             return commit(driver)
 
@@ -172,7 +168,7 @@ class _Refusing:
     def execute(self, query: Any, *args: Any, **options: Any) -> Any:
         found: Guard | None = getattr(self.connection, _GUARDED, None)
         if found is not None:
-            found.send(_text_of(query), is_autocommit=self.connection.autocommit)
+            found.execute(_text_of(query), is_autocommit=self.connection.autocommit)
         return super().execute(query, *args, **options)  # type: ignore[misc]
 
 

@@ -30,7 +30,7 @@ from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.finish.outcomes import describe
-from sa_jobqueue.worker.run.calls import Call
+from sa_jobqueue.worker.run.calls import Call, unwrapped
 from sa_jobqueue.worker.run.isolation.messages import (
     MAX_LINE,
     Message,
@@ -157,7 +157,7 @@ class Child:
                 else:
                     self._begin(context, context.stop)
                     outcomes = call.run()
-                answer = of_return(call.only(outcomes), job_type)
+                answer = of_return(unwrapped(*outcomes), job_type)
             self._begin(None)
             self._channel.send(answer)
         except Terminated:

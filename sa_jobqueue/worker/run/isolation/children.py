@@ -7,18 +7,20 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
+from sa_jobqueue.context import AttemptContext, Blockers
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import IS_MEASURABLE
-from sa_jobqueue.worker.run.isolation.messages import of_job, result_of
+from sa_jobqueue.worker.run.isolation.messages import of_attempt, result_of
 from sa_jobqueue.worker.run.isolation.process import Process
 from sa_jobqueue.worker.shared import Part, Shared
+
+Extend: TypeAlias = Callable[[timedelta], Awaitable[None]]
 
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
 """How much an attempt's lease is extended, repeatedly, while it waits for a child."""
@@ -81,37 +83,26 @@ class Children(Part):
             self._idle.append(await self._started(None))
 
     async def call(
-        self,
-        job: ClaimedJob,
-        context: AttemptContext,
-        job_type: JobType,
-        blockers: Blockers[Any] | None,
-        *,
-        begin: Callable[[timedelta], None],
-        extend: Callable[[timedelta], Awaitable[None]],
+        self, context: AttemptContext, job_type: JobType, blockers: Blockers[Any] | None, extend: Extend
     ) -> str | JobMixin[Any]:
         """Run an attempt in a child; return its output as JSON text, or the next job of its chain.
 
-        `begin`: starts the attempt's time. `extend`: the same and moves its lease, or cancels this where it is lost: for
-        one that has to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
+        `extend`: starts the attempt's time again and moves its lease, or cancels this where it is lost: for one that has
+        to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
         When this is cancelled, it returns after `cancel_timeout` at most, and nothing of the attempt is left.
         Raises: the exception of the handler, as `messages.result_of`; ProcessDiedError, MemoryLimitError; IsolationError
         when no child can be started.
         """
-        request = of_job(job, blockers, worker_id=self._worker_id)
-        child = self._warm(job_type.memory_limit)
-        if child is not None and job.timeout is not None:
-            begin(job.timeout)
-        elif child is None:
-            child = await self._new(job_type.memory_limit, job.timeout, extend)
+        request, limit = of_attempt(context, blockers), job_type.memory_limit
+        child = self._warm(limit) or await self._new(limit, context.job.timeout, extend)
         try:
-            answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
+            answer = await child.run(request, context, memory_limit=limit)
         except asyncio.CancelledError:
             await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._options.cancel_timeout)
             raise
         finally:
             self._give_back(child)
-        return result_of(answer, job, self._model)
+        return result_of(answer, context.job, self._model)
 
     async def close(self) -> None:
         """Close all of them, the idle ones gracefully."""
@@ -127,9 +118,7 @@ class Children(Part):
             self._retire(child)
         return None
 
-    async def _new(
-        self, memory_limit: int | None, timeout: timedelta | None, extend: Callable[[timedelta], Awaitable[None]]
-    ) -> Process:
+    async def _new(self, memory_limit: int | None, timeout: timedelta | None, extend: Extend) -> Process:
         """Start a child for an attempt."""
         starting = asyncio.create_task(self._started(memory_limit), name="sa_jobqueue child's start")
         self._keep(starting)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import inspect
 
-from sa_jobqueue.context import BlockerOutcome, Blockers, ClaimedJob, Continuation
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, InvalidOutputError, IsolatedHandlerError, Retry, Snooze
 from sa_jobqueue.models import JobClass, JobMixin, WaitFor
 from sa_jobqueue.operations.completions import attach
@@ -38,11 +38,11 @@ def line(message: Message) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def of_job(job: ClaimedJob, blockers: Blockers[Any] | None, *, worker_id: str) -> Message:
+def of_attempt(attempt: AttemptContext, blockers: Blockers[Any] | None) -> Message:
     """Return the request to run an attempt."""
     outcomes = [] if blockers is None else [packed(_fields(one)) for one in blockers.outcomes]
-    request = {"is": "run", "job": packed(job._asdict()), "blockers": outcomes}
-    return request | {"worker_id": worker_id, "span": current_traceparent()}
+    request = {"is": "run", "job": packed(attempt.job._asdict()), "blockers": outcomes}
+    return request | {"worker_id": attempt.worker_id, "span": current_traceparent()}
 
 
 def job_of(request: Message) -> ClaimedJob:
@@ -143,37 +143,28 @@ def packed(values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def unpacked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return columns as they were."""
-    return {name: _UNPACK[kind](value) for name, (kind, value) in values.items()}
+    return {name: value if kind == "json" else _KINDS[kind][2](value) for name, (kind, value) in values.items()}
 
 
-_ENUMS: Final = (JobStatus, AttemptOutcome, DeadReason)
-_UNPACK: Final[dict[str, Any]] = {
-    "json": lambda value: value,
-    "uuid": UUID,
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "seconds": lambda value: timedelta(days=value[0], seconds=value[1], microseconds=value[2]),
-    "decimal": Decimal,
-} | {kind.__name__: kind for kind in _ENUMS}
+_KINDS: Final[dict[str, tuple[type, Any, Any]]] = {
+    "uuid": (UUID, str, UUID),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "timedelta": (timedelta, lambda it: [it.days, it.seconds, it.microseconds], lambda parts: timedelta(*parts)),
+    "decimal": (Decimal, str, Decimal),
+} | {kind.__name__: (kind, str, kind) for kind in (JobStatus, AttemptOutcome, DeadReason)}
+"""Values that are no JSON: their type, how they are written, and how they are read."""
 
 
 def _pack(name: str, value: Any) -> list[Any]:
-    match value:
-        case UUID():
-            return ["uuid", str(value)]
-        case datetime():
-            return ["datetime", value.isoformat()]
-        case date():
-            return ["date", value.isoformat()]
-        case timedelta():
-            return ["seconds", [value.days, value.seconds, value.microseconds]]
-        case Decimal():
-            return ["decimal", str(value)]
+    for kind, (of, write, _) in _KINDS.items():
+        if isinstance(value, of):
+            return [kind, write(value)]
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} cannot be carried between processes: {error}") from None
-    return [type(value).__name__ if isinstance(value, _ENUMS) else "json", value]
+    return ["json", value]
 
 
 def _fields(of: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import resident_bytes
@@ -54,7 +54,7 @@ class Process:
         self._crash = crash
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Message] = self._loop.create_future()
-        self._attempt: tuple[ClaimedJob, AttemptContext, contextvars.Context] | None = None
+        self._attempt: tuple[AttemptContext, contextvars.Context] | None = None
         self._cause: ProcessDiedError | None = None
         self._doomed = False
         self._hearing = self._loop.create_task(self._hear(), name="sa_jobqueue child")
@@ -116,13 +116,13 @@ class Process:
         """Return the memory it uses in bytes; 0 if unknown."""
         return resident_bytes(self.pid)
 
-    async def run(self, request: Message, job: ClaimedJob, context: AttemptContext, *, memory_limit: int | None) -> Message:
+    async def run(self, request: Message, context: AttemptContext, *, memory_limit: int | None) -> Message:
         """Run an attempt in it; return its answer. If this is cancelled, the attempt goes on until `stop`.
 
         Raises: ProcessDiedError if the child dies; MemoryLimitError if it was killed because of its memory.
         """
         self.ran += 1
-        self._attempt = (job, context, contextvars.copy_context())
+        self._attempt = (context, contextvars.copy_context())
         return await self._ask(request, memory_limit)
 
     async def stop(self, reason: CancelReason, grace: timedelta) -> None:
@@ -192,19 +192,16 @@ class Process:
             await asyncio.sleep(0)
 
     def _receive_message(self, message: Message) -> None:
-        match message["is"]:
-            case "log":
-                if self._attempt is None:
-                    replay(message, None)
-                else:  # the logger where listeners for an attempt's records expect it
-                    self._attempt[2].run(replay, message, self._attempt[0])
-            case "extend":
-                if self._attempt is not None:
-                    self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
-            case "progress":
-                if self._attempt is not None:
-                    done, total, text = message["reported"]
-                    self._attempt[1].progress(done, total, message=text)
+        match message["is"], self._attempt:
+            case "log", None:
+                replay(message, None)
+            case "log", (attempt, context):  # the logger where listeners for an attempt's records expect it
+                context.run(replay, message, attempt.job)
+            case "extend", (attempt, _):
+                attempt.extend(timedelta(seconds=float(message["seconds"])))
+            case "progress", (attempt, _):
+                done, total, text = message["reported"]
+                attempt.progress(done, total, message=text)
             case _:
                 self._attempt = None
                 self._answer.set_result(message)
