@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import LAST_ATTEMPT, Tables, array, status
+from sa_jobqueue.statements._parts import LAST_ATTEMPT, Tables, array, relation, status
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
@@ -73,23 +73,14 @@ def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
 
 def lanes(t: Tables, block: tuple[Any, Any]) -> TableValuedAlias:
     """Return the lanes given as parameters, from the first to the last position of `block`, as a relation."""
-    stamp = TIMESTAMP(timezone=True)
-    types = {
-        "queues": sa.Text(),
-        "fairness_keys": sa.Text(),
-        "priorities": sa.SmallInteger(),
-        "cursor_at": stamp,
-        "cursor_id": t.id_type,
+    given = {
+        "queue": array("queues", sa.Text()),
+        "fairness_key": array("fairness_keys", sa.Text()),
+        "priority": array("priorities", sa.SmallInteger()),
+        "cursor_at": array("cursor_at", TIMESTAMP(timezone=True)),
+        "cursor_id": array("cursor_id", t.id_type),
     }
-    values = [_slice(array(parameter, type_), block) for parameter, type_ in types.items()]
-    columns: list[ColumnElement[Any]] = [
-        sa.column("queue", sa.Text),
-        sa.column("fairness_key", sa.Text),
-        sa.column("priority", sa.SmallInteger),
-        sa.column("cursor_at", stamp),
-        sa.column("cursor_id", t.id_type),
-    ]
-    return sa.func.unnest(*values).table_valued(*columns).render_derived("lane")
+    return relation("lane", **{name: _slice(values, block) for name, values in given.items()})
 
 
 def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
@@ -126,11 +117,7 @@ def scan(t: Tables, *, locks: bool) -> sa.Select[Any]:
     With `locks` each row is locked as it is found, and rows that others hold are skipped; no more are locked than returned.
     """
     numbers = ("first", "last", "quota", "first_type", "last_type")
-    row = (
-        sa.func.unnest(*(array(f"segment_{name}", sa.Integer()) for name in numbers))
-        .table_valued(*(sa.column(name, sa.Integer) for name in numbers))
-        .render_derived("row")
-    )
+    row = relation("row", **{name: array(f"segment_{name}", sa.Integer()) for name in numbers})
     types = sa.type_coerce(_slice(array("types", sa.Text()), (row.c.first_type, row.c.last_type)), ARRAY(sa.Text))
     # The OFFSET has a segment's types sliced once, not for every row that is compared with them.
     segment = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("segment")
@@ -148,11 +135,7 @@ def late(t: Tables, *, locks: bool) -> sa.Select[Any]:
 
     A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.
     """
-    given = (
-        sa.func.unnest(t.ids("late_ids"), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
-        .table_valued(sa.column("id", t.id_type), sa.column("xid", Xid8()))
-        .render_derived("late")
-    )
+    given = relation("late", id=t.ids("late_ids"), xid=sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
     unchanged = (
         sa.select(t.job.c.id)
         .where(
@@ -211,8 +194,4 @@ def freed(job: sa.Table) -> sa.Select[Any]:
 
 def in_progress() -> TableValuedAlias:
     """Return the transactions in `xip`, which were in progress in a snapshot, as a relation."""
-    return (
-        sa.func.unnest(sa.cast(array("xip", sa.Text()), ARRAY(Xid8())))
-        .table_valued(sa.column("xid", Xid8()))
-        .render_derived("then")
-    )
+    return relation("then", xid=sa.cast(array("xip", sa.Text()), ARRAY(Xid8())))

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.models.base import Companion, id_parameter
@@ -87,6 +88,13 @@ def table(mapped: JobClass | type[Companion]) -> sa.Table:
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
     return sa.bindparam(name, type_=ArrayParameter(like))
+
+
+def relation(name: str, /, **columns: ColumnElement[Any]) -> TableValuedAlias:
+    """Return arrays of one length as a relation: each is a column, and their elements are its rows."""
+    types: dict[str, Any] = {column: values.type for column, values in columns.items()}
+    named = (sa.column(column, type_.item_type) for column, type_ in types.items())
+    return sa.func.unnest(*columns.values()).table_valued(*named).render_derived(name)
 
 
 def alike(where: Any, columns: Mapping[str, Any]) -> list[ColumnElement[bool]]:

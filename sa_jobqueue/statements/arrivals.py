@@ -15,7 +15,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
-from sa_jobqueue.statements._parts import Tables, array, statement, status
+from sa_jobqueue.statements._parts import Tables, array, relation, statement, status
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 
@@ -44,7 +44,7 @@ def catch_up(t: Tables) -> sa.Select[Any]:
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
     read = sa.union_all(*written_since(t.job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
-    known = _lanes("known", at=TIMESTAMP(timezone=True), id=t.id_type)
+    known = _lanes("known", at=array("known_at", TIMESTAMP(timezone=True)), id=array("known_id", t.id_type))
     found_by_scan: sa.Select[Any] = (
         sa.select(sa.literal_column("1"))
         .select_from(known)
@@ -150,16 +150,15 @@ def _first_of_lanes(
     return lane.union_all(sa.select(*following.c).select_from(lane.join(following, sa.true())))
 
 
-def _lanes(name: str, **more: Any) -> TableValuedAlias:
-    columns: dict[str, tuple[str, Any]] = {
-        "queue": (f"{name}_queues", sa.Text()),
-        "fairness_key": (f"{name}_fairness_keys", sa.Text()),
-        "priority": (f"{name}_priorities", sa.SmallInteger()),
-        "type_name": (f"{name}_types", sa.Text()),
-    }
-    columns |= {column: (f"{name}_{column}", type_) for column, type_ in more.items()}
-    given = sa.func.unnest(*(array(parameter, type_) for parameter, type_ in columns.values()))
-    return given.table_valued(*(sa.column(one, type_) for one, (_, type_) in columns.items())).render_derived(name)
+def _lanes(name: str, **more: ColumnElement[Any]) -> TableValuedAlias:
+    return relation(
+        name,
+        queue=array(f"{name}_queues", sa.Text()),
+        fairness_key=array(f"{name}_fairness_keys", sa.Text()),
+        priority=array(f"{name}_priorities", sa.SmallInteger()),
+        type_name=array(f"{name}_types", sa.Text()),
+        **more,
+    )
 
 
 def _is_of_lane(type_name: ColumnElement[str], of_lane: ColumnElement[str]) -> ColumnElement[bool]:

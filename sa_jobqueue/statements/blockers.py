@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models.base import lowest_id
-from sa_jobqueue.statements._parts import XID, Tables, array, element, excluded, statement, status
+from sa_jobqueue.statements._parts import XID, Tables, array, element, excluded, relation, statement, status
 from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.statements.notifications import NOTIFIES
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
@@ -36,24 +36,14 @@ def add_edges(t: Tables) -> sa.Insert:
     Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
     Locks: none but the new rows'. Obliges: jobs and chains are there, the chains' roots locked.
     """
-    given = (
-        sa.func.unnest(
-            t.ids("job_ids"),
-            t.ids("chain_ids"),
-            array("indexes", sa.Integer()),
-            array("resolved", sa.Boolean()),
-            array("policies", sa.Text()),
-            array("traces", sa.Text()),
-        )
-        .table_valued(
-            sa.column("job_id", t.id_type),
-            sa.column("chain_id", t.id_type),
-            sa.column("place", sa.Integer),
-            sa.column("is_resolved", sa.Boolean),
-            sa.column("policy", sa.Text),
-            sa.column("trace", sa.Text),
-        )
-        .render_derived("given")
+    given = relation(
+        "given",
+        job_id=t.ids("job_ids"),
+        chain_id=t.ids("chain_ids"),
+        place=array("indexes", sa.Integer()),
+        is_resolved=array("resolved", sa.Boolean()),
+        policy=array("policies", sa.Text()),
+        trace=array("traces", sa.Text()),
     )
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     return sa.insert(t.blocker).from_select(
@@ -255,11 +245,7 @@ def _examined(t: Tables, *, only: bool) -> sa.CTE:
     """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
     edge = t.blocker.alias("edge")
     limit = sa.bindparam("limit", type_=sa.Integer)
-    chain = (
-        sa.func.unnest(t.ids("chains"), array("outcomes", sa.Text()), t.ids("afters"))
-        .table_valued(sa.column("id", t.id_type), sa.column("outcome", sa.Text), sa.column("after", t.id_type))
-        .render_derived("chain")
-    )
+    chain = relation("chain", id=t.ids("chains"), outcome=array("outcomes", sa.Text()), after=t.ids("afters"))
     succeeded = chain.c.outcome == JobStatus.COMPLETED.value
     reached = (
         # Only the holder of the chain's root changes a blocker, so its ctid is as safe as its key, and faster.

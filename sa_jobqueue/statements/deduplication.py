@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
-from sa_jobqueue.statements._parts import XID, Tables, array, bound, excluded, statement, status
+from sa_jobqueue.statements._parts import XID, Tables, array, bound, excluded, relation, statement, status
 from sa_jobqueue.statements.jobs import new_rows, unless_taken
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -32,7 +32,7 @@ def lock_keys() -> sa.Select[Any]:
     Shape: a row a key. Locks: an advisory lock each, by a 64-bit hash of queue, type and key, in the order given; two keys
     that share a hash wait for each other for nothing. Each takes a place in the server's lock table: hundreds, not more.
     """
-    named = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("named")
+    named = relation("named", name=array("names", sa.Text()))
     return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(named.c.name, 0))).select_from(named)
 
 
@@ -173,11 +173,7 @@ def _duration(name: str) -> sa.ColumnElement[Any]:
 
 
 def _keys() -> TableValuedAlias:
-    return (
-        sa.func.unnest(array("type_names", sa.Text()), array("keys", sa.Text()))
-        .table_valued(sa.column("type_name", sa.Text), sa.column("key", sa.Text))
-        .render_derived("given")
-    )
+    return relation("given", type_name=array("type_names", sa.Text()), key=array("keys", sa.Text()))
 
 
 def _open(job: sa.Table, given: TableValuedAlias) -> list[sa.ColumnElement[bool]]:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import Tables, alive_until, array, bound, statement, status
+from sa_jobqueue.statements._parts import Tables, alive_until, array, bound, relation, statement, status
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
@@ -199,7 +199,7 @@ def unknown_types(t: Tables) -> sa.Select[Any]:
     later.
     Index: `ix_job_claim`.
     """
-    queue = sa.func.unnest(array("queues", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("queue")
+    queue = relation("queue", name=array("queues", sa.Text()))
     oldest = (
         sa.select(t.job.c.type_name)
         .where(

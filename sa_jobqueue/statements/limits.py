@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import Tables, array, statement, status
+from sa_jobqueue.statements._parts import Tables, array, relation, statement, status
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
@@ -64,31 +64,35 @@ def lock(t: Tables) -> sa.Select[Any]:
     Obliges: the caller must not claim jobs that a requested but missing row limits, nor jobs under a rate that `spend` does
     not accept. Index: the primary keys, in `rate_state` read backwards from the newest entry.
     """
-    none = sa.cast(sa.null(), sa.Integer)
     of_key = t.queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
     of_queues = (t.queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
-    parts = [
-        sa.select(
-            sa.literal_column("true" if of is t.job_type else "false", sa.Boolean).label("is_type"),
-            name.label("name"),
-            (sa.literal_column("''", sa.Text) if of is t.job_type else of.c.fairness_key).label("fairness_key"),
-            of.c.global_concurrency,
-            (none if of is t.job_type else of.c.concurrency_per_key).label("concurrency_per_key"),
-            *(of.c[name] for name in RATE),
-            *(state.c[column] for column in (*STATE, "version")),
-            sa.func.now().label("now"),
+    of_type = t.job_type.c.type_name == sa.bindparam("type_name", type_=sa.Text)
+    return sa.select(_limits(t, of_queues, of_type, locks=True))
+
+
+def _limits(t: Tables, of_queues: ColumnElement[bool], of_type: ColumnElement[bool], *, locks: bool) -> sa.Subquery:
+    """Select the limits of some rows of `queue` and of `job_type`: the shape of `lock`."""
+    parts: list[sa.Select[Any]] = []
+    for of, name, where in ((t.queue, t.queue.c.name, of_queues), (t.job_type, t.job_type.c.type_name, of_type)):
+        is_type, state = of is t.job_type, newest_state(t, of)
+        found = (
+            sa.select(
+                sa.literal_column("true" if is_type else "false", sa.Boolean).label("is_type"),
+                name.label("name"),
+                (sa.literal_column("''", sa.Text) if is_type else of.c.fairness_key).label("fairness_key"),
+                of.c.global_concurrency,
+                (sa.cast(sa.null(), sa.Integer) if is_type else of.c.concurrency_per_key).label("concurrency_per_key"),
+                *(of.c[column] for column in RATE),
+                *(state.c[column] for column in (*STATE, "version")),
+                sa.func.now().label("now"),
+            )
+            .select_from(of.outerjoin(state, sa.true()))
+            .where(where)
         )
-        .select_from(of.outerjoin(state, sa.true()))
-        .where(where)
-        .with_for_update(key_share=True, skip_locked=True, of=of)
-        .subquery("of_type" if of is t.job_type else "of_queues")
-        for of, name, where in (
-            (t.queue, t.queue.c.name, of_queues),
-            (t.job_type, t.job_type.c.type_name, t.job_type.c.type_name == sa.bindparam("type_name", type_=sa.Text)),
-        )
-        for state in (newest_state(t, of),)
-    ]
-    return sa.select(sa.union_all(*(sa.select(*part.c) for part in parts)).subquery("limits"))
+        if locks:
+            found = found.with_for_update(key_share=True, skip_locked=True, of=of)
+        parts.append(sa.select(*found.subquery("of_type" if is_type else "of_queues").c))
+    return sa.union_all(*parts).subquery("limits")
 
 
 @statement
@@ -144,18 +148,14 @@ def spend(t: Tables) -> sa.Insert:
     Obliges: roll back if a row was not written, because another claim has spent meanwhile. Run it after `lock`, as a
     separate statement in READ COMMITTED. Index: `pk_rate_state`.
     """
-    given: dict[str, tuple[str, Any]] = {
-        "is_types": ("is_type", sa.Boolean()),
-        "names": ("name", sa.Text()),
-        "fairness_keys": ("fairness_key", sa.Text()),
-        "versions": ("version", sa.BigInteger()),
-        "tokens": ("tokens", sa.Double()),
-        "starts": ("starts", sa.Text()),  # each an array of its own length, which one array of all could not hold
-    }
-    spent = (
-        sa.func.unnest(*(array(parameter, type_) for parameter, (_, type_) in given.items()))
-        .table_valued(*(sa.column(name, type_) for name, type_ in given.values()))
-        .render_derived("spent")
+    spent = relation(
+        "spent",
+        is_type=array("is_types", sa.Boolean()),
+        name=array("names", sa.Text()),
+        fairness_key=array("fairness_keys", sa.Text()),
+        version=array("versions", sa.BigInteger()),
+        tokens=array("tokens", sa.Double()),
+        starts=array("starts", sa.Text()),  # each an array of its own length, which one array of all could not hold
     )
     key = ("is_type", "name", "fairness_key")
     # Scalar subqueries, which the planner never turns into a scan of the whole index.
@@ -183,27 +183,12 @@ def spend(t: Tables) -> sa.Insert:
 def current(t: Tables) -> sa.Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
-    Parameters: `limit`. Shape: as `lock`, without `version`, by kind and name. Clock: the database's.
+    Parameters: `limit`. Shape: as `lock`, by kind and name. Clock: the database's.
     Locks: none. Index: `pk_rate_state`, from its end, once for each row; the rows with settings are few.
     """
-    queue, kind = t.queue, t.job_type
-    parts = [
-        sa.select(
-            sa.literal_column("true" if of is kind else "false", sa.Boolean).label("is_type"),
-            name.label("name"),
-            (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
-            of.c.global_concurrency,
-            (sa.cast(sa.null(), sa.Integer) if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
-            *(of.c[column] for column in RATE),
-            *(state.c[column] for column in STATE),
-            sa.func.now().label("now"),
-        )
-        .select_from(of.outerjoin(state, sa.true()))
-        .where(sa.func.coalesce(of.c.rate_limit, of.c.global_concurrency, *more).is_not(None))
-        for of, name, more in ((queue, queue.c.name, [queue.c.concurrency_per_key]), (kind, kind.c.type_name, []))
-        for state in (newest_state(t, of),)
-    ]
-    both = sa.union_all(*parts).subquery("limits")
+    limited = (t.queue.c.rate_limit, t.queue.c.global_concurrency, t.queue.c.concurrency_per_key)
+    of_types = sa.func.coalesce(t.job_type.c.rate_limit, t.job_type.c.global_concurrency).is_not(None)
+    both = _limits(t, sa.func.coalesce(*limited).is_not(None), of_types, locks=False)
     return (
         sa.select(both)
         .order_by(both.c.is_type, both.c.name, both.c.fairness_key)

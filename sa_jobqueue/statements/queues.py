@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.limits import QueueColumns, settings_of
-from sa_jobqueue.statements._parts import Tables, alive_until, array, once_a_model, statement, status, table
+from sa_jobqueue.statements._parts import Tables, alive_until, array, once_a_model, relation, statement, status, table
 from sa_jobqueue.statements.named_rows import key_of
 from sa_jobqueue.types import JobStatus
 
@@ -28,7 +28,7 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 @statement
 def with_pending_jobs(t: Tables) -> sa.Select[Any]:
     """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
-    given = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("given")
+    given = relation("given", name=array("names", sa.Text()))
     first = (
         sa.select(t.job.c.queue)
         .where(t.job.c.queue == given.c.name, t.job.c.status == status(JobStatus.PENDING))
@@ -70,8 +70,7 @@ def add_missing(t: Tables) -> sa.Insert:
     """
     row = t.queue
     names = (*row.primary_key.columns.keys(), *SETTINGS)
-    given = sa.func.unnest(*(array(name, row.c[name].type) for name in names))
-    each = given.table_valued(*(sa.column(name, row.c[name].type) for name in names)).render_derived("declared")
+    each = relation("declared", **{name: array(name, row.c[name].type) for name in names})
     chosen = sa.select(*each.c).order_by(each.c.name, each.c.fairness_key)  # two that insert the same do not deadlock
     return insert(row).from_select(names, chosen).on_conflict_do_nothing().returning(row.c.name, row.c.fairness_key)
 
@@ -86,8 +85,7 @@ def record_types(t: Tables) -> sa.Insert:
     inserts one of them.
     """
     names = ("type_name", *DECLARED)
-    given = sa.func.unnest(*(array(name, t.job_type.c[name].type) for name in names))
-    each = given.table_valued(*(sa.column(name, t.job_type.c[name].type) for name in names)).render_derived("declared")
+    each = relation("declared", **{name: array(name, t.job_type.c[name].type) for name in names})
     same = t.job_type.alias("same")
     is_there: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         same.c.type_name == each.c.type_name, *(same.c[name].is_not_distinct_from(each.c[name]) for name in DECLARED)

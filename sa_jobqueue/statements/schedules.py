@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from sa_jobqueue.registry.schedules import SETTINGS
-from sa_jobqueue.statements._parts import Tables, array, excluded, statement
+from sa_jobqueue.statements._parts import Tables, array, excluded, relation, statement
 
 STATE: Final = (
     *("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "missed_from", "missed_until"),
@@ -91,11 +91,7 @@ def fired_already(t: Tables) -> sa.Select[Any]:
     `names` of their schedules. Locks: none. Index: the primary keys.
     """
     columns = {"id": t.job.c.id.type, "name": sa.Text(), "time": sa.TIMESTAMP(timezone=True)}
-    given = (
-        sa.func.unnest(*(array(f"{name}s", like) for name, like in columns.items()))
-        .table_valued(*(sa.column(name, like) for name, like in columns.items()))
-        .render_derived("given")
-    )
+    given = relation("given", **{name: array(f"{name}s", like) for name, like in columns.items()})
     records = t.schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
     # Not EXISTS, which the planner may answer for all ids at once, by reading every job.
     is_made = sa.select(t.job.c.id.is_not(None)).where(t.job.c.id == given.c.id).correlate(given).scalar_subquery()
