@@ -137,15 +137,8 @@ class _Pages:
             ),
             *(Route(f"/{{source}}/acts/{name}", self._act, methods=["POST"], name=name) for name in ACTS),
         ]
-        handlers: dict[Any, Any] = {
-            HTTPException: self._failed,
-            ParameterError: self._failed,
-            JobQueueError: self._failed,
-            DBAPIError: self._failed,
-            PoolTimeoutError: self._failed,
-            Exception: self._failed,
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        errors = (HTTPException, ParameterError, JobQueueError, DBAPIError, PoolTimeoutError, Exception)
+        return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, self._failed))
 
     async def refused(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that the guard refuses."""

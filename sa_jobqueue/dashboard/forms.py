@@ -1,12 +1,14 @@
-"""Parts that forms for named rows share: names, pausing and resuming, and changes of settings."""
+"""Parts that forms share: ids and names, and the acts of named rows: pause, resume, delete, change the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 
 from sa_jobqueue.dashboard.parameters import ParameterError
@@ -16,6 +18,7 @@ from sa_jobqueue.operations.pages import BulkResult
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.limits import Limits, settings_of
 
+Operation = Callable[..., Any]
 S = TypeVar("S", bound=Limits)
 MAX_NAMES: Final = 200
 """Maximum number of names in one form."""
@@ -39,30 +42,23 @@ def name(context: Context, of: str) -> str:
     return found[0]
 
 
+def ids(context: Context, of: str) -> list[Any]:
+    """Return the ids of jobs or chains in a form. Raises: ParameterError without any."""
+    found = context.params.job_ids("id", context.model)
+    if not found:
+        raise ParameterError("id", f"must name at least one {of}: select one first")
+    return found
+
+
 def cut(lines: Sequence[str], count: int = 0) -> list[str]:
     """Return the first lines, and how many more there are of these or of `count`."""
     more = max(len(lines), count) - LISTED
     return [*lines[:LISTED], f"and {more:,} more"] if more > 0 else list(lines)
 
 
-def changes(
-    result: BulkResult[str], given: Iterable[str], others: Callable[[str], str], title: Callable[[str], str] = str
-) -> Changes:
-    """Return the changes of named rows: those that change, then those `given` ones that do not, with the reason."""
-    rest = [f"{title(one)} {others(one)}" for one in given if one not in result.ids]
-    return Changes(count=result.changed, details=cut([*map(title, result.ids), *rest]), ids=result.ids)
-
-
 def seen(updated_at: datetime | None) -> str:
     """Return the hidden value of a form: when the row that it shows was last changed."""
     return "" if updated_at is None else updated_at.astimezone(UTC).isoformat()
-
-
-def refuse_if_changed(context: Context, updated_at: datetime | None) -> None:
-    """Refuse a form that shows settings which were changed since. Raises: HTTPException."""
-    if (context.params.text("seen") or "") != seen(updated_at):
-        what = "deleted" if updated_at is None else f"changed at {updated_at.astimezone(UTC):%H:%M:%S} UTC"
-        raise HTTPException(409, f"It was {what}, after this form was opened. Nothing was changed: open the form again.")
 
 
 def settings(context: Context, of: type[S]) -> S:
@@ -98,3 +94,64 @@ def _shown(value: Any) -> str:
         case Enum():
             return str(value.value)
     return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRows:
+    """A kind of rows that have a name: queues, job types or schedules. Their acts, and how a form names them.
+
+    `noun`: in errors. `listed`, `get`: operations that return their states. `name`: the attribute of a state with the name.
+    `has_keys`: whether a fairness key is part of the name. `titles`: returns, for a request and a key, how rows are called.
+    """
+
+    noun: str
+    listed: Operation
+    get: Operation
+    name: str = "name"
+    has_keys: bool = False
+    titles: Callable[[Context, str], Callable[[str], str]] = lambda context, key: str
+
+    def key(self, context: Context) -> dict[str, str]:
+        """Return the fairness key in a form as an argument of operations; empty for rows without keys."""
+        return {"fairness_key": context.params.text("fairness_key") or ""} if self.has_keys else {}
+
+    def change(self, operation: Operation, unchanged: str) -> Callable[[Context, Session], Changes]:
+        """Return the `run` of an act on one or more rows. `unchanged`: why a row stays as it is."""
+
+        def run(context: Context, session: Session) -> Changes:
+            given, key = names(context, self.noun), self.key(context)
+            result: BulkResult[str] = operation(session, given, **key, **context.change)
+            rest = [one for one in given if one not in result.ids]
+            others = self.listed(session, names=rest, model=context.model, **key) if rest else ()
+            pausers = {getattr(one, self.name): one.paused_by or "an unknown user" for one in others if one.paused_at}
+            title = self.titles(context, key.get("fairness_key", ""))
+            lines = [f"{title(one)} {unchanged}{f', by {pausers[one]}' if one in pausers else ''}" for one in rest]
+            details = cut([*map(title, result.ids), *lines])
+            return Changes(count=result.changed, details=details, ids=result.ids)
+
+        return run
+
+    def locked(self, context: Context, session: Session) -> Any:
+        """Return the state of the row in a form, None without one; its row is locked, unless this is a preview.
+
+        Raises: HTTPException if it was changed after the form was opened.
+        """
+        given, key = name(context, self.noun), self.key(context)
+        one = next(iter(self.listed(session, names=[given], model=context.model, **key)), None)
+        if context.is_preview:
+            return one
+        if one is not None and one.created_at is not None:
+            one = self.get(session, given, for_update=True, model=context.model, **key)
+        updated_at = one.updated_at if one else None
+        if (context.params.text("seen") or "") != seen(updated_at):
+            what = "deleted" if updated_at is None else f"changed at {updated_at.astimezone(UTC):%H:%M:%S} UTC"
+            raise HTTPException(409, f"It was {what}, after this form was opened. Nothing was changed: open the form again.")
+        return one
+
+    def upsert(self, context: Context, session: Session, operation: Operation, after: Any, default: Any) -> Changes:
+        """Write the settings `after` of the row in a form; `default`: those of a row that does not exist."""
+        one = self.locked(context, session)
+        before = default.row if one is None else {column: getattr(one, column) for column in default.row}
+        is_written = operation(session, after, **context.change)
+        details = differences(before, after.row)
+        return Changes(count=int(is_written), details=details, ids=[name(context, self.noun)])

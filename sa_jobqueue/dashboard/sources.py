@@ -55,7 +55,7 @@ class Recorded(NamedTuple):
     acts: list[AuditMixin]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Source:
     """One queue of a dashboard.
 
@@ -80,6 +80,8 @@ class Source:
 
     recorded: Sampler[Recorded] = field(init=False, repr=False)
     """The minutes of the last hour, shared by viewers."""
+    is_replica: bool = field(init=False, repr=False, default=False)
+    """Whether the database that is read was a replica when it last answered."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _SOURCE.fullmatch(self.name):
@@ -89,28 +91,24 @@ class Source:
         model = self.jobs.model if isinstance(self.jobs, JobQueue) else self.jobs
         if not (isinstance(model, type) and issubclass(model, JobMixin)):
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
-        self._set(model=model, _reader=_threaded(self.engine), _checked=[])
-        self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._health), shares=Sampler(self._shares), recorded=Sampler(self._recorded))
-        self._set(_readiness=(float("-inf"), False), _clock=None, _is_replica=False)
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self.model = model
+        self.sampler = Sampler(self._health)
+        self.shares = Sampler(self._shares)
+        self.recorded = Sampler(self._recorded)
+        self._reader = _threaded(self.engine)
+        self._writer = None if self.operator is None else _threaded(self.operator)
+        self._is_checked = False
+        self._readiness = (float("-inf"), False)
+        self._clock: tuple[datetime, float] | None = None
 
     @property
     def is_read_only(self) -> bool:
         """Whether there is no engine that could write, or its database is a replica, which accepts no writes."""
         return self.operator is None or (self.is_replica and self.operator is self.engine)
 
-    @property
-    def is_replica(self) -> bool:
-        """Whether the database that is read was a replica when it last answered."""
-        return bool(self._is_replica)  # type: ignore[attr-defined]
-
     def now(self) -> datetime:
         """Return the time by the database's clock, as of its last answer; by this machine's if it never answered."""
-        clock: tuple[datetime, float] | None = self._clock  # type: ignore[attr-defined]
+        clock = self._clock
         if clock is None:
             return datetime.now(UTC)
         return (clock[0] + timedelta(seconds=time.monotonic() - clock[1])).astimezone(UTC)
@@ -118,38 +116,36 @@ class Source:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Yield a session in a READ ONLY transaction whose statements are bounded by `timeout`. Raises: SchemaError."""
-        reader: Engine = self._reader  # type: ignore[attr-defined]
-        with Session(reader) as session:
+        with Session(self._reader) as session:
             self._begin(session, read_only=True)
-            if not self._checked:  # type: ignore[attr-defined]
+            if not self._is_checked:
                 check_schema(session, model=self.model)
-                self._checked.append(True)  # type: ignore[attr-defined]
+                self._is_checked = True
             try:
                 yield session
             except (ProgrammingError, SchemaError):
                 # A table or column is missing: the tables were migrated since, and the next page says to what.
-                self._checked.clear()  # type: ignore[attr-defined]
+                self._is_checked = False
                 raise
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """Yield a session of the operator engine, which commits at the end. Raises: InvalidOptionError if read-only."""
-        writer: Engine | None = self._writer  # type: ignore[attr-defined]
-        if writer is None:
+        if self._writer is None:
             raise InvalidOptionError("operator", "is not set: this dashboard is read-only")
-        with Session(writer) as session, session.begin():
+        with Session(self._writer) as session, session.begin():
             self._begin(session, read_only=False)
             yield session
 
     def dispose(self) -> None:
         """Close the connections that were opened in place of an async engine's; engines that were given stay as they are."""
-        for given, used in ((self.engine, self._reader), (self.operator, self._writer)):  # type: ignore[attr-defined]
+        for given, used in ((self.engine, self._reader), (self.operator, self._writer)):
             if used is not None and used is not given:
                 used.dispose()
 
     def is_ready(self) -> bool:
         """Return whether the database answers and has this version's tables; asked at most every two seconds."""
-        asked_at, was_ready = self._readiness  # type: ignore[attr-defined]
+        asked_at, was_ready = self._readiness
         if time.monotonic() - asked_at >= _READINESS_SECONDS:
             try:
                 with self.read() as session:
@@ -158,8 +154,8 @@ class Source:
             except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
                 _log.warning("dashboard is not ready: %s", sentence(error))
                 was_ready = False
-            self._set(_readiness=(time.monotonic(), was_ready))
-        return bool(was_ready)
+            self._readiness = (time.monotonic(), was_ready)
+        return was_ready
 
     def _begin(self, session: Session, *, read_only: bool) -> None:
         if read_only:
@@ -169,9 +165,9 @@ class Source:
         given = (func.set_config(name, value, True) for name, value in settings.items())
         asked = (func.clock_timestamp().label("now"), func.pg_is_in_recovery().label("is_replica"))
         row = session.execute(select(*asked, *given)).one()
-        self._set(_clock=(row.now, time.monotonic()))
+        self._clock = row.now, time.monotonic()
         if read_only:
-            self._set(_is_replica=row.is_replica)
+            self.is_replica = row.is_replica
         elif row.is_replica:
             raise InvalidOptionError("operator", "is a replica, which accepts no writes; nothing was changed")
 
@@ -187,12 +183,11 @@ class Source:
             return Recorded(since, series(session, since=since, model=self.model), list(acts))
 
     def _health(self) -> Health:
-        self._checked.clear()  # type: ignore[attr-defined]
+        self._is_checked = False
         with self.read():
             pass  # an unreachable database, or tables of another version since the last report, as one sentence
-        reader: Engine = self._reader  # type: ignore[attr-defined]
         given: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
-        return health(reader, **given)
+        return health(self._reader, **given)
 
 
 def _threaded(engine: Engine | AsyncEngine) -> Engine:

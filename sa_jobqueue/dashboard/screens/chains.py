@@ -130,13 +130,6 @@ def _graph(context: Context, session: Session, chain_id: JobId) -> tuple[list[gr
     return graph.marked(nodes, edges), edges, is_cut
 
 
-def _asked(context: Context) -> list[JobId]:
-    found: list[JobId] = context.params.job_ids("id", context.model)
-    if not found:
-        raise ParameterError("id", "must name at least one chain")
-    return found
-
-
 def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[str]:
     """Return the first of the chains that are meant, with their types, states and errors."""
     where = ChainFilter(ids=list(found)[: forms.LISTED])
@@ -148,14 +141,14 @@ def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[s
 
 
 def _cancel(context: Context, session: Session) -> Changes:
-    result = cancel_chains(session, _asked(context), **context.change)
+    result = cancel_chains(session, forms.ids(context, "chain"), **context.change)
     rest = result.matched - result.changed
     details = [*_named(context, session, result), *([f"{rest} had already ended"] if rest else [])]
     return Changes(count=result.changed, details=details, ids=result.ids)
 
 
 def _delete(context: Context, session: Session) -> Changes:
-    given, cascade = _asked(context), context.params.flag("cascade")
+    given, cascade = forms.ids(context, "chain"), context.params.flag("cascade")
     result = delete_chains(session, given, cascade=cascade, **context.change)
     what = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
     if more := result.changed - len(given):

@@ -1,4 +1,4 @@
-"""Job types: settings, workers with a handler, pause and resume, change and delete the settings."""
+"""Job types, and one with figures, charts, errors, workers and settings; pause, resume, change, delete."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
+from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
     delete_job_types,
     get_job_type,
     list_job_types,
+    list_workers,
     pause_job_types,
     resume_job_types,
     upsert_job_type,
 )
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.registry.limits import Limits, TypeSettings
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.registry.limits import Limits, TypeSettings, settings_of
 
 HOUR: Final = timedelta(hours=1)
+_WORKERS: Final = 1000
+_FAILURES: Final = 20
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -54,34 +61,45 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-def _pause(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "job type")
-    by = {one.type_name: one.paused_by for one in list_job_types(session, names=given, model=context.model)}
-    result = pause_job_types(session, given, **context.change)
-    return forms.changes(result, given, lambda name: f"is already paused, by {by[name] or 'an unknown user'}")
+def view_one(context: Context) -> dict[str, Any]:
+    """Return the record of a type; its queue, priority and attempts as its handler declares them."""
+    name = context.params.text("name")
+    if name is None:
+        raise ParameterError("name", "is missing: the name of a job type")
+    timeout, model = context.source.heartbeat_timeout, context.model
+    with context.read() as session:
+        found = list_job_types(session, names=[name], heartbeat_timeout=timeout, model=model).items
+        now = context.source.now()
+        live = [one for one in list_workers(session, limit=_WORKERS, model=model) if now - one.heartbeat_at <= timeout]
+        serving = [one for one in live if name in one.job_types]
+        shown = activity(context, session, workers=serving, type_name=name)
+    report = context.sample().value
+    waiting = report.waiting if report else ()
+    failures = [one for one in report.latest if one.type_name == name] if report else []
+    return shown | {
+        "name": name,
+        "heading": f"Job type {name}",
+        "one": found[0] if found else None,
+        "seen": forms.seen(found[0].updated_at if found else None),
+        "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and one.type_name == name],
+        "groups": [(one, group_error(context, one)) for one in report.failures.groups if one.type_name == name]
+        if report
+        else [],
+        "now": now,
+        "failures": [(one, context.error_line(name, one.error)) for one in failures[:_FAILURES]],
+        "serving": serving,
+        "settings": settings_of(Limits),
+        "algorithms": list(RateAlgorithm),
+    }
 
 
-def _resume(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "job type")
-    return forms.changes(resume_job_types(session, given, **context.change), given, lambda name: "is not paused")
+_ROWS: Final = forms.NamedRows(noun="job type", listed=list_job_types, get=get_job_type, name="type_name")
 
 
 def _upsert(context: Context, session: Session) -> Changes:
-    settings = TypeSettings(type_name=forms.name(context, "job type"), **vars(forms.settings(context, Limits)))
-    one = next(iter(list_job_types(session, names=[settings.type_name], model=context.model)), None)
-    if not context.is_preview:
-        if one is not None and one.created_at is not None:
-            one = get_job_type(session, settings.type_name, for_update=True, model=context.model)
-        forms.refuse_if_changed(context, one.updated_at if one else None)
-    default = TypeSettings(type_name=settings.type_name).row
-    before = default if one is None else {column: getattr(one, column) for column in default}
-    is_written = upsert_job_type(session, settings, **context.change)
-    return Changes(count=int(is_written), details=forms.differences(before, settings.row), ids=[settings.type_name])
-
-
-def _delete(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "job type")
-    return forms.changes(delete_job_types(session, given, **context.change), given, lambda name: "has no settings")
+    name = forms.name(context, "job type")
+    settings = TypeSettings(type_name=name, **vars(forms.settings(context, Limits)))
+    return _ROWS.upsert(context, session, upsert_job_type, settings, TypeSettings(type_name=name))
 
 
 SCREEN = Screen(
@@ -93,11 +111,17 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_JOB_TYPES,
             "Pause job types",
-            _pause,
+            _ROWS.change(pause_job_types, "is already paused"),
             "paused",
             "No worker starts jobs of the type until it is resumed. Running jobs continue, and what is enqueued waits.",
         ),
-        Act(Permission.RESUME_JOB_TYPES, "Resume job types", _resume, "resumed", "Workers start jobs of the type again."),
+        Act(
+            Permission.RESUME_JOB_TYPES,
+            "Resume job types",
+            _ROWS.change(resume_job_types, "is not paused"),
+            "resumed",
+            "Workers start jobs of the type again.",
+        ),
         Act(
             Permission.UPSERT_JOB_TYPE,
             "Set the limits",
@@ -108,9 +132,10 @@ SCREEN = Screen(
         Act(
             Permission.DELETE_JOB_TYPES,
             "Delete the settings",
-            _delete,
+            _ROWS.change(delete_job_types, "has no settings"),
             "deleted",
             "They have no limits then and are not paused. Their jobs stay and run.",
         ),
     ),
 )
+ONE = Screen(name="job-type", title="Job type", view=view_one, part_of="job-types")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
+from sa_jobqueue.dashboard.parameters import MAX_VALUES, Params
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.observe.health.measuring import COUNTED
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
@@ -161,19 +161,11 @@ def _created(job_id: Any) -> datetime | None:
     return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
-def selected(context: Context) -> list[Any]:
-    """Return the ids that a form has selected. Raises: ParameterError if it has selected no job."""
-    found = context.params.job_ids("id", context.model)
-    if not found:
-        raise ParameterError("id", "must name at least one job: select one first")
-    return found
-
-
 def _found(context: Context, session: Session) -> tuple[list[Any], Any]:
     """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
     columns = ("id", "type_name", "status", "last_error")
     if not context.params.flag("matching"):
-        ids = selected(context)
+        ids = forms.ids(context, "job")
         page = list_jobs(session, where=JobFilter(ids=ids), columns=columns, limit=len(ids), model=context.model)
         return page.items, None
     where = read_filter(context)
@@ -219,7 +211,7 @@ def _changes(
     if rest := [status.value for job_id, status in before.items() if job_id not in changed]:
         stay = "stays as it is" if len(rest) == 1 else "stay as they are"
         details.append(f"{len(rest)} of the selected jobs {stay}: {', '.join(sorted(set(rest)))}")
-    if not context.params.flag("matching") and (missing := len(selected(context)) - len(jobs)):
+    if not context.params.flag("matching") and (missing := len(forms.ids(context, "job")) - len(jobs)):
         details.append(f"{missing} of the selected jobs no longer exist")
     return Changes(count=result.changed, details=details, ids=result.ids, after=following)
 

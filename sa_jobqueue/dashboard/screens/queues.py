@@ -1,26 +1,36 @@
-"""Queues and fairness keys: backlog, settings, pause and resume, change and delete the settings."""
+"""Queues and fairness keys, and one with charts, limits in use and settings; pause, resume, change, delete the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
+from sa_jobqueue.dashboard.screens.fairness_keys import keys
 from sa_jobqueue.operations import (
+    WorkerFilter,
     delete_queues,
     get_queue,
     list_queues,
+    list_workers,
     pause_queues,
     resume_queues,
     upsert_queue,
 )
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.registry.limits import QueueColumns, QueueSettings
+from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.registry.limits import QueueColumns, QueueSettings, settings_of
+from sa_jobqueue.statements import limits
+
+_WORKERS: Final = 1000
+_KEYS: Final = 20
+_LIMITS: Final = 1000
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -56,45 +66,37 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-def _asked(context: Context) -> tuple[list[str], str]:
-    return forms.names(context, "queue"), context.params.text("fairness_key") or ""
-
-
-def _pause(context: Context, session: Session) -> Changes:
-    given, key = _asked(context)
-    found = list_queues(session, names=given, fairness_key=key, model=context.model)
-    by = {one.name: one.paused_by or "an unknown user" for one in found}
-    result = pause_queues(session, given, fairness_key=key, **context.change)
-    return forms.changes(result, given, lambda name: f"is already paused, by {by[name]}", _titles(context, key))
-
-
-def _resume(context: Context, session: Session) -> Changes:
-    given, key = _asked(context)
-    result = resume_queues(session, given, fairness_key=key, **context.change)
-    return forms.changes(result, given, lambda name: "is not paused", _titles(context, key))
-
-
-def _upsert(context: Context, session: Session) -> Changes:
-    columns = forms.settings(context, QueueColumns)
-    if columns.retry_base is None and (columns.retry_factor, columns.retry_cap) != (None, None):
-        raise ParameterError("retry_base", "is missing: a backoff has an initial wait")
-    name, key, model = forms.name(context, "queue"), context.params.text("fairness_key") or "", context.model
-    settings = columns.of_queue(name, key)
-    one = next(iter(list_queues(session, names=[name], fairness_key=key, model=model)), None)
-    if not context.is_preview:
-        if one is not None and one.created_at is not None:
-            one = get_queue(session, name, fairness_key=key, for_update=True, model=model)
-        forms.refuse_if_changed(context, one.updated_at if one else None)
-    default = QueueSettings(name=name, fairness_key=key).row
-    before = default if one is None else {column: getattr(one, column) for column in default}
-    is_written = upsert_queue(session, settings, **context.change)
-    return Changes(count=int(is_written), details=forms.differences(before, settings.row), ids=[name])
-
-
-def _delete(context: Context, session: Session) -> Changes:
-    given, key = _asked(context)
-    result = delete_queues(session, given, fairness_key=key, **context.change)
-    return forms.changes(result, given, lambda name: "has no settings", _titles(context, key))
+def view_one(context: Context) -> dict[str, Any]:
+    """Return the record of a queue, and its keys with the most due jobs; of a key its own counts."""
+    name, key = context.params.text("name"), context.params.text("fairness_key") or ""
+    if name is None:
+        raise ParameterError("name", "is missing: the name of a queue")
+    timeout, model = context.source.heartbeat_timeout, context.model
+    with context.read() as session:
+        found = list_queues(session, names=[name], fairness_key=key, heartbeat_timeout=timeout, model=model).items
+        now = context.source.now()
+        where = WorkerFilter(queues=[name])
+        workers = list_workers(session, where=where, limit=_WORKERS, model=model)
+        live = [one for one in workers if now - one.heartbeat_at <= timeout]
+        shown = {} if key else activity(context, session, workers=live, queue=name)
+        rows = keys(context, session, queue=name, prefix=key, order="key" if key else "due", limit=1 if key else _KEYS)
+        running = session.execute(limits.running_by_fairness_key(model), {"queue": name}).all()
+        state = session.execute(limits.current(model), {"limit": _LIMITS}).all()
+    rate = next((Rate.of(row) for row in state if (row.is_type, row.name, row.fairness_key) == (False, name, key)), None)
+    return shown | {
+        "name": name,
+        "key": key,
+        "heading": f"Fairness key {key}" if key else f"Queue {name}",
+        "one": found[0] if found else None,
+        "running": sum(row.n for row in running if not key or row.fairness_key == key),
+        "rate": rate,
+        "keys": [pair for pair in rows if not key or pair[0].fairness_key == key],
+        "now": now,
+        "workers": live,
+        "seen": forms.seen(found[0].updated_at if found else None),
+        "settings": {one: each for one, each in settings_of(QueueColumns).items() if each.of_keys or not key},
+        "algorithms": list(RateAlgorithm),
+    }
 
 
 def _titles(context: Context, key: str) -> Callable[[str], str]:
@@ -110,6 +112,18 @@ def _titles(context: Context, key: str) -> Callable[[str], str]:
     return title
 
 
+_ROWS: Final = forms.NamedRows(noun="queue", listed=list_queues, get=get_queue, has_keys=True, titles=_titles)
+
+
+def _upsert(context: Context, session: Session) -> Changes:
+    columns = forms.settings(context, QueueColumns)
+    if columns.retry_base is None and (columns.retry_factor, columns.retry_cap) != (None, None):
+        raise ParameterError("retry_base", "is missing: a backoff has an initial wait")
+    name, key = forms.name(context, "queue"), _ROWS.key(context)["fairness_key"]
+    default = QueueSettings(name=name, fairness_key=key)
+    return _ROWS.upsert(context, session, upsert_queue, columns.of_queue(name, key), default)
+
+
 SCREEN = Screen(
     name="queues",
     title="Queues",
@@ -119,11 +133,17 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_QUEUES,
             "Pause queues",
-            _pause,
+            _ROWS.change(pause_queues, "is already paused"),
             "paused",
             "No worker starts its jobs until it is resumed. Running jobs continue, and what is enqueued waits.",
         ),
-        Act(Permission.RESUME_QUEUES, "Resume queues", _resume, "resumed", "Workers start its jobs again."),
+        Act(
+            Permission.RESUME_QUEUES,
+            "Resume queues",
+            _ROWS.change(resume_queues, "is not paused"),
+            "resumed",
+            "Workers start its jobs again.",
+        ),
         Act(
             Permission.UPSERT_QUEUE,
             "Set the queue",
@@ -134,10 +154,11 @@ SCREEN = Screen(
         Act(
             Permission.DELETE_QUEUES,
             "Delete the settings",
-            _delete,
+            _ROWS.change(delete_queues, "has no settings"),
             "deleted",
             "The defaults hold for them then, and they are not paused. Their jobs stay and run. What code declares comes "
             "back with `queues sync`, and with the next worker that starts.",
         ),
     ),
 )
+ONE = Screen(name="queue", title="Queue", view=view_one, part_of="queues")

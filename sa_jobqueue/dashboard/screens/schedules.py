@@ -96,16 +96,7 @@ def _local(one: ScheduleStatus, time: datetime | None) -> str:
         return ""
 
 
-def _pause(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "schedule")
-    by = {one.name: one.paused_by for one in list_schedules(session, names=given, model=context.model)}
-    result = pause_schedules(session, given, **context.change)
-    return forms.changes(result, given, lambda name: f"is already paused, by {by[name] or 'an unknown user'}")
-
-
-def _resume(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "schedule")
-    return forms.changes(resume_schedules(session, given, **context.change), given, lambda name: "is not paused")
+_ROWS: Final = forms.NamedRows(noun="schedule", listed=list_schedules, get=get_schedule)
 
 
 def _run(context: Context, session: Session) -> Changes:
@@ -159,11 +150,7 @@ def _is_hidden(context: Context, one: ScheduleStatus) -> bool:
 
 
 def _upsert(context: Context, session: Session) -> Changes:
-    name, model = forms.name(context, "schedule"), context.model
-    before = next(iter(list_schedules(session, names=[name], model=model)), None)
-    if not context.is_preview:
-        before = before and get_schedule(session, name, for_update=True, model=model)
-        forms.refuse_if_changed(context, before.updated_at if before else None)
+    before = _ROWS.locked(context, session)
     schedule = _settings(context, before)
     is_written = upsert_schedule(session, schedule, **context.change)
     now: datetime = session.execute(select(func.now())).scalar_one()
@@ -175,20 +162,20 @@ def _upsert(context: Context, session: Session) -> Changes:
     what = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
     if before is not None and before.paused_at is not None:
         what += " It is paused and stays so."
-    return Changes(count=int(is_written), effect=what, details=lines, ids=[name])
+    return Changes(count=int(is_written), effect=what, details=lines, ids=[schedule.name])
 
 
 def _delete(context: Context, session: Session) -> Changes:
     given = forms.names(context, "schedule")
     declared = [one.name for one in list_schedules(session, names=given, model=context.model) if one.source == "code"]
-    result = delete_schedules(session, given, **context.change)
+    changes = _ROWS.change(delete_schedules, "does not exist")(context, session)
     what = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
     if declared:
         what += (
             f" Code declares {', '.join(declared[: forms.LISTED])}: a worker that starts with this declaration creates it "
             "again, not paused."
         )
-    return replace(forms.changes(result, given, lambda name: "does not exist"), effect=what)
+    return replace(changes, effect=what)
 
 
 SCREEN = Screen(
@@ -200,14 +187,14 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_SCHEDULES,
             "Pause schedules",
-            _pause,
+            _ROWS.change(pause_schedules, "is already paused"),
             "paused",
             "It does not fire until it is resumed. Jobs that it made still run.",
         ),
         Act(
             Permission.RESUME_SCHEDULES,
             "Resume schedules",
-            _resume,
+            _ROWS.change(resume_schedules, "is not paused"),
             "resumed",
             "A paused one fires next at its first time from now. What was missed is not run, and no longer a finding.",
         ),
