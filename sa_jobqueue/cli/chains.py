@@ -7,20 +7,11 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_changed, print_result, record_of, row_of, table_of
-from sa_jobqueue.operations import (
-    ChainFilter,
-    cancel_chains,
-    delete_chains,
-    get_chain,
-    list_blocked_jobs,
-    list_blockers,
-    list_chain_jobs,
-    list_chains,
-)
 from sa_jobqueue.operations.pages import collected
 from sa_jobqueue.types import JobStatus
 
@@ -80,7 +71,9 @@ chains: Final = noun_group("chains")
 @opts.reading
 def list_(database: opts.Database, /, **given: Any) -> None:
     """List chains, one page at a time. Payloads are omitted; see `show`."""
-    print_page(database, list_chains, ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given)
+    print_page(
+        database, operations.list_chains, operations.ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given
+    )
 
 
 @chains.command()
@@ -90,11 +83,12 @@ def show(database: opts.Database, /, *, chain_id: str) -> None:
     """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
     found = database.job_id(chain_id)
     with database.session() as session:
-        chain = get_chain(session, found, model=database.model)
-        jobs = list_chain_jobs(session, found, limit=SHOWN, model=database.model)
+        chain = operations.get_chain(session, found, model=database.model)
+        jobs = operations.list_chain_jobs(session, found, limit=SHOWN, model=database.model)
         blockers = [blocker for job in jobs for blocker in blockers_of(session, database, job)]
         blocked = collected(
-            lambda **more: list_blocked_jobs(session, found, newest_first=False, model=database.model, **more), limit=SHOWN
+            lambda **more: operations.list_blocked_jobs(session, found, newest_first=False, model=database.model, **more),
+            limit=SHOWN,
         )
     document = {
         "chain": row_of(chain),
@@ -114,7 +108,7 @@ def show(database: opts.Database, /, *, chain_id: str) -> None:
 @opts.changing
 def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
-    cancelled = database.run(cancel_chains, database.job_ids(ids), by=by, dry_run=dry_run)
+    cancelled = database.run(operations.cancel_chains, database.job_ids(ids), by=by, dry_run=dry_run)
     print_changed("chain", cancelled.ids, "cancelled", dry_run=dry_run)
 
 
@@ -131,16 +125,16 @@ def delete(database: opts.Database, /, *, ids: tuple[str, ...], cascade: bool, b
     given = database.job_ids(ids)
     options: dict[str, Any] = {"cascade": cascade, "by": by}
     if not (dry_run or yes):
-        found = database.run(delete_chains, given, dry_run=True, **options).changed
+        found = database.run(operations.delete_chains, given, dry_run=True, **options).changed
         also = f", {found - len(given)} of them through --cascade" if found > len(given) else ""
         click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
-    deleted = database.run(delete_chains, given, dry_run=dry_run, **options)
+    deleted = database.run(operations.delete_chains, given, dry_run=dry_run, **options)
     print_changed("chain", deleted.ids, "deleted", dry_run=dry_run)
 
 
 def blockers_of(session: Session, database: opts.Database, job: Any) -> list[Any]:
     """Return the blockers of a job, in order."""
-    return list(list_blockers(session, job.id, limit=SHOWN, model=database.model))
+    return list(operations.list_blockers(session, job.id, limit=SHOWN, model=database.model))
 
 
 def blocker_row(blocker: Any) -> dict[str, Any]:

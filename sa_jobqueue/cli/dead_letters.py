@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
@@ -18,14 +19,6 @@ from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, 
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import ConflictError
-from sa_jobqueue.operations import (
-    BulkResult,
-    DeadLetterFilter,
-    dismiss_dead_letters,
-    group_dead_letters,
-    list_dead_letters,
-    redrive_dead_letters,
-)
 from sa_jobqueue.operations.pages import MAX_PAGE, every_page
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
@@ -73,10 +66,10 @@ dead_letters: Final = noun_group("dead-letters")
 @opts.reading
 def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) -> None:
     """List dead letters, newest first, one page at a time."""
-    where = partial(DeadLetterFilter, resolved={None: False, True: True, False: None}[resolved])
+    where = partial(operations.DeadLetterFilter, resolved={None: False, True: True, False: None}[resolved])
     names: dict[str, Any] = {"noun": "dead letter", "key": "dead_letters", "columns": _COLUMNS, "without": ["input"]}
     names["read_id"] = partial(database.job_id, of=database.model.DeadLetter)
-    print_page(database, list_dead_letters, where, **names, **given)
+    print_page(database, operations.list_dead_letters, where, **names, **given)
 
 
 @dead_letters.command()
@@ -84,8 +77,8 @@ def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) ->
 @opts.reading
 def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
-    where = DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
-    found = database.run(list_dead_letters, where=where, limit=1).items
+    where = operations.DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
+    found = database.run(operations.list_dead_letters, where=where, limit=1).items
     if not found:
         raise click.ClickException(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
@@ -97,7 +90,7 @@ def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
 @opts.reading
 def groups(database: opts.Database, /, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
-    found = database.run(group_dead_letters, where=DeadLetterFilter(**filters))
+    found = database.run(operations.group_dead_letters, where=operations.DeadLetterFilter(**filters))
     title = counted(sum(group.count for group in found), "dead letter")
     print_result({"groups": [asdict(group) for group in found]}, table_of(title, _GROUPS, found))
 
@@ -115,7 +108,7 @@ def redrive(database: opts.Database, /, *, from_step: str | None, **chosen: Any)
     Example:
       sa-jobqueue dead-letters redrive --type charge --reason exhausted --dry-run
     """
-    _resolve(database, partial(redrive_dead_letters, from_step=from_step), "job", "redriven", **chosen)
+    _resolve(database, partial(operations.redrive_dead_letters, from_step=from_step), "job", "redriven", **chosen)
 
 
 @dead_letters.command()
@@ -123,7 +116,7 @@ def redrive(database: opts.Database, /, *, from_step: str | None, **chosen: Any)
 @opts.changing
 def dismiss(database: opts.Database, /, **chosen: Any) -> None:
     """Dismiss dead letters: mark them as resolved; their jobs stay dead. Select by id, by filters, or --all."""
-    _resolve(database, dismiss_dead_letters, "dead letter", "dismissed", **chosen)
+    _resolve(database, operations.dismiss_dead_letters, "dead letter", "dismissed", **chosen)
 
 
 @dead_letters.command()
@@ -139,7 +132,7 @@ def prune(database: opts.Database, /, *, older_than: timedelta, types: tuple[str
 
 def _resolve(
     database: opts.Database,
-    operation: Callable[..., BulkResult[Any]],
+    operation: Callable[..., operations.BulkResult[Any]],
     noun: str,
     verb: str,
     *,
@@ -150,8 +143,8 @@ def _resolve(
     **filters: Any,
 ) -> None:
     """Resolve the selected dead letters, one page per transaction; print the changes and the conflicts."""
-    where = DeadLetterFilter(**filters)
-    if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
+    where = operations.DeadLetterFilter(**filters)
+    if (bool(ids), everything, where != operations.DeadLetterFilter()).count(True) != 1:
         raise click.UsageError("pass ids, filters or --all, and only one of these")
     where = replace(where, ids=[database.job_id(one, database.model.DeadLetter) for one in dict.fromkeys(ids)])
     options: dict[str, Any] = {"where": where, "by": by, "model": database.model}
@@ -175,8 +168,8 @@ def _resolve(
 
 def _unfit(session: Session, database: opts.Database, ids: Sequence[Any]) -> list[str]:
     """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
-    where = DeadLetterFilter(ids=ids, resolved=None)
-    found = {one.id: one for one in (database.every(session, list_dead_letters, where=where) if ids else ())}
+    where = operations.DeadLetterFilter(ids=ids, resolved=None)
+    found = {one.id: one for one in (database.every(session, operations.list_dead_letters, where=where) if ids else ())}
     session.rollback()
     lines = [
         f"dead letter {one.id} is already resolved: {shown(one.resolution)}"

@@ -11,6 +11,7 @@ import click
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._listing import page_options, print_page
@@ -29,21 +30,6 @@ from sa_jobqueue.cli.chains import BLOCKERS, JOB_COLUMNS, blocker_row, blockers_
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.display.redaction import redacted
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, NotFoundError
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    JobFilter,
-    cancel_jobs,
-    get_chain,
-    get_job,
-    get_progress,
-    list_attempts,
-    list_dead_letters,
-    list_jobs,
-    list_steps,
-    redrive_dead_letters,
-    set_priority,
-    trigger_jobs,
-)
 from sa_jobqueue.operations.pages import MAX_PAGE, every_page
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -85,7 +71,9 @@ jobs: Final = noun_group("jobs")
 @opts.reading
 def list_(database: opts.Database, /, **given: Any) -> None:
     """List jobs, one page at a time. Payloads are omitted; see `show`."""
-    print_page(database, list_jobs, JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given)
+    print_page(
+        database, operations.list_jobs, operations.JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given
+    )
 
 
 @jobs.command()
@@ -96,18 +84,18 @@ def show(database: opts.Database, /, *, job_id: str) -> None:
     found = database.job_id(job_id)
     with database.session() as session:
         try:
-            job = get_job(session, found, model=database.model)
+            job = operations.get_job(session, found, model=database.model)
         except NotFoundError as error:
             raise click.ClickException(
                 f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
             ) from error
-        attempts = database.every(session, list_attempts, found)
-        where = DeadLetterFilter(job_ids=[found], resolved=None)
-        dead_letters = list_dead_letters(session, where=where, limit=MAX_PAGE, model=database.model).items
-        chain = get_chain(session, job.chain_id, model=database.model)
+        attempts = database.every(session, operations.list_attempts, found)
+        where = operations.DeadLetterFilter(job_ids=[found], resolved=None)
+        dead_letters = operations.list_dead_letters(session, where=where, limit=MAX_PAGE, model=database.model).items
+        chain = operations.get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
-        progress = get_progress(session, found, model=database.model)
-        steps = list_steps(session, found, model=database.model)
+        progress = operations.get_progress(session, found, model=database.model)
+        steps = operations.list_steps(session, found, model=database.model)
     document = {
         "job": row_of(job),
         "progress": None if progress is None else asdict(progress),
@@ -138,7 +126,7 @@ def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by
     """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
     given, model = database.job_ids(ids), database.model
     with database.session() as session, session.begin():
-        found = {one: get_job(session, one, model=model) for one in given}
+        found = {one: operations.get_job(session, one, model=model) for one in given}
         for one, job in found.items():
             if job.status not in {JobStatus.PENDING, JobStatus.DEAD}:
                 raise IllegalTransitionError(
@@ -147,11 +135,13 @@ def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by
         pending = [one for one, job in found.items() if job.status is JobStatus.PENDING]
         dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
         if pending:
-            trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
-        where = DeadLetterFilter(job_ids=dead, resolved=None)
+            operations.trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
+        where = operations.DeadLetterFilter(job_ids=dead, resolved=None)
         options: dict[str, Any] = {"where": where, "by": by, "dry_run": dry_run, "model": model}
         redriven = []
-        for page in every_page(lambda after: redrive_dead_letters(session, after=after, **options)) if dead else ():
+        for page in (
+            every_page(lambda after: operations.redrive_dead_letters(session, after=after, **options)) if dead else ()
+        ):
             redriven += page.ids
             for one, reason in page.conflicts.items():
                 raise ConflictError(f"job {one}: {reason}. No job was changed")
@@ -182,16 +172,16 @@ def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, y
     given = database.job_ids(ids)
     with database.session() as session:
         if filtered:
-            where = JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
+            where = operations.JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
             options: dict[str, Any] = {"where": where, "columns": ["id"], "newest_first": False, "limit": MAX_PAGE}
-            given = [job.id for job in database.every(session, list_jobs, **options)]
+            given = [job.id for job in database.every(session, operations.list_jobs, **options)]
             session.rollback()
             if not (yes or dry_run):
                 click.confirm(f"Cancel {counted(len(given), 'job')}?", abort=True, err=True)
         cancelled: list[Any] = []
         for start in range(0, len(given), MAX_PAGE):
             page = given[start : start + MAX_PAGE]
-            cancelled += cancel_jobs(session, page, by=by, dry_run=dry_run, model=database.model).ids
+            cancelled += operations.cancel_jobs(session, page, by=by, dry_run=dry_run, model=database.model).ids
             session.commit()
     print_changed("job", cancelled, "cancelled", dry_run=dry_run)
 
@@ -228,14 +218,14 @@ def priority(
     if not (ids or chain_ids or types or queues) and payload is None:
         raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     chosen: dict[str, Any] = {"ids": database.job_ids(ids), "chain_ids": database.job_ids(chain_ids)}
-    where = JobFilter(**chosen, types=types, queues=queues, statuses=sorted(INITIAL))
+    where = operations.JobFilter(**chosen, types=types, queues=queues, statuses=sorted(INITIAL))
     matching = None if payload is None else model.input.contains(type_coerce(payload, JSONB))
     changed = 0
     options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
     with database.session() as session, ProgressLines("priority") as lines:
         for one in chosen["ids"]:
-            get_job(session, one, model=model)  # a wrong id is an error, as in the other commands
-        for page in every_page(lambda after: set_priority(session, to, after=after, **options)):
+            operations.get_job(session, one, model=model)  # a wrong id is an error, as in the other commands
+        for page in every_page(lambda after: operations.set_priority(session, to, after=after, **options)):
             session.commit()
             changed += page.changed
             lines.update(changed, step="jobs changed")

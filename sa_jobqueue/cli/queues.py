@@ -9,21 +9,13 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.cli._output import print_result, table_of
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
-from sa_jobqueue.operations import (
-    get_queue,
-    list_queues,
-    pause_queues,
-    record_job_types,
-    resume_queues,
-    sync_queues,
-    upsert_queue,
-)
 from sa_jobqueue.operations.queues import SyncedQueues
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.limits import QueueColumns
@@ -35,7 +27,7 @@ _fairness_key = click.option(
 _rows: Final = NamedRows(queues, "queue", options=(_fairness_key,))
 _rows.add_list(
     "queues",
-    list_queues,
+    operations.list_queues,
     {
         "queue": "name",
         "fairness key": lambda one: one.fairness_key or None,
@@ -49,11 +41,11 @@ _rows.add_list(
     },
     "List queues that have settings or an active worker.",
 )
-_rows.add_show(get_queue, "Show the settings of one queue.")
+_rows.add_show(operations.get_queue, "Show the settings of one queue.")
 _rows.add_set(
     QueueColumns,
-    get_queue,
-    upsert_queue,
+    operations.get_queue,
+    operations.upsert_queue,
     """Change the settings of a queue. Options that are not given keep their value.
 
     \b
@@ -62,9 +54,9 @@ _rows.add_set(
     """,
 )
 _rows.add_change(
-    "pause", pause_queues, "Pause queues: start none of their jobs until they are resumed. Running jobs continue."
+    "pause", operations.pause_queues, "Pause queues: start none of their jobs until they are resumed. Running jobs continue."
 )
-_rows.add_change("resume", resume_queues, "Resume paused queues.")
+_rows.add_change("resume", operations.resume_queues, "Resume paused queues.")
 
 
 @queues.command("shares")
@@ -90,8 +82,8 @@ def _share(one: Share, without_key: str) -> tuple[Any, ...]:
 
 
 def _sync(session: Session, jobs: JobQueue[Any], by: str) -> SyncedQueues:
-    record_job_types(session, jobs.registry, model=jobs.model)
-    return sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
+    operations.record_job_types(session, jobs.registry, model=jobs.model)
+    return operations.sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
 
 
 _rows.add_sync(

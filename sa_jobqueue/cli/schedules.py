@@ -10,26 +10,16 @@ from zoneinfo import ZoneInfo
 import click
 from sqlalchemy import func, select
 
+from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
-from sa_jobqueue.operations import (
-    ScheduleStatus,
-    delete_schedules,
-    explain_schedule,
-    get_schedule,
-    list_schedules,
-    pause_schedules,
-    resume_schedules,
-    run_schedule,
-    sync_schedules,
-)
 
 schedules: Final = noun_group("schedules")
 
 
-def _state(one: ScheduleStatus) -> str:
+def _state(one: operations.ScheduleStatus) -> str:
     if one.error is not None:
         return f"cannot fire: {one.error}"
     if one.paused_at is not None:
@@ -40,7 +30,7 @@ def _state(one: ScheduleStatus) -> str:
 _rows: Final = NamedRows(schedules, "schedule")
 _rows.add_list(
     "schedules",
-    list_schedules,
+    operations.list_schedules,
     {
         "schedule": "name",
         "cron": "cron",
@@ -53,13 +43,15 @@ _rows.add_list(
     },
     "List schedules by name, with their next and last times.",
 )
-_rows.add_show(get_schedule, "Show the settings and the state of one schedule.")
+_rows.add_show(operations.get_schedule, "Show the settings and the state of one schedule.")
 _rows.add_change(
-    "pause", pause_schedules, "Pause schedules until they are resumed. Jobs that are already enqueued still run."
+    "pause", operations.pause_schedules, "Pause schedules until they are resumed. Jobs that are already enqueued still run."
 )
-_rows.add_change("resume", resume_schedules, "Resume paused schedules. They fire next at their first time from now.")
 _rows.add_change(
-    "delete", delete_schedules, "Delete schedules that the application no longer declares. Their jobs are kept."
+    "resume", operations.resume_schedules, "Resume paused schedules. They fire next at their first time from now."
+)
+_rows.add_change(
+    "delete", operations.delete_schedules, "Delete schedules that the application no longer declares. Their jobs are kept."
 )
 
 
@@ -68,7 +60,7 @@ _rows.add_change(
 @opts.reading
 def explain(database: opts.Database, /, *, name: str) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
-    found = database.run(explain_schedule, name)
+    found = database.run(operations.explain_schedule, name)
     print_result(asdict(found), found.sentence, fields_of(f"schedule {name} ({found.cause})", found.evidence))
 
 
@@ -82,7 +74,7 @@ def explain(database: opts.Database, /, *, name: str) -> None:
 def next_(database: opts.Database, /, *, name: str, count: int, after: datetime | None) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
-        one = get_schedule(session, name, model=database.model)
+        one = operations.get_schedule(session, name, model=database.model)
         times = one.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
     zone = ZoneInfo(one.time_zone)
     rows = [(time.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z"), time.astimezone(UTC)) for time in times]
@@ -107,7 +99,7 @@ def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **peri
     Example:
       sa-jobqueue schedules run sales-nightly --since 2026-03-01 --until 2026-03-31
     """
-    made = database.run(run_schedule, name, **period, by=by, dry_run=dry_run)
+    made = database.run(operations.run_schedule, name, **period, by=by, dry_run=dry_run)
     count = counted(len(made), "job")
     if dry_run:
         print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued")
@@ -116,7 +108,7 @@ def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **peri
 
 
 _rows.add_sync(
-    lambda session, jobs, by: sync_schedules(session, jobs.schedules, by=by, model=jobs.model),
+    lambda session, jobs, by: operations.sync_schedules(session, jobs.schedules, by=by, model=jobs.model),
     """Synchronize schedules with the application's JobQueue, as workers do when they start.
 
     Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.

@@ -9,17 +9,10 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    DeadLetterGroup,
-    dismiss_dead_letters,
-    group_dead_letters,
-    list_dead_letters,
-    redrive_dead_letters,
-)
 from sa_jobqueue.operations.pages import BulkResult
 from sa_jobqueue.types import DeadReason
 
@@ -35,12 +28,12 @@ _RESOLVED: Final = {"no": False, "yes": True, "any": None}
 _GROUPS: Final = 200
 
 
-def read_filter(context: Context, now: datetime) -> DeadLetterFilter:
+def read_filter(context: Context, now: datetime) -> operations.DeadLetterFilter:
     """Return the filter of a request. `died_after` is exact; `within` is relative to `now`, the database's clock."""
     params = context.params
     window = WINDOWS[params.choice("within", tuple(WINDOWS))]
     died_after = params.instant("died_after") or (None if window is None else now - window)
-    return DeadLetterFilter(
+    return operations.DeadLetterFilter(
         ids=params.job_ids("id", context.model),
         job_ids=params.job_ids("job", context.model),
         types=params.texts("type"),
@@ -65,8 +58,8 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         now = _now(session)
         where = read_filter(context, now)
-        found = group_dead_letters(session, where=where, model=context.model) if after is None else []
-        page = list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
+        found = operations.group_dead_letters(session, where=where, model=context.model) if after is None else []
+        page = operations.list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
         rows = [
             {
                 "id": one.id,
@@ -107,7 +100,7 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-def group_error(context: Context, group: DeadLetterGroup) -> str:
+def group_error(context: Context, group: operations.DeadLetterGroup) -> str:
     """Return the error of a group on one line; empty if it has none."""
     error = {"type": group.error_type, "message": group.message}
     return context.error_line(group.type_name, error) if group.error_type or group.message else ""
@@ -120,26 +113,28 @@ def _now(session: Session) -> datetime:
 
 def _redrive(context: Context, session: Session) -> Changes:
     where = read_filter(context, _now(session))
-    return _changes(context, session, where, redrive_dead_letters(session, where=where, **context.change))
+    return _changes(context, session, where, operations.redrive_dead_letters(session, where=where, **context.change))
 
 
 def _dismiss(context: Context, session: Session) -> Changes:
     where = replace(read_filter(context, _now(session)), resolved=False)
-    return _changes(context, session, where, dismiss_dead_letters(session, where=where, **context.change))
+    return _changes(context, session, where, operations.dismiss_dead_letters(session, where=where, **context.change))
 
 
-def _changes(context: Context, session: Session, where: DeadLetterFilter, result: BulkResult[Any]) -> Changes:
+def _changes(context: Context, session: Session, where: operations.DeadLetterFilter, result: BulkResult[Any]) -> Changes:
     """Return the changes: in the preview with the first dead letters, later with who resolved the rest meanwhile."""
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
     details = [f"job {job_id} stays dead: {reason}" for job_id, reason in result.conflicts.items()][: forms.LISTED]
     if context.is_preview:
-        found = list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
+        found = operations.list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
         details = forms.cut(
             [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found],
             result.changed,
         )
     elif result.changed < min(expected, 1000) and where.resolved is False:
-        others = list_dead_letters(session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model)
+        others = operations.list_dead_letters(
+            session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model
+        )
         details += [
             f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
             for one in others

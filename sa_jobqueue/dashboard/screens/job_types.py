@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
@@ -14,15 +15,6 @@ from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.observe.minutes import totals
-from sa_jobqueue.operations import (
-    delete_job_types,
-    get_job_type,
-    list_job_types,
-    list_workers,
-    pause_job_types,
-    resume_job_types,
-    upsert_job_type,
-)
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.limits import Limits, TypeSettings, settings_of
@@ -37,7 +29,7 @@ def view(context: Context) -> dict[str, Any]:
     params = context.params
     names = params.texts("name", at_most=100)
     with context.read() as session:
-        page = list_job_types(
+        page = operations.list_job_types(
             session,
             names=names,
             after=params.text("after"),
@@ -68,9 +60,11 @@ def view_one(context: Context) -> dict[str, Any]:
         raise ParameterError("name", "is missing: the name of a job type")
     timeout, model = context.source.heartbeat_timeout, context.model
     with context.read() as session:
-        found = list_job_types(session, names=[name], heartbeat_timeout=timeout, model=model).items
+        found = operations.list_job_types(session, names=[name], heartbeat_timeout=timeout, model=model).items
         now = context.source.now()
-        live = [one for one in list_workers(session, limit=_WORKERS, model=model) if now - one.heartbeat_at <= timeout]
+        live = [
+            one for one in operations.list_workers(session, limit=_WORKERS, model=model) if now - one.heartbeat_at <= timeout
+        ]
         serving = [one for one in live if name in one.job_types]
         shown = activity(context, session, workers=serving, type_name=name)
     report = context.sample().value
@@ -93,13 +87,15 @@ def view_one(context: Context) -> dict[str, Any]:
     }
 
 
-_ROWS: Final = forms.NamedRows(noun="job type", listed=list_job_types, get=get_job_type, name="type_name")
+_ROWS: Final = forms.NamedRows(
+    noun="job type", listed=operations.list_job_types, get=operations.get_job_type, name="type_name"
+)
 
 
 def _upsert(context: Context, session: Session) -> Changes:
     name = forms.name(context, "job type")
     settings = TypeSettings(type_name=name, **vars(forms.settings(context, Limits)))
-    return _ROWS.upsert(context, session, upsert_job_type, settings, TypeSettings(type_name=name))
+    return _ROWS.upsert(context, session, operations.upsert_job_type, settings, TypeSettings(type_name=name))
 
 
 SCREEN = Screen(
@@ -111,14 +107,14 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_JOB_TYPES,
             "Pause job types",
-            _ROWS.change(pause_job_types, "is already paused"),
+            _ROWS.change(operations.pause_job_types, "is already paused"),
             "paused",
             "No worker starts jobs of the type until it is resumed. Running jobs continue, and what is enqueued waits.",
         ),
         Act(
             Permission.RESUME_JOB_TYPES,
             "Resume job types",
-            _ROWS.change(resume_job_types, "is not paused"),
+            _ROWS.change(operations.resume_job_types, "is not paused"),
             "resumed",
             "Workers start jobs of the type again.",
         ),
@@ -132,7 +128,7 @@ SCREEN = Screen(
         Act(
             Permission.DELETE_JOB_TYPES,
             "Delete the settings",
-            _ROWS.change(delete_job_types, "has no settings"),
+            _ROWS.change(operations.delete_job_types, "has no settings"),
             "deleted",
             "They have no limits then and are not paused. Their jobs stay and run.",
         ),

@@ -7,22 +7,13 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.fairness_keys import keys
-from sa_jobqueue.operations import (
-    WorkerFilter,
-    delete_queues,
-    get_queue,
-    list_queues,
-    list_workers,
-    pause_queues,
-    resume_queues,
-    upsert_queue,
-)
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.registry.limits import QueueColumns, QueueSettings, settings_of
@@ -39,7 +30,7 @@ def view(context: Context) -> dict[str, Any]:
     names = params.texts("name", at_most=100)
     after = (params.text("after") or "", params.text("after_key") or "") if "after" in params else None
     with context.read() as session:
-        page = list_queues(
+        page = operations.list_queues(
             session,
             names=names,
             after=after,
@@ -73,10 +64,10 @@ def view_one(context: Context) -> dict[str, Any]:
         raise ParameterError("name", "is missing: the name of a queue")
     timeout, model = context.source.heartbeat_timeout, context.model
     with context.read() as session:
-        found = list_queues(session, names=[name], fairness_key=key, heartbeat_timeout=timeout, model=model).items
+        found = operations.list_queues(session, names=[name], fairness_key=key, heartbeat_timeout=timeout, model=model).items
         now = context.source.now()
-        where = WorkerFilter(queues=[name])
-        workers = list_workers(session, where=where, limit=_WORKERS, model=model)
+        where = operations.WorkerFilter(queues=[name])
+        workers = operations.list_workers(session, where=where, limit=_WORKERS, model=model)
         live = [one for one in workers if now - one.heartbeat_at <= timeout]
         shown = {} if key else activity(context, session, workers=live, queue=name)
         rows = keys(context, session, queue=name, prefix=key, order="key" if key else "due", limit=1 if key else _KEYS)
@@ -112,7 +103,9 @@ def _titles(context: Context, key: str) -> Callable[[str], str]:
     return title
 
 
-_ROWS: Final = forms.NamedRows(noun="queue", listed=list_queues, get=get_queue, has_keys=True, titles=_titles)
+_ROWS: Final = forms.NamedRows(
+    noun="queue", listed=operations.list_queues, get=operations.get_queue, has_keys=True, titles=_titles
+)
 
 
 def _upsert(context: Context, session: Session) -> Changes:
@@ -121,7 +114,7 @@ def _upsert(context: Context, session: Session) -> Changes:
         raise ParameterError("retry_base", "is missing: a backoff has an initial wait")
     name, key = forms.name(context, "queue"), _ROWS.key(context)["fairness_key"]
     default = QueueSettings(name=name, fairness_key=key)
-    return _ROWS.upsert(context, session, upsert_queue, columns.of_queue(name, key), default)
+    return _ROWS.upsert(context, session, operations.upsert_queue, columns.of_queue(name, key), default)
 
 
 SCREEN = Screen(
@@ -133,14 +126,14 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_QUEUES,
             "Pause queues",
-            _ROWS.change(pause_queues, "is already paused"),
+            _ROWS.change(operations.pause_queues, "is already paused"),
             "paused",
             "No worker starts its jobs until it is resumed. Running jobs continue, and what is enqueued waits.",
         ),
         Act(
             Permission.RESUME_QUEUES,
             "Resume queues",
-            _ROWS.change(resume_queues, "is not paused"),
+            _ROWS.change(operations.resume_queues, "is not paused"),
             "resumed",
             "Workers start its jobs again.",
         ),
@@ -154,7 +147,7 @@ SCREEN = Screen(
         Act(
             Permission.DELETE_QUEUES,
             "Delete the settings",
-            _ROWS.change(delete_queues, "has no settings"),
+            _ROWS.change(operations.delete_queues, "has no settings"),
             "deleted",
             "The defaults hold for them then, and they are not paused. Their jobs stay and run. What code declares comes "
             "back with `queues sync`, and with the next worker that starts.",

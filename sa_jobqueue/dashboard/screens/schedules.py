@@ -11,22 +11,12 @@ from zoneinfo import ZoneInfo, available_timezones
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import operations
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import (
-    ScheduleStatus,
-    delete_schedules,
-    explain_schedule,
-    get_schedule,
-    list_schedules,
-    pause_schedules,
-    resume_schedules,
-    run_schedule,
-    upsert_schedule,
-)
 from sa_jobqueue.operations.explaining_schedules import last_runs
 from sa_jobqueue.operations.schedules import time_in
 from sa_jobqueue.registry.schedules import SETTINGS as COLUMNS
@@ -45,14 +35,16 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         now: datetime = session.execute(select(func.now())).scalar_one()
         names = [] if name is None else [name]
-        page = list_schedules(session, names=names, after=context.params.text("after"), limit=_LISTED, model=context.model)
+        page = operations.list_schedules(
+            session, names=names, after=context.params.text("after"), limit=_LISTED, model=context.model
+        )
         runs = last_runs(session, page.items, until=now, count=_RUNS if name is None else 20, model=context.model)
-        one = get_schedule(session, name, model=context.model) if name is not None else None
+        one = operations.get_schedule(session, name, model=context.model) if name is not None else None
         heartbeat_timeout = context.source.heartbeat_timeout
         explanation = (
             None
             if name is None
-            else explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
+            else operations.explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
         )
     default = Schedule(name="new", cron="* * * * *", type_name="new")
     return ({} if one is None else {"heading": f"Schedule {one.name}"}) | {
@@ -72,14 +64,14 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-def _entered(context: Context, one: ScheduleStatus | None) -> Any:
+def _entered(context: Context, one: operations.ScheduleStatus | None) -> Any:
     """Return the input of a schedule for a form field; empty if it is too long or redacted."""
     if one is None or one.input is None or _is_hidden(context, one) or len(json.dumps(one.input)) > MAX_INPUT:
         return None
     return one.input
 
 
-def _times(one: ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
+def _times(one: operations.ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
     """Return the next times, each with the local time in the schedule's zone; empty for a schedule that cannot fire."""
     try:
         return [(time, _local(one, time)) for time in one.next_times(_TIMES, after=now)]
@@ -87,7 +79,7 @@ def _times(one: ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
         return []
 
 
-def _local(one: ScheduleStatus, time: datetime | None) -> str:
+def _local(one: operations.ScheduleStatus, time: datetime | None) -> str:
     if time is None:
         return ""
     try:
@@ -96,7 +88,7 @@ def _local(one: ScheduleStatus, time: datetime | None) -> str:
         return ""
 
 
-_ROWS: Final = forms.NamedRows(noun="schedule", listed=list_schedules, get=get_schedule)
+_ROWS: Final = forms.NamedRows(noun="schedule", listed=operations.list_schedules, get=operations.get_schedule)
 
 
 def _run(context: Context, session: Session) -> Changes:
@@ -104,8 +96,8 @@ def _run(context: Context, session: Session) -> Changes:
     ids: list[Any] = []
     lines = []
     for name in forms.names(context, "schedule"):
-        one = get_schedule(session, name, model=context.model)
-        made = run_schedule(session, name, since=since, until=until, **context.change)
+        one = operations.get_schedule(session, name, model=context.model)
+        made = operations.run_schedule(session, name, since=since, until=until, **context.change)
         where = f"queue {one.queue}" if one.queue else "the queue of the type"
         jobs = f"{len(made):,} {'job' if len(made) == 1 else 'jobs'} of type {one.type_name} in {where}"
         times = [time for time in map(time_in, made) if time is not None] if since else []
@@ -123,7 +115,7 @@ def _utc(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _settings(context: Context, before: ScheduleStatus | None) -> Schedule:
+def _settings(context: Context, before: operations.ScheduleStatus | None) -> Schedule:
     """Return the schedule in a form; an empty field has the default, an empty input stays as it is."""
     params = context.params
     given: dict[str, Any] = {
@@ -145,14 +137,14 @@ def _settings(context: Context, before: ScheduleStatus | None) -> Schedule:
     return Schedule(name=forms.name(context, "schedule"), cron=cron, overlap=params.flag("overlap"), **set_)
 
 
-def _is_hidden(context: Context, one: ScheduleStatus) -> bool:
+def _is_hidden(context: Context, one: operations.ScheduleStatus) -> bool:
     return bool(context.payload(one.type_name, one.input) != one.input)
 
 
 def _upsert(context: Context, session: Session) -> Changes:
     before = _ROWS.locked(context, session)
     schedule = _settings(context, before)
-    is_written = upsert_schedule(session, schedule, **context.change)
+    is_written = operations.upsert_schedule(session, schedule, **context.change)
     now: datetime = session.execute(select(func.now())).scalar_one()
     old, new = ({column: getattr(one, column, None) for column in COLUMNS} for one in (before, schedule))
     lines = forms.differences(old, new, hidden=("input",)) if before else []
@@ -167,8 +159,10 @@ def _upsert(context: Context, session: Session) -> Changes:
 
 def _delete(context: Context, session: Session) -> Changes:
     given = forms.names(context, "schedule")
-    declared = [one.name for one in list_schedules(session, names=given, model=context.model) if one.source == "code"]
-    changes = _ROWS.change(delete_schedules, "does not exist")(context, session)
+    declared = [
+        one.name for one in operations.list_schedules(session, names=given, model=context.model) if one.source == "code"
+    ]
+    changes = _ROWS.change(operations.delete_schedules, "does not exist")(context, session)
     what = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
     if declared:
         what += (
@@ -187,14 +181,14 @@ SCREEN = Screen(
         Act(
             Permission.PAUSE_SCHEDULES,
             "Pause schedules",
-            _ROWS.change(pause_schedules, "is already paused"),
+            _ROWS.change(operations.pause_schedules, "is already paused"),
             "paused",
             "It does not fire until it is resumed. Jobs that it made still run.",
         ),
         Act(
             Permission.RESUME_SCHEDULES,
             "Resume schedules",
-            _ROWS.change(resume_schedules, "is not paused"),
+            _ROWS.change(operations.resume_schedules, "is not paused"),
             "resumed",
             "A paused one fires next at its first time from now. What was missed is not run, and no longer a finding.",
         ),
