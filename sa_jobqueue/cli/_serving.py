@@ -1,24 +1,29 @@
-"""Run one worker in this process: signal handling and exit status."""
+"""Run one worker in this process: signal handling, probes and exit status."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-from sa_jobqueue.cli._systemd import notify
+from sa_jobqueue.cli._watchdog import notify
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
+from sa_jobqueue.observe.probes import answer
 from sa_jobqueue.worker import Worker, WorkerGroup
+from sa_jobqueue.worker.background.vitals import Vitals
 from sa_jobqueue.worker.memory import frozen
 
 DRAIN: Final = b"d"
@@ -30,6 +35,9 @@ SUCCESSOR: Final = 75
 
 EXIT_PATIENCE: Final = timedelta(seconds=5)
 """Time the interpreter has to exit after the worker has stopped, because threads of handlers could block it forever."""
+
+_SLOWEST: Final = 5
+"""Seconds that a client of a probe may take to send its request."""
 
 _log = logging.getLogger("sa_jobqueue.worker")
 
@@ -183,3 +191,42 @@ def configure_logging(level: str, style: str) -> None:
     for each in root.handlers:
         bind(each)
     logging.getLogger("sa_jobqueue").setLevel(level.upper())
+
+
+@contextmanager
+def serve_probes(read: Callable[[], Vitals], *, limit: timedelta, port: int, address: str) -> Iterator[int]:
+    """Serve the probes of `observe.probes` while the block runs; yield the port. Port 0: a free one.
+
+    Threads answer, so that a hanging event loop is reported.
+
+    Raises: InvalidOptionError if the port cannot be bound.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _SLOWEST
+
+        def do_GET(self) -> None:
+            status, document = answer(self.path, read(), limit)
+            body = json.dumps(document).encode() + b"\n"
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: probes come every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer((address, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise InvalidOptionError("health port", f"cannot listen on {address}:{port}: {error}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="sa_jobqueue probes", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

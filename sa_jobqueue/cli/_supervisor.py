@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR, on_signals
-from sa_jobqueue.cli._systemd import keep_notifying, notify
+from sa_jobqueue.cli._watchdog import keep_notifying, notify
 from sa_jobqueue.policies.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)

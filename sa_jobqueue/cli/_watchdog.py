@@ -3,32 +3,36 @@
 Other workers rescue its jobs, as after a crash. A database that does not answer does not count as stuck, as the parts keep
 retrying. The watchdog does not help if C code in a handler never releases the GIL: no thread runs then, and only an
 external probe notices (`/livez`, systemd's WatchdogSec).
+
+systemd is notified of the states ready, alive and stopping, if it started the process and expects that.
+Source: sd_notify(3) and systemd.service(5): one datagram to the socket in `NOTIFY_SOCKET`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import logging
+import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sa_jobqueue.cli._systemd import notify, watchdog_limit
 from sa_jobqueue.observe import probes
 from sa_jobqueue.worker.background.vitals import Vitals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEFAULT_LIMIT: Final = probes.DEFAULT_LIMIT
 STUCK: Final = 70
 """Exit status of a worker that is stuck: EX_SOFTWARE of sysexits.h."""
 
 _PATIENCE: Final = 2.0
+VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""Variables that children must not inherit: one process notifies for a service."""
 
 _log = logging.getLogger("sa_jobqueue.watchdog")
 
@@ -123,3 +127,30 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
     finally:
         stopped.set()
         thread.join(_PATIENCE)  # bounded: it may be writing to a log that is stuck
+
+
+def notify(state: str) -> None:
+    """Send the service manager a state such as `READY=1`. Errors are ignored, as they must not stop the worker."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        # An abstract socket's name begins with a null byte, which no variable can hold.
+        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def watchdog_limit(environment: Mapping[str, str] = os.environ) -> timedelta | None:
+    """Return how long the service manager waits for `WATCHDOG=1`; None if it does not, or for another process."""
+    asked, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not asked.isdecimal() or int(asked) <= 0 or (pid and pid != str(os.getpid())):
+        return None
+    return timedelta(microseconds=int(asked))
+
+
+async def keep_notifying() -> None:
+    """Report that this process is ready and, if systemd asks for it, again and again that its event loop works."""
+    notify("READY=1")
+    if limit := watchdog_limit():
+        while True:
+            notify("WATCHDOG=1")
+            await asyncio.sleep(limit.total_seconds() / 4)

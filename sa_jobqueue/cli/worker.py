@@ -21,11 +21,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo
-from sa_jobqueue.cli._probes import serve_probes
-from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve
+from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve, serve_probes
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
-from sa_jobqueue.cli._systemd import VARIABLES
-from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
+from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, VARIABLES, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import URL_VARIABLE, for_psycopg

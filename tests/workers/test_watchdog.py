@@ -23,8 +23,8 @@ import pytest
 from sqlalchemy import make_url
 
 from sa_jobqueue import JobStatus, WorkerOptions
-from sa_jobqueue.cli import _systemd
-from sa_jobqueue.cli._probes import serve_probes
+from sa_jobqueue.cli import _watchdog
+from sa_jobqueue.cli._serving import serve_probes
 from sa_jobqueue.cli._watchdog import STUCK, Watchdog
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.probes import answer
@@ -256,17 +256,17 @@ def test_health_probes_name_the_cause_of_a_failure() -> None:
 def test_systemd_watchdog_settings_are_read_and_notify_ignores_a_bad_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limit = _systemd.watchdog_limit
+    limit = _watchdog.watchdog_limit
     assert limit({"WATCHDOG_USEC": "30000000"}) == timedelta(seconds=30)
     assert limit({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}) == timedelta(seconds=30)
     assert limit({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}) is None
     assert [limit({"WATCHDOG_USEC": asked}) for asked in ("", "0", "-1", "soon")] == [None] * 4
     for address in ("", "vsock:2:1234", "/nowhere/at/all"):
         monkeypatch.setenv("NOTIFY_SOCKET", address)
-        _systemd.notify("READY=1")
+        _watchdog.notify("READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         name = f"sa_jobqueue-{os.getpid()}-{time.monotonic_ns()}"
         manager.bind(f"\0{name}")
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-        _systemd.notify("READY=1")
+        _watchdog.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
