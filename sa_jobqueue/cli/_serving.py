@@ -101,7 +101,9 @@ async def _serve(worker: Worker | WorkerGroup, control: int | None, until_idle: 
         stop(now=again)
 
     def on_command(pipe: int) -> None:
-        command = os.read(pipe, 1)
+        command = b""
+        with suppress(ConnectionError):  # the parent died before it read this worker's id
+            command = os.read(pipe, 1)
         if not command:
             loop.remove_reader(pipe)
         stop(now=command == RELEASE)

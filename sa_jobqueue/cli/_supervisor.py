@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,10 @@ _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 class Supervisor:
-    """Runs one process per command. Each receives `--control-fd`, the reading end of a pipe for commands, and `--report-fd`,
-    the writing end of a pipe on which it reports its worker's id.
+    """Runs one process per command. Each receives `--control-fd`, a socket for commands on which it reports its worker's id.
 
-    Stop commands go through the pipe, not by signals: a terminal or a service manager signals the children as well,
-    and a child that received the first signal twice would not drain. When the parent is killed its pipes close, and
+    Stop commands go through the socket, not by signals: a terminal or a service manager signals the children as well,
+    and a child that received the first signal twice would not drain. When the parent is killed its sockets close, and
     the children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: immediately if the
     child exceeded its memory limit after some time, else with backoff. After `MOST_FAILURES` consecutive failures at the
     start all children are stopped.
@@ -51,7 +50,7 @@ class Supervisor:
         self._commands = commands
         self._on_death = on_death
         self._environment = dict(environment)
-        self._pipes: set[int] = set()
+        self._sockets: set[socket.socket] = set()
         self._stopping = asyncio.Event()
         self._command: bytes | None = None
 
@@ -79,8 +78,8 @@ class Supervisor:
             notify("STOPPING=1")
         self._command = RELEASE if self._stopping.is_set() else DRAIN
         self._stopping.set()
-        for pipe in self._pipes:
-            _send(pipe, self._command)
+        for connection in self._sockets:
+            _send(connection, self._command)
 
     async def _keep(self, number: int, command: Sequence[str]) -> int:
         loop = asyncio.get_running_loop()
@@ -112,42 +111,32 @@ class Supervisor:
                 return 0
 
     async def _run_once(self, number: int, command: Sequence[str]) -> int:
-        reading, writing = os.pipe()
-        report_reading, report_writing = os.pipe()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                *("--report-fd", str(report_writing)),
-                *("--control-fd", str(reading)),
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(reading, report_writing),
-            )
-        except BaseException:
-            os.close(writing)
-            os.close(report_reading)
-            raise
-        finally:
-            os.close(reading)
-            os.close(report_writing)
-        _log.info("worker process %d started, pid %d", number, process.pid)
-        self._pipes.add(writing)
-        try:
-            if self._command is not None:
-                _send(writing, self._command)  # a stop was requested while it started
-            status = await process.wait()
+        connection, theirs = socket.socketpair()
+        with connection:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    *("--control-fd", str(theirs.fileno())),
+                    env=self._environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            _log.info("worker process %d started, pid %d", number, process.pid)
+            self._sockets.add(connection)
+            try:
+                if self._command is not None:
+                    _send(connection, self._command)  # a stop was requested while it started
+                status = await process.wait()
+            finally:
+                self._sockets.discard(connection)
             if status != 0:
-                self._report_death(report_reading)
+                self._report_death(connection)
             return status
-        finally:
-            self._pipes.discard(writing)
-            os.close(writing)
-            os.close(report_reading)
 
-    def _report_death(self, pipe: int) -> None:
-        os.set_blocking(pipe, False)  # a child of the worker may hold the other end
-        with suppress(BlockingIOError):
-            if worker_id := os.read(pipe, 1000).decode():
+    def _report_death(self, connection: socket.socket) -> None:
+        connection.setblocking(False)  # a child of the worker may hold the other end
+        with suppress(BlockingIOError, ConnectionError):
+            if worker_id := connection.recv(1000).decode():
                 # A daemon thread: neither the restart nor our own exit waits for a database that does not answer.
                 threading.Thread(target=self._on_death, args=(worker_id,), name="sa_jobqueue death", daemon=True).start()
 
@@ -157,9 +146,9 @@ def worker_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sa_jobqueue", "worker", *arguments]
 
 
-def _send(pipe: int, command: bytes) -> None:
-    with suppress(BrokenPipeError):  # the process has just ended
-        os.write(pipe, command)
+def _send(connection: socket.socket, command: bytes) -> None:
+    with suppress(ConnectionError):  # the process has just ended
+        connection.send(command)
 
 
 def _reported(status: int) -> int:

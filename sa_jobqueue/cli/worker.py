@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -136,7 +136,7 @@ class _Worker(click.Command):
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
 )
-@click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
+@click.option("--control-fd", type=int, hidden=True, help="Socket or reading end of a pipe from a parent process.")
 @click.option(
     "--import",
     "modules",
@@ -153,14 +153,13 @@ class _Worker(click.Command):
     help="Exit when no job is due, with status 1 if a job died. Jobs that are due later, such as failed ones before their "
     "next attempt, are left to the next run; schedules do not fire.",
 )
-@click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
 def worker(
     context: click.Context, /, *, registry: str, modules: tuple[str, ...], urls: tuple[str, ...], engine: str | None,
     listen_url: str | None, no_listen: bool, queues: dict[str, int | None] | None, processes: int, reload: bool,
     until_idle: bool, metrics_port: int | None, metrics_address: str, health_port: int | None, health_address: str,
     watchdog: timedelta | None, log_level: str, log_format: str, capture_logs: int | None, opentelemetry: bool,
-    control_fd: int | None, report_fd: int | None, **settings: Any,
+    control_fd: int | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Run jobs with the handlers of MODULE:ATTRIBUTE, the application's JobQueue.
 
@@ -220,9 +219,9 @@ def worker(
         telemetry.subscribe(
             made.events, types=jobs.registry.names, running=lambda: made.running_by_type, slots=options.concurrency
         )
-    if report_fd is not None:
-        os.write(report_fd, made.id.encode())
-        os.close(report_fd)
+    if control_fd is not None:
+        with suppress(OSError):  # a pipe, whose other end needs no answer
+            os.write(control_fd, made.id.encode())
     ends = Counter[type[Event]]()
     made.events.subscribe(lambda event: ends.update([type(event)]))
     with ExitStack() as stack:
