@@ -93,7 +93,7 @@ def test_jobs_list_filters_and_pages(run: Run, jobs: Jobs) -> None:
 def test_a_filtered_list_fills_its_pages_however_few_jobs_match(
     run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_command, "list_jobs", partial(list_jobs, scan_limit=2))
+    monkeypatch.setattr("sa_jobqueue.operations.list_jobs", partial(list_jobs, scan_limit=2))
     mails = []
     for _ in range(3):
         jobs.add_many(3)
