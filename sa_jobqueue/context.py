@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import RetryPolicy
-from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
+from sa_jobqueue.types import CancelReason, JobId, JobStatus, Json
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -250,8 +251,7 @@ class AttemptContext:
 
         Raises: InvalidOptionError unless above zero and at most 36,500 days.
         """
-        if not timedelta(0) < timeout <= LONGEST:
-            raise InvalidOptionError("timeout", f"must be above zero and at most {LONGEST.days} days, got {timeout}")
+        check_duration("timeout", timeout)
         self._extend(self, timeout)
 
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:

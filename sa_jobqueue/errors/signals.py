@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from sa_jobqueue.errors.base import MODULE, InvalidOptionError, Portable
-from sa_jobqueue.types import LATEST, LONGEST
+from sa_jobqueue.errors.bounds import check_duration, check_instant
 
 
 class AttemptSignal(Portable):  # a signal, not an error
@@ -18,17 +18,9 @@ def _check_when(delay: timedelta | None, at: datetime | None) -> None:
     if (delay is None) == (at is None):
         raise InvalidOptionError("delay", "give exactly one of delay and at")
     if at is not None:
-        if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise InvalidOptionError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
-        if at >= LATEST:
-            raise InvalidOptionError("at", f"must be before the year {LATEST.year}, got {at!r}")
-        return
-    if not isinstance(delay, timedelta):
-        raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
-    if delay < timedelta(0):
-        raise InvalidOptionError("delay", f"must not be negative, got {delay}")
-    if delay > LONGEST:
-        raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
+        check_instant("at", at)
+    else:
+        check_duration("delay", delay, or_zero=True)
 
 
 def _words(delay: timedelta | None, at: datetime | None) -> str:

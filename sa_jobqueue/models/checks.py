@@ -15,9 +15,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_instant
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.policies.fairness import byte_length
-from sa_jobqueue.types import LATEST, LONGEST
 
 MIXIN_FIRST: Final = "list JobMixin before the declarative base: class Job(JobMixin, Base)"
 _OTHER_BASE: Final = """{reason}: put the queue on a plain base with the same metadata
@@ -42,31 +42,18 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
     if delay is not None and at is not None:
         raise InvalidJobError("delay", "give either delay or at, not both")
     if delay is not None:
-        if not isinstance(delay, timedelta):
-            raise InvalidJobError("delay", f"must be a timedelta, got {type(delay).__name__}")
-        if delay < timedelta(0):
-            raise InvalidJobError("delay", f"must not be negative, got {delay}")
-        if delay > LONGEST:
-            raise InvalidJobError("delay", f"must be at most {LONGEST.days} days, got {delay}")
+        check_duration("delay", delay, or_zero=True, refuse=InvalidJobError)
         return func.now() + literal(delay, INTERVAL) if delay else None
     if at is not None:
-        if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
-            raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
-        if at >= LATEST:
-            raise InvalidJobError("at", f"must be before the year 9000, got {at!r}")
+        check_instant("at", at, refuse=InvalidJobError)
         return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
     return None
 
 
 def check_deadline(value: object) -> None:
     """Check the instant that a job is to start by; an expression is left to the database. Raises: InvalidJobError."""
-    if isinstance(value, ColumnElement):
-        return
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        reason = f"must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {value!r}"
-        raise InvalidJobError("expires_at", reason)
-    if value >= LATEST:
-        raise InvalidJobError("expires_at", f"must be before the year 9000, or None for no deadline, got {value!r}")
+    if not isinstance(value, ColumnElement):
+        check_instant("expires_at", value, refuse=InvalidJobError)
 
 
 def id_argument(cls: type, mixin: type) -> Any:
@@ -187,12 +174,6 @@ def check_id(model: Any, field: str, given: object) -> None:
     elif not isinstance(given, UUID):
         fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
         raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {given!r}{fix}")
-
-
-def check_number(field: str, value: object, low: int, high: int) -> None:
-    """Check a whole number within its bounds. Raises: InvalidJobError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidJobError(field, f"must be a whole number from {low} to {high}, got {value!r}")
 
 
 def check_flag(field: str, value: object) -> None:

@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, PipelineMissingError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.attempt import AttemptMixin
@@ -31,7 +32,6 @@ from sa_jobqueue.models.checks import (
     check_flag,
     check_id,
     check_name,
-    check_number,
     check_subclass,
     check_tables,
     check_text,
@@ -53,7 +53,7 @@ from sa_jobqueue.models.threshold import ThresholdMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.policies.fairness import check_fairness_key
-from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
 
@@ -77,7 +77,7 @@ _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
 
 
-_BOUNDS: Final = {
+BOUNDS: Final = {
     "priority": (MIN_PRIORITY, MAX_PRIORITY),
     "max_attempts": (1, 2**31 - 1),
     "rate_cost": (1, MAX_RATE_COST),
@@ -89,11 +89,10 @@ def check_option(name: str, value: object) -> None:
     """Check an option of a job, or of a handler for all of its jobs. Raises: InvalidJobError naming it."""
     if name == "queue":
         check_name(name, value)
-    elif name in _BOUNDS:
-        check_number(name, value, *_BOUNDS[name])
-    elif not isinstance(value, timedelta) or not timedelta(0) < value <= LONGEST:
-        reason = f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {value!r}"
-        raise InvalidJobError(name, reason)
+    elif name in BOUNDS:
+        check_number(name, value, *BOUNDS[name], refuse=InvalidJobError)
+    else:
+        check_duration(name, value, refuse=InvalidJobError)
 
 
 _COMPANIONS: Final[dict[str, tuple[type, str]]] = {

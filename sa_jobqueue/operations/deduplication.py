@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.bulk import arrays, check_new, write_many
@@ -25,7 +26,7 @@ from sa_jobqueue.operations.transactions import on_queue, queue_connection, requ
 from sa_jobqueue.operations.writer import notify_workers
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
-from sa_jobqueue.types import LONGEST, Enqueued, JobId
+from sa_jobqueue.types import Enqueued, JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -73,7 +74,8 @@ class Deduplicate:
             raise InvalidOptionError("key", f"must be text that is not empty, got {self.key!r}")
         if self.scope not in {"open", "any", "waiting"}:
             raise InvalidOptionError("scope", f"must be 'open', 'any' or 'waiting', got {self.scope!r}")
-        _check_duration("window", self.window)
+        if self.window is not None:
+            check_duration("window", self.window)
         if self.window is not None and self.scope != "any":
             raise InvalidOptionError("window", "needs scope='any': an open chain counts however old it is")
         if isinstance(self.exclude, (str, bytes)) or not isinstance(self.exclude, Collection):
@@ -82,16 +84,10 @@ class Deduplicate:
         if not replaceable or any(one not in list(deduplication.REPLACEABLE) for one in self.replace):
             known = ", ".join(deduplication.REPLACEABLE)
             raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
-        _check_duration("max_wait", self.max_wait)
-        if self.max_wait is not None and "schedule" not in self.replace:
-            raise InvalidOptionError("max_wait", "needs 'schedule' in replace: it limits how long the job is postponed")
-
-
-def _check_duration(option: str, given: timedelta | None) -> None:
-    if given is not None and not isinstance(given, timedelta):
-        raise InvalidOptionError(option, f"must be a timedelta, got {given!r}")
-    if given is not None and not timedelta(0) < given <= LONGEST:
-        raise InvalidOptionError(option, f"must be above zero and at most {LONGEST.days} days, got {given}")
+        if self.max_wait is not None:
+            check_duration("max_wait", self.max_wait)
+            if "schedule" not in self.replace:
+                raise InvalidOptionError("max_wait", "needs 'schedule' in replace: it limits how long the job is postponed")
 
 
 def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | None = None) -> tuple[JobT, Enqueued]:

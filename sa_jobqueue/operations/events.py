@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import SCAN_LIMIT, Page, check_limit, check_position
 from sa_jobqueue.statements import steps
-from sa_jobqueue.types import LONGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,7 @@ def send_event(
     Raises: InvalidOptionError, also unless the transaction is READ COMMITTED; InvalidPayloadError, PayloadTooLargeError.
     """
     check_event(event)
-    if not isinstance(keep, timedelta) or not timedelta(0) < keep <= LONGEST:
-        raise InvalidOptionError("keep", f"must be a timedelta above zero and at most {LONGEST.days} days, got {keep!r}")
+    check_duration("keep", keep)
     document = json.dumps(payloads.encode_any("payload", payload))
     session.flush()
     try:

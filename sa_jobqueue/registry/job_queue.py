@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, InvalidOptionError, NoOutputError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.job import DEFAULT_QUEUE
@@ -24,7 +25,7 @@ from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, Fiel
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.limits import QueueSettings
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
-from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, check_duration, taking
+from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import OF_JOBS, MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.types import JobStatus
@@ -116,7 +117,7 @@ class JobQueue(Generic[JobT]):
         """
         from pydantic import AfterValidator
 
-        check_duration("timeout", timeout)
+        check_duration("timeout", timeout, or_zero=True)
 
         async def wait(event: str, ctx: AttemptContext) -> Any:
             try:

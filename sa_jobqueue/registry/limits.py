@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.models.checks import NAME_RULE, is_name
 from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -39,10 +40,10 @@ class Setting:
 
     def check(self, name: str, value: object) -> None:
         """Check a value. Raises: InvalidOptionError naming the setting."""
-        if self.kind is int and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= self.most):
-            raise InvalidOptionError(name, f"must be a whole number from 1 to {self.most:,}, got {value!r}")
-        if self.kind is timedelta and not (isinstance(value, timedelta) and timedelta(0) < value <= LONGEST):
-            raise InvalidOptionError(name, f"must be a timedelta above zero, or None, got {value!r}")
+        if self.kind is int:
+            check_number(name, value, 1, self.most)
+        if self.kind is timedelta:
+            check_duration(name, value)
         if self.kind is RateAlgorithm and value not in list(RateAlgorithm):  # a list: refuses what cannot be hashed, too
             reason = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {value!r}"
             raise InvalidOptionError(name, reason)

@@ -10,13 +10,14 @@ from datetime import timedelta
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.models.checks import check_name
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_option
+from sa_jobqueue.models.job import BOUNDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_option
 from sa_jobqueue.payloads import PayloadCodec
 from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import RetryPolicy
-from sa_jobqueue.types import LONGEST
+from sa_jobqueue.types import MOST_CONCURRENT
 
 LEAST_MEMORY: Final = 128 * 2**20
 """Bytes. An interpreter that has imported SQLAlchemy, Pydantic and this library holds some 75 MiB."""
@@ -68,11 +69,9 @@ class Options:
         if retry is not None and not callable(retry):
             reason = f"must be a Backoff or a function of (attempt, error), got {retry!r}"
             raise InvalidOptionError("retry", reason)
-        if not _is_whole(self.version) or self.version < 1:
-            raise InvalidOptionError("version", f"must be a whole number, at least 1, got {self.version!r}")
-        if self.concurrency is not None and not (_is_whole(self.concurrency) and 1 <= self.concurrency <= 10_000):
-            reason = f"must be a whole number from 1 to 10,000, or None for no limit, got {self.concurrency!r}"
-            raise InvalidOptionError("concurrency", reason)
+        check_number("version", self.version, *BOUNDS["input_version"])
+        if self.concurrency is not None:
+            check_number("concurrency", self.concurrency, 1, MOST_CONCURRENT)
         if self.retention is not None and not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention or None, got {self.retention!r}")
 
@@ -118,10 +117,8 @@ class BatchOptions(Options):
 
     def check(self) -> None:
         """Check the options. Raises: InvalidJobError, InvalidOptionError."""
-        if not _is_whole(self.max_size) or not 2 <= self.max_size <= MAX_BATCH:
-            raise InvalidOptionError("max_size", f"must be from 2 to {MAX_BATCH:,}, got {self.max_size!r}")
-        if not isinstance(self.max_wait, timedelta) or not timedelta(0) <= self.max_wait <= timedelta(minutes=1):
-            raise InvalidOptionError("max_wait", f"must be a timedelta from 0 to 1 minute, got {self.max_wait!r}")
+        check_number("max_size", self.max_size, 2, MAX_BATCH)
+        check_duration("max_wait", self.max_wait, or_zero=True, most=timedelta(minutes=1))
         Options.check(self)
         if self.timeout is not None and self.timeout <= self.max_wait:
             raise InvalidOptionError("max_wait", f"must be below the timeout ({self.timeout}), which includes the wait")
@@ -139,16 +136,6 @@ def taking(
         return method
 
     return decorate
-
-
-def check_duration(option: str, duration: timedelta) -> None:
-    """Check the duration of a sleep or a wait."""
-    if not isinstance(duration, timedelta) or not timedelta(0) <= duration <= LONGEST:
-        raise InvalidOptionError(option, f"must be a timedelta from zero to {LONGEST.days} days, got {duration!r}")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _open_standard_streams() -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.types import Json
 
@@ -79,10 +80,8 @@ class Schedule(ScheduleColumns):
                 "misfire_policy", f"must be one of {', '.join(MisfirePolicy)}, got {self.misfire_policy!r}"
             )
         object.__setattr__(self, "misfire_policy", MisfirePolicy(self.misfire_policy))
-        if not isinstance(self.catch_up, int) or not 1 <= self.catch_up <= MAX_CATCH_UP:
-            raise InvalidOptionError("catch_up", f"must be from 1 to {MAX_CATCH_UP:,}, got {self.catch_up!r}")
-        if not isinstance(self.grace, timedelta) or not timedelta(0) <= self.grace <= _MAX_GRACE:
-            raise InvalidOptionError("grace", f"must be a timedelta from 0 to {_MAX_GRACE.days:,} days, got {self.grace!r}")
+        check_number("catch_up", self.catch_up, 1, MAX_CATCH_UP)
+        check_duration("grace", self.grace, or_zero=True, most=_MAX_GRACE)
         if not isinstance(self.overlap, bool):
             raise InvalidOptionError("overlap", f"must be True or False, got {self.overlap!r}")
         if self.fire_time_field is not None and not isinstance(self.input, Mapping | None):

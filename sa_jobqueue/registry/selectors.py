@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.limits import check_names
 from sa_jobqueue.types import JobId, Json
@@ -76,13 +77,11 @@ class Selector:
 
     def __post_init__(self) -> None:
         check_names("queue", [self.queue])
-        if not isinstance(self.window, int) or isinstance(self.window, bool) or not 1 <= self.window <= MOST_CANDIDATES:
-            raise InvalidOptionError("window", f"must be from 1 to {MOST_CANDIDATES:,}, got {self.window!r}")
+        check_number("window", self.window, 1, MOST_CANDIDATES)
         if not isinstance(self.timeout, timedelta) or not _SHORTEST <= self.timeout <= _LONGEST_CALL:
             raise InvalidOptionError("timeout", f"must be a timedelta from 1 ms to {_LONGEST_CALL}, got {self.timeout!r}")
-        wait = self.max_wait
-        if wait is not None and (not isinstance(wait, timedelta) or wait < timedelta(0)):
-            raise InvalidOptionError("max_wait", f"must be a timedelta that is not negative, or None, got {wait!r}")
+        if self.max_wait is not None:
+            check_duration("max_wait", self.max_wait, or_zero=True)
         if not callable(self.choose):
             raise InvalidOptionError(
                 "choose", f"must be a function of the candidates and the free slots, got {self.choose!r}"

@@ -23,12 +23,13 @@ from sa_jobqueue.errors import (
     NotFoundError,
     not_chains,
 )
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.models import ChainMixin, Job, JobClass, JobMixin
 from sa_jobqueue.payloads import Codec, opened
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import jobs, progress, waiting
-from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus, Progress
+from sa_jobqueue.types import ChainResult, JobId, JobStatus, Progress
 
 _HELD_SECONDS: Final = 0.05
 """The first pause before a locked root is marked again; doubled each time. The transaction that held it probably ended the
@@ -87,7 +88,8 @@ class Wait:
         field: str = "chains",
         on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
-        _check_times(timeout, poll_interval)
+        check_duration("timeout", timeout)
+        check_duration("poll_interval", poll_interval)
         given = list(chains)
         self._field, self._on_progress = field, on_progress
         self._reported: tuple[Any, Progress] | None = None
@@ -239,14 +241,6 @@ class _Output:
         elif row.status is JobStatus.COMPLETED and self._codec is not None:
             fields["output"] = self._codec.decode("output", opened("output", row.output, Registry().find_codec))
         return ChainResult(**fields)
-
-
-def _check_times(timeout: timedelta, poll_interval: timedelta) -> None:
-    for option, given in (("timeout", timeout), ("poll_interval", poll_interval)):
-        if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST:
-            raise InvalidOptionError(
-                option, f"must be a timedelta above zero and at most {LONGEST.days} days, got {given!r}"
-            )
 
 
 def _batches(ids: Iterable[JobId]) -> Iterator[list[JobId]]:

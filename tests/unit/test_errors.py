@@ -102,9 +102,10 @@ def test_retry_and_snooze_take_either_a_delay_or_an_instant(signal: Any) -> None
     assert (signal(at=NOW).delay, signal(at=NOW).at) == (None, NOW)
     both = "delay: give exactly one of delay and at"
     refused: list[tuple[str, dict[str, Any]]] = [
-        ("delay: must not be negative", {"delay": timedelta(microseconds=-1)}),
-        ("delay: must be at most 36500 days", {"delay": timedelta.max}),
-        ("delay: must be a timedelta, got 5", {"delay": 5}),
+        *(
+            ("delay: must be a timedelta from zero to 36,500 days", {"delay": one})
+            for one in (timedelta(-1), timedelta.max, 5)
+        ),
         (both, {}),
         (both, {"delay": timedelta(1), "at": NOW}),
         ("at: must be an aware datetime", {"at": datetime(2026, 1, 1)}),

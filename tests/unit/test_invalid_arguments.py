@@ -82,7 +82,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: Snooze(5), "delay", "must be a timedelta"),  # type: ignore[arg-type]
     (lambda: JobQueue(Base), "model", "class Job"),
     (lambda: JobQueue("shop"), "model", "class Job"),  # type: ignore[call-overload]
-    (lambda: Snooze(timedelta(-1)), "delay", "negative"),
+    (lambda: Snooze(timedelta(-1)), "delay", "from zero"),
 ]
 
 

@@ -34,13 +34,13 @@ from sa_jobqueue.errors import (
     Snooze,
     StepOutputError,
 )
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.options import check_duration
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
 from sa_jobqueue.worker.finish.completer import parameters_of
@@ -214,7 +214,7 @@ class AttemptSteps:
             return None
         delay = retry(calls, error)
         if delay is not None:
-            check_duration("retry", delay)
+            check_duration("retry", delay, or_zero=True)
             self._context.logger.warning("call %d of a step failed, called again in %s", calls, delay, exc_info=error)
         return delay
 
@@ -306,7 +306,7 @@ class AttemptSteps:
 
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
         """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
-        check_duration("duration", duration)
+        check_duration("duration", duration, or_zero=True)
         self._refuse_in_batch("sleep")
         return self._run(self._sleep(self._enter(name, key), duration))
 
@@ -320,7 +320,7 @@ class AttemptSteps:
     def wait_for(self, name: str, *, event: str, timeout: timedelta, key: str | int | None, output: Any) -> Any:
         """Return the payload of an event, or end the attempt: of an asynchronous handler, a coroutine."""
         check_event(event)
-        check_duration("timeout", timeout)
+        check_duration("timeout", timeout, or_zero=True)
         self._refuse_in_batch("wait_for")
         codec = _codec(name, None, output)
         return self._run(self._wait(self._enter(name, key), codec, event, timeout))
