@@ -1,16 +1,17 @@
 """One slot: a worker inside a Spark task, which ends after its idle time or maximum runtime, or when drained.
 
-The worker runs an event loop in its own thread; the task's thread regularly yields its progress, which shows Spark that
-the task is alive. An error of a handler only ends its attempt; an error of the worker itself ends the task, which Spark
-then retries.
+The worker runs an event loop in its own thread; the task's thread decides when to stop it, and regularly yields its
+progress, which shows Spark that the task is alive. An error of a handler only ends its attempt; an error of the worker
+itself ends the task, which Spark then retries.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -43,17 +44,8 @@ _CLOSE_SECONDS: Final = 15.0
 """Maximum time for a worker to release its jobs when Spark closes the task in an orderly way."""
 
 _FAILURES: Final = {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST}
-ROWS: Final = pa.schema(
-    [
-        ("slot", pa.int32()),
-        ("worker_id", pa.string()),
-        ("completed", pa.int64()),
-        ("failed", pa.int64()),
-        ("lost", pa.int64()),
-        ("seconds", pa.float64()),
-        ("ended", pa.string()),
-    ]
-)
+ROWS: Final = pa.schema([("completed", pa.int64()), ("failed", pa.int64()), ("lost", pa.int64()), ("ended", pa.string())])
+"""Columns of the rows that a slot yields; `ended` is null while its worker runs."""
 
 
 class SlotEnd(StrEnum):
@@ -99,16 +91,36 @@ def _work(settings: SlotSettings, slot: int) -> Iterator[pa.RecordBatch]:
     options = _named(settings.options, f"{settings.options.name}.{slot}")
     # One session per running job; the pool is discarded with the task, because Spark reuses the process.
     engine = create_engine(url_of(settings.database), pool_size=options.concurrency, max_overflow=0)
-    run = SlotRun(Worker(jobs, engine, options=options, app=settings.app), slot, settings)
-    run.start()
+    worker = Worker(jobs, engine, options=options, app=settings.app)
+    counts = SlotCounts()
+    worker.events.subscribe(counts.count)
+    running = _started(worker)
+    began = busy_at = shown_at = time.monotonic()
+    started, end = 0, None
+    interval = min(_CHECK_SECONDS, settings.idle_exit.total_seconds() / 2)
     try:
-        while not run.ended.wait(REPORT_SECONDS):
-            yield run.row()
+        while not wait({running}, timeout=interval).done:
+            now = time.monotonic()
+            # A worker that has not started yet is not idle: on a busy machine, starting takes a while.
+            if not counts.is_up or worker.running or counts.started != started:
+                busy_at, started = now, counts.started
+            if end is None:
+                if now - busy_at >= settings.idle_exit.total_seconds():
+                    end = SlotEnd.IDLE
+                elif now - began >= settings.max_runtime.total_seconds():
+                    end = SlotEnd.MAX_RUNTIME
+                if end is not None:
+                    worker.stop()
+            if now - shown_at >= REPORT_SECONDS:
+                shown_at = now
+                yield _row(counts, None)
     finally:
-        run.close()
+        # After an ordinary end, there is nothing to stop.
+        worker.stop(now=True)
+        wait({running}, timeout=_CLOSE_SECONDS)
         engine.dispose()
-    run.check()
-    yield run.row()
+    running.result()
+    yield _row(counts, SlotEnd.DRAINED if counts.is_drained else end or SlotEnd.IDLE)
 
 
 def _named(options: WorkerOptions, name: str) -> WorkerOptions:
@@ -116,20 +128,46 @@ def _named(options: WorkerOptions, name: str) -> WorkerOptions:
     return replace(options, **given | {"name": name})
 
 
+def _started(worker: Worker) -> Future[None]:
+    """Run a worker in a thread that does not keep the process from ending; return what becomes of it."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            worker.run_sync()
+            ended.set_result(None)
+        except BaseException as error:  # raised again in the task's thread
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="sa_jobqueue slot", daemon=True).start()
+    return ended
+
+
+def _row(counts: SlotCounts, end: SlotEnd | None) -> pa.RecordBatch:
+    row = {"completed": counts.completed, "failed": counts.failed, "lost": counts.lost, "ended": end and end.value}
+    return pa.RecordBatch.from_pylist([row], schema=ROWS)
+
+
 @dataclass(slots=True)
 class SlotCounts:
-    """Counts of a slot's worker, from its events."""
+    """State of a slot's worker, from its events."""
 
+    is_up: bool = False
+    is_drained: bool = False
+    started: int = 0
     completed: int = 0
     failed: int = 0
     """Attempts that ended without success: failed, timed out, dead, or cancelled by their handlers."""
     lost: int = 0
     """Attempts whose lease was lost before they ended."""
-    started: int = 0
 
     def count(self, event: Event) -> None:
         """Count one event."""
         match event:
+            case WorkerStarted():
+                self.is_up = True
+            case DrainRequested():
+                self.is_drained = True
             case JobStarted():
                 self.started += 1
             case JobCompleted():
@@ -140,87 +178,3 @@ class SlotCounts:
                 self.failed += 1
             case AttemptLost():
                 self.lost += 1
-
-
-class SlotRun:
-    """Runs one worker in a thread, and stops it after its idle time or maximum runtime."""
-
-    def __init__(self, worker: Worker, slot: int, settings: SlotSettings) -> None:
-        self._worker = worker
-        self._slot = slot
-        self._settings = settings
-        self._counts = SlotCounts()
-        self._end = SlotEnd.IDLE
-        self._seconds = 0.0
-        self._closing = False
-        self._is_up = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"sa_jobqueue slot {slot}", daemon=True)
-        self.ended = threading.Event()
-        """Set when the worker has stopped, or failed to start."""
-        worker.events.subscribe(self._counts.count)
-        worker.events.subscribe(self._on_event)
-
-    def start(self) -> None:
-        """Start the worker."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the worker and release its running jobs; after an ordinary end there are none."""
-        self._closing = True
-        self._thread.join(_CLOSE_SECONDS)
-
-    def check(self) -> None:
-        """Raise the error that made the worker fail, if it failed."""
-        if self._error is not None:
-            raise self._error
-
-    def row(self) -> pa.RecordBatch:
-        """Return the progress; `ended` is null while the worker runs."""
-        counts = asdict(self._counts)
-        del counts["started"]
-        ended = self._end.value if self.ended.is_set() else None
-        row = {"slot": self._slot, "worker_id": self._worker.id, **counts, "seconds": self._seconds, "ended": ended}
-        return pa.RecordBatch.from_pylist([row], schema=ROWS)
-
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, DrainRequested):
-            self._end = SlotEnd.DRAINED
-        elif isinstance(event, WorkerStarted):
-            self._is_up = True
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._watch())
-        except BaseException as error:  # raised again in the task's thread
-            self._error = error
-        finally:
-            self.ended.set()
-
-    async def _watch(self) -> None:
-        """Run the worker until it has ended; regularly check whether to stop it."""
-        loop = asyncio.get_running_loop()
-        running = asyncio.create_task(self._worker.run())
-        began = busy_at = loop.time()
-        seen, stopping = 0, False
-        interval = min(_CHECK_SECONDS, self._settings.idle_exit.total_seconds() / 2)
-        while not running.done():
-            await asyncio.wait({running}, timeout=interval)
-            now = loop.time()
-            self._seconds = now - began
-            # A worker that has not started yet is not idle: on a busy machine, starting takes a while.
-            if not self._is_up or self._worker.running or self._counts.started != seen:
-                busy_at, seen = now, self._counts.started
-            if self._closing:
-                self._worker.stop(now=True)
-            elif not stopping and now - busy_at >= self._settings.idle_exit.total_seconds():
-                stopping = self._stop(SlotEnd.IDLE)
-            elif not stopping and self._seconds >= self._settings.max_runtime.total_seconds():
-                stopping = self._stop(SlotEnd.MAX_RUNTIME)
-        await running
-
-    def _stop(self, end: SlotEnd) -> bool:
-        if self._end is not SlotEnd.DRAINED:
-            self._end = end
-        self._worker.stop()
-        return True

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-_LOOK_SECONDS: Final = 1.0
-"""Seconds between two checks of the workers. Each repeats a drain request, for workers that start late."""
+_DRAIN_SECONDS: Final = 0.25
+"""Seconds between two drain requests, repeated for workers that start late."""
 _MARGIN: Final = timedelta(seconds=10)
 """Time for a drained worker to write its last results and end, and for Spark to notice."""
 _COUNTED: Final = 100_000
@@ -118,7 +118,6 @@ class WorkerSet:
         self._is_shown = progress is not None
         self._tag = f"sa_jobqueue {self.name}"
         self._spark, self._is_own = _session_of_its_own(spark)
-        self._lock = threading.Lock()
         self._report = WorkersReport(name=self.name)
         self._draining = threading.Event()
         self._ended = threading.Event()
@@ -126,25 +125,19 @@ class WorkerSet:
         self._most_due = 0
         self._error: BaseException | None = None
         self._began: float | None = None
-        self._finished: float | None = None
-        self._threads = [
-            threading.Thread(target=target, name=f"sa_jobqueue {what}", daemon=True)
-            for what, target in (("rounds", self._run), ("watch", self._watch))
-        ]
+        self._thread = threading.Thread(target=self._run, name="sa_jobqueue rounds", daemon=True)
 
     @property
     def report(self) -> WorkersReport:
         """The result of the batches that have ended, and why the set ended, if it has. `elapsed` is 0 before the start."""
-        with self._lock:
-            if self._began is None:
-                return self._report
-            until = time.monotonic() if self._finished is None else self._finished
-            return replace(self._report, elapsed=timedelta(seconds=until - self._began))
+        if self._began is None or self._ended.is_set():
+            return self._report
+        return replace(self._report, elapsed=timedelta(seconds=time.monotonic() - self._began))
 
     @property
     def is_running(self) -> bool:
         """Whether it has started and not ended."""
-        return self._threads[0].is_alive()
+        return self._thread.is_alive()
 
     def start(self) -> None:
         """Start the first batch.
@@ -160,8 +153,7 @@ class WorkerSet:
         except DBAPIError as error:
             raise unavailable(error, self._engine.url) from None  # its cause shows the call, including passwords
         self._began = time.monotonic()
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def wait(self, timeout: timedelta | None = None) -> WorkersReport:
         """Wait until the workers have ended; return their result.
@@ -172,8 +164,7 @@ class WorkerSet:
         self._check_started()
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
             raise TimeoutError(f"workers {self.name} are still running after {timeout}")
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         if self._error is not None:
             raise self._error
         return self.report
@@ -184,7 +175,9 @@ class WorkerSet:
         Raises: RuntimeError if they were not started.
         """
         self._check_started()
-        self._draining.set()
+        if not self._draining.is_set():
+            self._draining.set()
+            threading.Thread(target=self._request_drain, name="sa_jobqueue drain", daemon=True).start()
 
     def stop(self) -> WorkersReport:
         """Drain the workers, let Spark kill those that do not end in time, and return the result.
@@ -205,8 +198,8 @@ class WorkerSet:
         Raises: RuntimeError if they were not started.
         """
         self._check_started()
-        self._draining.set()
         self._cancelled = True
+        self.drain()
         deadline = time.monotonic() + _FOR_GOOD_SECONDS
         # Repeated, because Spark has nothing to cancel between two batches and while a query is being planned.
         while not self._ended.wait(0.2) and time.monotonic() < deadline:
@@ -235,19 +228,13 @@ class WorkerSet:
                     lines.begin("running due jobs", measure=self._due)
                 while (ended := self._end_of(self._round())) is None:
                     pass
-            with self._lock:
-                self._report = replace(self._report, ended=ended)
         except BaseException as error:  # raised by `wait`, in the calling thread
             ended = WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.FAILED
-            with self._lock:
-                self._report = replace(self._report, ended=ended)
             if not self._cancelled:
                 self._error = WorkersFailedError(self.name, self._settings.app, _reason(error))
                 self._error.__cause__ = error
-        finally:
-            with self._lock:
-                self._finished = time.monotonic()
-            self._ended.set()
+        self._report = replace(self.report, ended=ended)
+        self._ended.set()
 
     def _check_started(self) -> None:
         if self._began is None:
@@ -267,15 +254,13 @@ class WorkerSet:
             rows = [row for row in seen if row.ended is not None]
         finally:
             self._spark.removeTag(self._tag)
-        with self._lock:
-            done = self._report
-            self._report = replace(
-                done,
-                rounds=done.rounds + 1,
-                completed=done.completed + sum(row.completed for row in rows),
-                failed=done.failed + sum(row.failed for row in rows),
-                lost=done.lost + sum(row.lost for row in rows),
-            )
+        self._report = replace(
+            self._report,
+            rounds=self._report.rounds + 1,
+            completed=self._report.completed + sum(row.completed for row in rows),
+            failed=self._report.failed + sum(row.failed for row in rows),
+            lost=self._report.lost + sum(row.lost for row in rows),
+        )
         return rows
 
     def _end_of(self, rows: list[Any]) -> WorkersEnd | None:
@@ -285,14 +270,14 @@ class WorkerSet:
             return WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.DRAINED
         return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
 
-    def _watch(self) -> None:
-        """Once asked to drain, send drain requests until the workers have ended."""
-        while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
+    def _request_drain(self) -> None:
+        """Send drain requests until the workers have ended."""
+        while not self._ended.is_set():
             # In an outage of the database, the workers survive, and so does this thread.
             with suppress(DBAPIError), Session(self._engine) as session:
-                if self._draining.is_set():
-                    drain_workers(session, where=WorkerFilter(names=[f"{self.name}.*"]), model=self._model)
-                    session.commit()
+                drain_workers(session, where=WorkerFilter(names=[f"{self.name}.*"]), model=self._model)
+                session.commit()
+            self._ended.wait(_DRAIN_SECONDS)
 
     def _due(self) -> tuple[int, int]:
         """Return how many jobs of the queues are no longer due, and how many were due at most."""
