@@ -132,5 +132,5 @@ def test_a_run_that_has_begun_to_delete_is_not_given_up(run: Run, engine: Engine
         archive(engine, tmp_path, before=timedelta(days=30), on_progress=stop)
     (begun,) = archive_runs(engine)
     refused = run("runs", "--abandon", begun.id, status=1).output
-    assert f"is deleting: archive to {tmp_path} to finish it" in " ".join(refused.split())
+    assert f"is written: archive to {tmp_path} to finish it" in " ".join(refused.split())
     assert len(archive_runs(engine)) == 1

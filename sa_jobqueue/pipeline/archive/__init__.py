@@ -6,10 +6,10 @@ row for each, and its state says from where a run goes on after a crash:
 - planned: its chains are in `archive_chain`. Files are written into a folder that readers pass over, listed, and
   read back: each row's checksum, which the database computed when the row was read, is computed again. After a crash the
   files and the plan are thrown away.
-- written: the files are complete, and on the disk. They are moved to where readers see them.
-- deleting: batches of chains are locked and compared with the rows read back: as many rows, the same sum of checksums over
-  every published column, the end of the chain where it was, and no edge from a chain that stays. What fits is deleted, and
-  struck off `archive_chain` in the same commit. After a crash the files are read again first.
+- written: the files are complete, and on the disk. They are moved to where readers see them. Then batches of chains are
+  locked and compared with the rows read back: as many rows, the same sum of checksums over every published column, the end
+  of the chain where it was, and no edge from a chain that stays. What fits is deleted, and struck off `archive_chain` in
+  the same commit. After a crash, files that are still hidden are moved, and all are read again first.
 - deleted: chains left in `archive_chain` changed meanwhile, or is referred to. It stays in the tables, and its rows are
   taken out of the files: a new file takes the old one's place.
 - done.

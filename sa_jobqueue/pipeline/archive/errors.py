@@ -60,7 +60,7 @@ class ArchiveElsewhereError(ArchiveError):
 class ArchiveCorruptError(ArchiveError):
     """The archive read back differs from the rows read from the tables; nothing was deleted because of it.
 
-    `path` is the file, or the run's location. The next archiver restarts the run, unless it is already deleting:
+    `path` is the file, or the run's location. The next archiver restarts the run, unless its files had been verified:
     restore the file then.
     """
 

@@ -64,7 +64,7 @@ class Step(StrEnum):
     PUBLISHED = "published"
     """A file was moved to where readers see it."""
     DELETING = "deleting"
-    """The ledger records the run as deleting."""
+    """All files were moved, and the deletion begins."""
     DELETED_BATCH = "deleted batch"
     """A batch of chains was deleted from the tables."""
     DELETED = "deleted"

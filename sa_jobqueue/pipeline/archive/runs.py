@@ -209,7 +209,6 @@ class Archiver:
                 self._write(run)
             if run.state is ArchiveState.WRITTEN:
                 self._publish(run)
-            if run.state is ArchiveState.DELETING:
                 self._delete(run)
             return self._reconcile(run)
 
@@ -229,7 +228,8 @@ class Archiver:
         run.contents = verify(self._location, run.files, expected)
         self._report(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
-        self._advance(run, ArchiveState.WRITTEN, retained_chains=0)
+        with self._connection.begin():
+            self._advance(run, ArchiveState.WRITTEN)
         self._report(run, Step.WRITTEN)
 
     def _publish(self, run: _Run) -> None:
@@ -238,7 +238,6 @@ class Archiver:
             self._location.show(run.id, file)
             self._report(run, Step.PUBLISHED)
         self._location.discard(run.id)
-        self._advance(run, ArchiveState.DELETING)
         self._report(run, Step.DELETING)
 
     def _delete(self, run: _Run) -> None:
@@ -252,7 +251,8 @@ class Archiver:
             self._connection, self._model, run.id, run.contents, delete_batch_size=delete_batch_size, on_progress=counter
         )
         run.contents = None
-        self._advance(run, ArchiveState.DELETED)
+        with self._connection.begin():
+            self._advance(run, ArchiveState.DELETED)
         self._report(run, Step.DELETED)
 
     def _reconcile(self, run: _Run) -> int:
@@ -267,8 +267,7 @@ class Archiver:
         run.counts = {"chains": chains, **rows}
         with self._connection.begin():
             self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
-            self._set_state(run, ArchiveState.DONE, retained_chains=stay)
-        run.state = ArchiveState.DONE
+            self._advance(run, ArchiveState.DONE, retained=stay)
         for name, number in run.counts.items():
             self._totals[name] += number
         self._totals["retained"] += stay
@@ -277,18 +276,13 @@ class Archiver:
         self._report(run, Step.DONE)
         return chains
 
-    def _advance(self, run: _Run, state: ArchiveState, retained_chains: int | None = None) -> None:
-        with self._connection.begin():
-            self._set_state(run, state, retained_chains=retained_chains)
-        run.state = state
-
-    def _set_state(self, run: _Run, state: ArchiveState, *, retained_chains: int | None) -> None:
-        given: dict[str, Any] = {"run_id": run.id, "was": run.state, "becomes": state}
-        if retained_chains is not None:
-            given |= {f"n_{name}": number for name, number in run.counts.items()} | {"n_retained": retained_chains}
-        statement = archiving.advance(self._model, counted=retained_chains is not None)
-        if self._connection.execute(statement, given).rowcount != 1:
+    def _advance(self, run: _Run, state: ArchiveState, *, retained: int = 0) -> None:
+        """Record a state and the counts of a run in the ledger, in the caller's transaction."""
+        given = {"run_id": run.id, "was": run.state, "becomes": state, "n_retained": retained}
+        counts = {f"n_{name}": number for name, number in run.counts.items()}
+        if self._connection.execute(archiving.advance(self._model), given | counts).rowcount != 1:
             raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
+        run.state = state
 
     def _report(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
         if self._listener is not None:

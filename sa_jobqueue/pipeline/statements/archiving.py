@@ -246,18 +246,17 @@ def add_chains(t: Tables) -> sa.Insert:
 
 
 @statement
-def advance(t: Tables, *, counted: bool) -> sa.Update:
+def advance(t: Tables) -> sa.Update:
     """Bring a run from one state to the next.
 
-    Parameters: `run_id`, `was`, `becomes`; where `counted` `n_chains`, `n_jobs`, `n_attempts`, `n_dead_letters`,
-    `n_blockers`, `n_retained`. Changes: `state`, `changed_at`, the counts. Obliges: one row must be changed; if none is,
-    the run is not where it should be.
+    Parameters: `run_id`, `was`, `becomes`, `n_chains`, `n_jobs`, `n_attempts`, `n_dead_letters`, `n_blockers`,
+    `n_retained`. Changes: `state`, `changed_at`, the counts. Obliges: one row must be changed; if none is, the run is not
+    where it should be.
     """
     run = t.archive_run
-    values: dict[str, Any] = {"state": sa.bindparam("becomes", type_=sa.Text), "changed_at": sa.func.now()}
-    if counted:
-        names = ("chains", "jobs", "attempts", "dead_letters", "blockers", "retained")
-        values |= {name: sa.bindparam(f"n_{name}", type_=sa.BigInteger) for name in names}
+    names = ("chains", "jobs", "attempts", "dead_letters", "blockers", "retained")
+    values: dict[str, Any] = {name: sa.bindparam(f"n_{name}", type_=sa.BigInteger) for name in names}
+    values |= {"state": sa.bindparam("becomes", type_=sa.Text), "changed_at": sa.func.now()}
     at = (run.c.id == sa.bindparam("run_id", type_=sa.Uuid()), run.c.state == sa.bindparam("was", type_=sa.Text))
     return sa.update(run).where(*at).values(values)
 
