@@ -19,7 +19,8 @@ from sa_jobqueue.pipeline.operations import bulk
 from sa_jobqueue.pipeline.spark import writing
 from sa_jobqueue.pipeline.spark.connections import url_of
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
-from sa_jobqueue.pipeline.spark.writing import BatchWriter, Staged, StreamWriter
+from sa_jobqueue.pipeline.spark.staging import Staged
+from sa_jobqueue.pipeline.spark.writing import BatchWriter, StreamWriter
 
 
 class InjectedError(Exception):

@@ -24,7 +24,7 @@ from sa_jobqueue.pipeline.operations.writes import list_rejected_rows
 from sa_jobqueue.pipeline.spark import enqueue
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.errors import WriteError
-from sa_jobqueue.pipeline.spark.validation import Checker, Rules
+from sa_jobqueue.pipeline.spark.validation import Checker
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app
@@ -176,6 +176,6 @@ def test_rows_of_spark_without_handlers_choose_no_codec() -> None:
     given = [{"sa_jobqueue.codec": "encrypted", "data": "x"}, {"n": 1}, {"sa_jobqueue.codec": "encrypted"}]
     texts = pa.array([*map(json.dumps, given), None, "sa_jobqueue.codec {"])
     batch = pa.RecordBatch.from_arrays([texts, pa.array(["send"] * len(texts))], ["input", "type_name"])
-    *stored, none, wrong = Checker(Rules()).check(batch).columns["input"].to_pylist()
+    *stored, none, wrong = Checker().check(batch).columns["input"].to_pylist()
     assert [opened("input", json.loads(one), Registry().find_codec) for one in stored] == given
     assert (none, wrong) == (None, "sa_jobqueue.codec {")

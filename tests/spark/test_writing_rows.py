@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import SimpleNamespace
@@ -378,27 +377,19 @@ def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database:
     Base.metadata.create_all(engine)
     odd = 'a, "b" \\ {c}\n'
     rows: list[Row] = [{"id": odd}, {"id": "second", "blockers": [odd]}, {"id": None, "blockers": ["second", odd]}]
-    result = write_text(url, rows)
-    assert result == (3, 0)
+    one = writer(url, ["id", "blockers"], schema="texts", prefix="my_", type="t")
+    one.commit([one.write(iter([batch(rows)]))])
     with Session(engine) as session:
         found = {job.id: job for job in session.scalars(select(TextJob))}
+        assert len(found) == 3
         made = next(job_id for job_id in found if job_id not in {odd, "second"})
         assert UUID(made).version == 7
-        assert [found[one].open_blockers for one in (odd, "second", made)] == [0, 1, 2]
+        assert [found[job_id].open_blockers for job_id in (odd, "second", made)] == [0, 1, 2]
         edges = session.scalars(
             select(TextJob.Blocker).where(TextJob.Blocker.job_id == made).order_by(TextJob.Blocker.index)
         )
         assert [edge.blocked_by_chain_id for edge in edges] == ["second", odd]
     engine.dispose()
-
-
-def write_text(url: str, rows: Sequence[Row]) -> tuple[int, int]:
-    """Write to the queue of text ids; return how many were enqueued and rejected."""
-    options = {"schema": "texts", "prefix": "my_", "type": "t"}
-    one = writer(url, ["id", "blockers"], **options)
-    message = one.write(iter([batch(rows)]))
-    one.commit([message])
-    return message.rows - message.rejected, message.rejected
 
 
 @both_servers

@@ -32,23 +32,18 @@ class RepeatedWriteError(JobQueueError):
     equal, the rows differ in their values: all but ids, blockers, times and traces are compared.
     """
 
-    def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:
+    def __init__(self, write_id: str, sequence: int, committed: int, staged: int) -> None:
         self.write_id = write_id
         self.sequence = sequence
         self.committed = committed
         self.staged = staged
         now = f"this time there are {staged:,}" if staged != committed else f"this time there are {staged:,} others"
-        if is_stream:
-            named = f"batch {sequence} of query {write_id}"
-            cure = (
-                "the checkpoint is older than the queue, or incomplete. Restore the checkpoint that belongs to the queue, "
-                "or start with a new checkpoint after the rows that are enqueued, or set onRepeat=skip to leave committed "
-                "batches as they are, without the rows they lack"
-            )
-        else:
-            named = f"write {write_id}"
-            cure = "give what is missing another writeId, or set onRepeat=skip to leave a committed write as it is"
-        super().__init__(f"{named} has committed {committed:,} rows, {now}; nothing was written: {cure}")
+        super().__init__(
+            f"write {write_id}, batch {sequence}, has committed {committed:,} rows, {now}; nothing was written: give "
+            "missing rows another writeId, or set onRepeat=skip to leave a committed write as it is. The checkpoint of a "
+            "stream is older than the queue then, or incomplete: restore the one that belongs to the queue, or start with a "
+            "new one after the rows that are enqueued"
+        )
 
 
 class StagedRowsLostError(JobQueueError):
@@ -84,6 +79,8 @@ class WriteResult:
     """Rows whose deduplication key an open chain had, of this write or another."""
     rejected: int
     """Rows that are in `job_bulk_reject` now, with the reason."""
+    fingerprint: int = field(default=0, compare=False)
+    """Sum of the hashes of the rows, without ids and times."""
     repeated: bool = field(default=False, compare=False)
     """Whether an earlier write with this id had committed, so that this one enqueued nothing."""
 
@@ -99,16 +96,14 @@ def commit_write(
     on_repeat: Literal["skip", "check"] = "skip",
     on_taken_id: Literal["fail", "reject"] = "fail",
     written_by: str | None = None,
-    is_stream: bool = False,
     model: JobClass = Job,
 ) -> WriteResult:
     """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
     `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
     leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
-    `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint. `is_stream`:
-    whether the write is a batch of a stream, for the message. `on_taken_id`: "reject" rejects rows whose id exists, and all
-    but one of those with the same id.
+    `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint.
+    `on_taken_id`: "reject" rejects rows whose id exists, and all but one of those with the same id.
     `session`: READ COMMITTED, with no statement in its transaction yet.
     Changes: inserts a row of the ledger, one for each job, blocker and rejected row; deletes the staged rows of this write,
     and all that are older than a day.
@@ -122,15 +117,15 @@ def commit_write(
     session.execute(bulk.guard())
     arrived = sum(tasks.values())
     if not arrived or session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
-        entry = _entry(session, write_id, sequence, model)
+        entry = find_write(session, write_id, sequence=sequence, model=model)
         if entry is None and arrived:  # deleted between two statements
             raise StagedRowsLostError(write_id, 0, 0)
-        if entry and on_repeat == "check" and (entry[0].staged, entry[1]) != (arrived, fingerprint):
-            raise RepeatedWriteError(write_id, sequence, entry[0].staged, arrived, is_stream=is_stream)
+        if entry and on_repeat == "check" and (entry.staged, entry.fingerprint) != (arrived, fingerprint):
+            raise RepeatedWriteError(write_id, sequence, entry.staged, arrived)
         session.execute(bulk.clear_stage(model), key)
         if entry is None:
             return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
-        return replace(entry[0], repeated=True)
+        return replace(entry, repeated=True)
     while True:
         counted = session.execute(bulk.count_staged(model), staged).all()
         rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
@@ -148,8 +143,8 @@ def commit_write(
     if rejected:
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
-    of_key = {"of_write_id": write_id, "of_sequence": sequence}
-    session.execute(bulk.account(model), numbers | {"fingerprint": fingerprint} | of_key)
+    numbers["fingerprint"] = fingerprint
+    session.execute(bulk.account(model), numbers | {"of_write_id": write_id, "of_sequence": sequence})
     session.execute(bulk.clear_stage(model), key)
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
@@ -226,18 +221,9 @@ def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
 
 def find_write(session: Session, write_id: str, *, sequence: int = 0, model: JobClass = Job) -> WriteResult | None:
     """Return the result of a bulk write; None if it has not committed."""
-    entry = _entry(session, write_id, sequence, model)
-    return None if entry is None else entry[0]
-
-
-def _entry(session: Session, write_id: str, sequence: int, model: JobClass) -> tuple[WriteResult, int] | None:
-    """Return the ledger's result of a write and its fingerprint."""
-    row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
-    if row is None:
-        return None
-    numbers = dict(row._mapping)
-    fingerprint: int = numbers.pop("fingerprint")
-    return WriteResult(write_id=write_id, sequence=sequence, **numbers), fingerprint
+    key: dict[str, Any] = {"write_id": write_id, "sequence": sequence}
+    row = session.execute(bulk.find_write(model), key).one_or_none()
+    return None if row is None else WriteResult(**key, **row._mapping)
 
 
 def clear_write(

@@ -17,12 +17,13 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv
 from pandas.util import hash_array
+from pyspark.sql.datasource import WriterCommitMessage
 from sqlalchemy import Connection
 
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.payloads import MAX_BYTES
-from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, Rules, check_inputs
+from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, check_inputs
 from sa_jobqueue.pipeline.statements import bulk
 
 _CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
@@ -55,14 +56,17 @@ class BadRowError(JobQueueError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Identifies the rows of a write that one attempt of a task stages."""
+@dataclass
+class Staged(WriterCommitMessage):
+    """Rows of a write that an attempt of a task stages. Spark may log it, so it contains no secret."""
 
     write_id: str
     sequence: int
     task_id: int
     partition: int
+    rows: int = 0
+    fingerprint: int = 0
+    """Of all rows, as `fingerprint_of` a batch."""
 
 
 def new_writer_number() -> int:
@@ -103,26 +107,27 @@ def fingerprint_of(batch: pa.RecordBatch) -> int:
 
 
 class Stager:
-    """Stages the rows of one attempt. `is_permissive`: stage invalid rows as rejected instead of raising an error."""
+    """Stages the rows of one attempt, and counts them in `staged`.
 
-    def __init__(self, connection: Connection, model: JobClass, part: Part, rules: Rules, *, is_permissive: bool) -> None:
+    `is_permissive`: stage invalid rows as rejected instead of raising an error.
+    """
+
+    def __init__(
+        self, connection: Connection, model: JobClass, staged: Staged, checker: Checker, *, is_permissive: bool
+    ) -> None:
         self._connection = connection
-        self._part = part
+        self._staged = staged
         self._copy = bulk.copy_staged(model)
-        self._checker = Checker(rules)
+        self._checker = checker
         self._is_permissive = is_permissive
-        self.rows = 0
-        self.rejected = 0
-        self.fingerprint = 0
-        """As `fingerprint_of` all batches."""
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Check and copy all batches. Raises: BadRowError; database errors that no row has caused."""
         for batch in batches:
             if len(batch):
                 self._stage(batch)
-                self.rows += len(batch)
-                self.fingerprint = (self.fingerprint + fingerprint_of(batch)) % 2**64
+                self._staged.rows += len(batch)
+                self._staged.fingerprint = (self._staged.fingerprint + fingerprint_of(batch)) % 2**64
 
     def _stage(self, batch: pa.RecordBatch) -> None:
         checked = self._checker.check(batch)
@@ -177,12 +182,12 @@ class Stager:
             copy.write(memoryview(text.getvalue()))
 
     def _table(self, checked: Checked, count: int) -> pa.Table:
-        part = self._part
-        rows = pa.array(np.arange(self.rows, self.rows + count))
+        staged = self._staged
+        rows = pa.array(np.arange(staged.rows, staged.rows + count))
         known = checked.columns | {
-            "write_id": pa.repeat(pa.scalar(part.write_id), count),
-            "sequence": pa.repeat(pa.scalar(part.sequence, pa.int64()), count),
-            "task_id": pa.repeat(pa.scalar(part.task_id, pa.int64()), count),
+            "write_id": pa.repeat(pa.scalar(staged.write_id), count),
+            "sequence": pa.repeat(pa.scalar(staged.sequence, pa.int64()), count),
+            "task_id": pa.repeat(pa.scalar(staged.task_id, pa.int64()), count),
             "row": rows,
         }
         nothing = pa.nulls(count, pa.string())
@@ -202,9 +207,8 @@ class Stager:
             ),
             len(places),
         )
-        rows = pa.array([self.rows + row for row in places], pa.int64())
+        rows = pa.array([self._staged.rows + row for row in places], pa.int64())
         self._send(table.set_column(table.schema.get_field_index("row"), "row", rows))
-        self.rejected += len(places)
 
     def _refuse(self, batch: pa.RecordBatch, checked: Checked) -> None:
         if self._is_permissive or not checked.faults:
@@ -214,8 +218,8 @@ class Stager:
         key = row.get("id") or row.get("deduplication_key")
         raise BadRowError(
             checked.faults[place],
-            partition=self._part.partition,
-            row=self.rows + place,
+            partition=self._staged.partition,
+            row=self._staged.rows + place,
             key=None if key is None else str(key)[:_EXCERPT],
             excerpt=str(row.get("input"))[:_EXCERPT],
         )

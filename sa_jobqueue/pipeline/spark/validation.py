@@ -94,8 +94,8 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Settings of a write that apply to all its rows.
+class Checker:
+    """Checks the batches of one task, and generates missing ids.
 
     `type_name`: type of rows without one. `registry`: the application's job types, if rows are validated by them.
     """
@@ -104,14 +104,7 @@ class Rules:
     id_factory: Callable[[], Any] | None = None
     type_name: str | None = None
     registry: Registry | None = None
-
-
-class Checker:
-    """Checks the batches of one task, and generates missing ids."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._ids = Ids()
+    ids: Ids = field(default_factory=Ids)
 
     def check(self, batch: pa.RecordBatch) -> Checked:
         """Return a batch in the format of the staging table. Without a registry, invalid JSON is not detected yet."""
@@ -127,8 +120,8 @@ class Checker:
 
     def _check_distinct(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
         types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
-        if self._rules.type_name is not None:
-            types = pc.fill_null(types, self._rules.type_name)
+        if self.type_name is not None:
+            types = pc.fill_null(types, self.type_name)
         checked.blame(_true(types.is_null()), "type_name", "is null, and there is no option type")
         checked.check_distinct(types, CHECKS["type_name"])
         checked.columns["type_name"] = types
@@ -176,7 +169,7 @@ class Checker:
             checked.columns["id"] = self._new_ids(count)
             return
         ids = _texts(given["id"])
-        if self._rules.id_type == "text":
+        if self.id_type == "text":
             checked.check_each("id", ids, _odd_text(ids), partial(check_text, "id"))
         else:
             odd = pc.invert(pc.match_substring_regex(ids, _UUID))
@@ -184,9 +177,9 @@ class Checker:
         checked.columns["id"] = pc.coalesce(ids, self._new_ids(count)) if ids.null_count else ids
 
     def _new_ids(self, count: int) -> pa.Array:
-        if self._rules.id_factory is None:
-            return self._ids.make(count)
-        return pa.array([str(self._rules.id_factory()) for _ in range(count)], pa.string())
+        if self.id_factory is None:
+            return self.ids.make(count)
+        return pa.array([str(self.id_factory()) for _ in range(count)], pa.string())
 
     def _check_blockers(self, checked: Checked, given: dict[str, pa.Array]) -> None:
         if "blockers" not in given:
@@ -201,7 +194,7 @@ class Checker:
         checked.columns["blockers"] = pa.array(texts, pa.string())
 
     def _blockers(self, given: list[str | None], own: str) -> str:
-        is_text = self._rules.id_type == "text"
+        is_text = self.id_type == "text"
         for index, one in enumerate(given):
             (check_text if is_text else _check_uuid)(f"blockers[{index}]", one)
         kind = str if is_text else UUID
@@ -214,8 +207,8 @@ class Checker:
 
     def _check_input(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
         inputs = _texts(given["input"]) if "input" in given else pa.nulls(count, pa.string())
-        if self._rules.registry is not None:
-            self._check_types(checked, inputs, self._rules.registry)
+        if self.registry is not None:
+            self._check_types(checked, inputs, self.registry)
             return
         checked.columns["input"] = inputs = _without_codecs(inputs)
         checked.check_each("input", inputs, _suspect(inputs), _check_input)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from socket import gethostname
 from typing import Any, Final, Literal, TypeVar
@@ -30,8 +29,8 @@ from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.options import Options, Use, refuse
-from sa_jobqueue.pipeline.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
-from sa_jobqueue.pipeline.spark.validation import Rules
+from sa_jobqueue.pipeline.spark.staging import Staged, Stager, new_writer_number, task_id_of, task_ids_of
+from sa_jobqueue.pipeline.spark.validation import Checker
 from sa_jobqueue.registry.job_queue import JobQueue
 
 T = TypeVar("T")
@@ -41,18 +40,6 @@ TRIES: Final = 3
 """Number of attempts to commit if other transactions cause a deadlock or end the connection."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """Rows that an attempt of a task has staged. Spark may log it, so it contains no secret."""
-
-    write_id: str
-    sequence: int
-    task_id: int
-    rows: int
-    rejected: int
-    fingerprint: int = 0
 
 
 class _Writing:
@@ -70,22 +57,22 @@ class _Writing:
         task = TaskContext.get()
         partition = task.partitionId() if task is not None else 0
         attempt = task.taskAttemptId() if task is not None else random.getrandbits(31)
-        part = Part(write_id, sequence, task_id_of(self._writer, attempt), partition)
+        staged = Staged(write_id, sequence, task_id_of(self._writer, attempt), partition)
         first = next((batch for batch in batches if len(batch)), None)
         if first is None:  # a shuffle leaves many partitions empty, and a connection for each would be costly
-            return Staged(write_id, sequence, part.task_id, 0, 0)
+            return staged
         is_permissive = self._options["mode"] == "PERMISSIVE"
         with sanitised(self._options), connect(self._options) as connection:
-            stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
+            stager = Stager(connection, self._queue.model, staged, self._checker(), is_permissive=is_permissive)
             stager.stage(chain([first], batches))
-        return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected, stager.fingerprint)
+        return staged
 
-    def _rules(self) -> Rules:
+    def _checker(self) -> Checker:
         jobs = load_object(self._queue.app) if self._queue.app else None
         model = self._queue.model
         factory: Any = model.__id_factory__
         is_ours = str(factory.__module__).partition(".")[0] == "sa_jobqueue"
-        return Rules(
+        return Checker(
             id_type=self._queue.layout.id_type,
             id_factory=None if is_ours else factory,
             type_name=self._options["type"],
@@ -99,7 +86,6 @@ class _Writing:
         messages: Sequence[Staged],
         *,
         on_repeat: Literal["skip", "check"],
-        is_stream: bool,
     ) -> WriteResult:
         options = self._options
         return self._in_transaction(
@@ -113,7 +99,6 @@ class _Writing:
                 on_repeat=on_repeat,
                 on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
                 written_by=options["writtenBy"] or gethostname(),
-                is_stream=is_stream,
                 model=self._queue.model,
             )
         )
@@ -158,7 +143,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         if not self.is_repeated:
             staged = _staged(messages)
             is_empty = not any(message.rows for message in staged)  # which leaves its writeId to later rows
-            self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check", is_stream=False)
+            self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check")
 
     def _has_committed(self) -> bool:
         if self._options["writeId"] is None:
@@ -193,7 +178,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         """
         staged = _staged(messages)
         if staged:  # a batch without partitions has no rows
-            self._commit(staged[0].write_id, batchId, staged, on_repeat=self._options["onRepeat"] or "check", is_stream=True)
+            self._commit(staged[0].write_id, batchId, staged, on_repeat=self._options["onRepeat"] or "check")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete the staged rows if the query is known; the next commit deletes the rest."""
