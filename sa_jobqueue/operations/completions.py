@@ -1,4 +1,4 @@
-"""Complete a job in the transaction of its writes, and continue its chain there.
+"""Complete a job in the transaction of its writes, and continue its chain there; the ends of attempts without success.
 
 Used by a worker for a handler with a session, and by the application for jobs that no worker runs: an approval, a webhook, a
 result from another system.
@@ -7,8 +7,10 @@ result from another system.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,6 +25,7 @@ from sa_jobqueue.errors import (
     NotFoundError,
 )
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
@@ -31,10 +34,54 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.statements.session_names import read_name
-from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus
+from sa_jobqueue.types import ENDED, AttemptOutcome, DeadReason, JobId, JobStatus
 
 _MODEL_OF_THE_HANDLER: Any = DEFAULT_MODEL
 """Not of the type of `Job`, which Pyright would join with the class that `handler` has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The attempt ended without success. A rescheduled job is due after `delay`, or not before `at` if set."""
+
+    job: ClaimedJob
+    status: JobStatus
+    outcome: AttemptOutcome
+    delay: timedelta = timedelta(0)
+    at: datetime | None = None
+    error: dict[str, Any] | None = None
+    fingerprint: str | None = None
+    reason: DeadReason | None = None
+    uncounted: bool = False
+    ran: timedelta | None = None
+    """How long the attempt ran; None if it never started."""
+    by_default: bool = False
+    """Whether the delay is the library's default: neither the handler nor its error set one."""
+
+
+def finish_parameters(ends: Sequence[Finished], *, worker_id: str, model: JobClass) -> dict[str, Any]:
+    """Return the parameters of `statements.completions.finish`, for attempts of one worker."""
+    return {
+        "ids": [end.job.id for end in ends],
+        "attempts": [end.job.attempt for end in ends],
+        "statuses": [end.status.value for end in ends],
+        "delays": [end.delay.total_seconds() for end in ends],
+        "ats": [end.at for end in ends],
+        "outcomes": [end.outcome.value for end in ends],
+        "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
+        "fingerprints": [end.fingerprint for end in ends],
+        "uncounted": [int(end.uncounted) for end in ends],
+        "reasons": [end.reason and end.reason.value for end in ends],
+        "dead_letter_ids": dead_letter_ids(model.__jobqueue__, len(ends)),
+        "locks": with_roots(ends),
+        "worker_id": worker_id,
+    }
+
+
+def with_roots(ends: Iterable[Any]) -> list[Any]:
+    """Return the rows that the results of attempts lock: the jobs, and the roots of continuations."""
+    jobs = [end.job for end in ends]
+    return [*(job.id for job in jobs), *(job.chain_id for job in jobs if job.chain_id != job.id)]
 
 
 def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_type: JobType | None = None) -> JobMixin[Any]:

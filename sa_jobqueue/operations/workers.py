@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import Connection, RowMapping
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
+from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Filter, Page
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import completions, controls, leases, workers
@@ -217,28 +216,20 @@ def rescue(
     found = []
     for worker_id in sorted({row.leased_by for row in lost}):
         rows = [row for row in lost if row.leased_by == worker_id]
-        statuses = [JobStatus.DEAD if row.attempt >= row.max_attempts else JobStatus.PENDING for row in rows]
-        errors = {
-            reason.value: json.dumps({"type": "Lost", "message": f"worker {worker_id} {words}", "worker": worker_id})
-            for reason, words in _LOST.items()
-        }
-        ends = {
-            "ids": [row.id for row in rows],
-            "attempts": [row.attempt for row in rows],
-            "statuses": [one.value for one in statuses],
-            "delays": [backoff(row.attempt, LostAttemptError(row.id, row.attempt)).total_seconds() for row in rows],
-            "ats": [None] * len(rows),
-            "outcomes": [AttemptOutcome.LOST.value] * len(rows),
-            "errors": [errors[row.reason] for row in rows],
-            "fingerprints": [row.reason for row in rows],
-            "uncounted": [0] * len(rows),
-            "reasons": [row.reason for row in rows],
-            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, len(rows)),
-            "locks": [*(row.id for row in rows), *(row.root_id for row in rows if row.root_id is not None)],
-            "worker_id": worker_id,
-        }
-        by_id = {row.id: row for row in rows}
-        for job_id, status, chain_id, has_waiters in connection.execute(completions.finish(model), ends):
+        ends = [
+            Finished(
+                cast("Any", row),
+                JobStatus.DEAD if row.attempt >= row.max_attempts else JobStatus.PENDING,
+                AttemptOutcome.LOST,
+                delay=backoff(row.attempt, LostAttemptError(row.id, row.attempt)),
+                error={"type": "Lost", "message": f"worker {worker_id} {_LOST[row.reason]}", "worker": worker_id},
+                fingerprint=row.reason,
+                reason=DeadReason(row.reason),
+            )
+            for row in rows
+        ]
+        by_id, ended = {row.id: row for row in rows}, finish_parameters(ends, worker_id=worker_id, model=model)
+        for job_id, status, chain_id, has_waiters in connection.execute(completions.finish(model), ended):
             row = by_id[job_id]
             found.append(Rescued(job_id, row.type_name, row.attempt, JobStatus(status), worker_id, chain_id, has_waiters))
     return found

@@ -114,15 +114,14 @@ def finish(t: Tables) -> sa.Select[Any]:
     Locks: the rows and their chains' roots, by id; rows that another transaction holds are skipped, as in `complete`.
     Index: the primary key.
     """
-    ids = t.ids("ids")
-    place = position(ids, t.job.c.id)
-    worker = sa.bindparam("worker_id", type_=sa.Text)
-    to = element(array("statuses", sa.Text()), place)
-    error = sa.cast(element(array("errors", sa.Text()), place), JSONB)
-    instant = element(array("ats", TIMESTAMP(timezone=True)), place)
-    delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, element(array("delays", sa.Double()), place), type_=sa.Interval)
-    later = sa.func.greatest(instant, sa.func.now() + delay)
-    uncounted = element(array("uncounted", sa.Integer()), place)
+
+    def given(name: str, row: Any, kind: Any = sa.Text()) -> ColumnElement[Any]:
+        return element(array(name, kind), position(t.ids("ids"), row.c.id))
+
+    to = given("statuses", t.job)
+    delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, given("delays", t.job, sa.Double()), type_=sa.Interval)
+    later = sa.func.greatest(given("ats", t.job, TIMESTAMP(timezone=True)), sa.func.now() + delay)
+    uncounted = given("uncounted", t.job, sa.Integer())
     locked = free(t.job, t.ids("locks"))
     ended = (
         sa.update(t.job)
@@ -134,7 +133,7 @@ def finish(t: Tables) -> sa.Select[Any]:
             chain_completed_at=sa.case(((to != JobStatus.PENDING.value) & (t.job.c.chain_index == 0), sa.func.now())),
             leased_by=sa.null(),
             leased_until=sa.null(),
-            last_error=sa.func.coalesce(error, t.job.c.last_error),
+            last_error=sa.func.coalesce(sa.cast(given("errors", t.job), JSONB), t.job.c.last_error),
             # Without a limit on attempts there is no larger number.
             max_attempts=sa.func.least(t.job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
@@ -142,14 +141,10 @@ def finish(t: Tables) -> sa.Select[Any]:
         .returning(*remembered(t.job), t.job.c.has_waiters)
         .cte("ended")
     )
-    at = position(ids, ended.c.id)
     over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
     roots = end_chains(t.job, ended, over)
-    error, fingerprint = (
-        sa.cast(element(array("errors", sa.Text()), at), JSONB),
-        element(array("fingerprints", sa.Text()), at),
-    )
-    outcome = element(array("outcomes", sa.Text()), at)
+    error, fingerprint = sa.cast(given("errors", ended), JSONB), given("fingerprints", ended)
+    worker, outcome = sa.bindparam("worker_id", type_=sa.Text), given("outcomes", ended)
     history = (
         insert(t.attempt)
         .from_select(
@@ -163,11 +158,11 @@ def finish(t: Tables) -> sa.Select[Any]:
     dead_letters = buried(
         t,
         ended,
-        reason=element(array("reasons", sa.Text()), at),
+        reason=given("reasons", ended),
         error=error,
         fingerprint=fingerprint,
-        dead_letter_id=element(t.ids("dead_letter_ids"), at),
-        died=element(array("statuses", sa.Text()), at) == JobStatus.DEAD.value,
+        dead_letter_id=given("dead_letter_ids", ended, t.id_type),
+        died=given("statuses", ended) == JobStatus.DEAD.value,
     )
     found = sa.select(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
     return found.add_cte(history, dead_letters)
@@ -200,9 +195,8 @@ def awaited(ended: Any, roots: sa.CTE) -> ColumnElement[bool]:
 
 def remembered(job: sa.Table) -> list[ColumnElement[Any]]:
     """Return the columns that history and dead letters need of a row just ended."""
-    names = ["id", "status", "attempt", "started_at", "chain_id", "queue", "fairness_key", "type_name"]
-    names += ["input", "input_version"]
-    return [job.c[name] for name in names]
+    names = ("id", "status", "attempt", "started_at", "chain_id", "queue", "fairness_key", "type_name")
+    return [job.c[name] for name in (*names, "input", "input_version")]
 
 
 def buried(
@@ -219,25 +213,15 @@ def buried(
 
     An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
     """
-    names = ["id", "job_id", "chain_id", "queue", "fairness_key", "type_name", "input", "input_version"]
-    names += ["reason", "error", "error_fingerprint", "attempts"]
+    copied = ["chain_id", "queue", "fairness_key", "type_name", "input", "input_version"]
+    names = ["id", "job_id", *copied, "reason", "error", "error_fingerprint", "attempts"]
     statement = insert(t.dead_letter)
     return (
         statement.from_select(
             names,
             sa.select(
-                dead_letter_id,
-                ended.c.id,
-                ended.c.chain_id,
-                ended.c.queue,
-                ended.c.fairness_key,
-                ended.c.type_name,
-                ended.c.input,
-                ended.c.input_version,
-                reason,
-                error,
-                fingerprint,
-                ended.c.attempt,
+                *(dead_letter_id, ended.c.id, *(ended.c[name] for name in copied)),
+                *(reason, error, fingerprint, ended.c.attempt),
             ).where(died),
         )
         .on_conflict_do_update(

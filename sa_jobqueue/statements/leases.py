@@ -126,14 +126,13 @@ def lost(t: Tables, *, orphans: bool = False, ended: bool = False, only: bool = 
     default. With `orphans` instead the jobs whose worker has no row at all: done more rarely, for it reads every running
     job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose process is known to have ended, however
     fresh its last heartbeat is. With `only` it takes none but those in `ids`.
-    Shape: `(id, leased_by, root_id, attempt, max_attempts, type_name, reason)` a job, unordered; the root of a
-    continuation.
+    Shape: `(id, leased_by, chain_id, attempt, max_attempts, type_name, reason)` a job, unordered.
     Clock: the database's alone, against heartbeats and leases it stamped itself.
     Locks: the rows, until the transaction ends; rows held by others are skipped: their worker is just writing.
     Index: `ix_job_running`, one probe a worker.
     """
     limit = sa.bindparam("limit", type_=sa.Integer)
-    columns = ("id", "leased_by", "root_id", "attempt", "max_attempts", "type_name")
+    columns = ("id", "leased_by", "chain_id", "attempt", "max_attempts", "type_name")
     running = sa.select(*(t.job.c[name] for name in columns)).where(
         t.job.c.status == status(JobStatus.RUNNING), excluded(t.job.c.id, t.id_type)
     )

@@ -23,15 +23,15 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttem
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted, StepCompleted
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.completions import complete_attempts, ended_by_handler
+from sa_jobqueue.operations.completions import Finished, complete_attempts, ended_by_handler, finish_parameters
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, completions
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.types import ENDED, JobId, JobStatus
-from sa_jobqueue.worker.finish.completer import event_of, parameters_of
-from sa_jobqueue.worker.finish.outcomes import Finished, failed
+from sa_jobqueue.worker.finish.completer import event_of
+from sa_jobqueue.worker.finish.outcomes import failed
 from sa_jobqueue.worker.run.calls import Call, encode, unwrapped
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
@@ -269,7 +269,7 @@ def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | J
 
 def finish(session: Session, model: JobClass, end: Finished) -> None:
     """End an attempt without success, and continue what waited for it."""
-    given = parameters_of([end], worker_id=INLINE, layout=model.__jobqueue__)
+    given = finish_parameters([end], worker_id=INLINE, model=model)
     row = session.execute(completions.finish(model), given).one()
     if row.has_waiters and end.status in ENDED:
         unblock_all(session.connection(), model, [row.chain_id])

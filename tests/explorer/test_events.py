@@ -16,11 +16,10 @@ from sa_jobqueue.db.sessions import GUARDS
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import send_event
+from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, StepKind
-from sa_jobqueue.worker.finish.completer import parameters_of
-from sa_jobqueue.worker.finish.outcomes import Finished
 from tests.explorer import Explorer, Operation, Outcomes, Report, Scenario, ScheduleFailed, Steps
 from tests.explorer.workers import SessionWorker
 
@@ -69,7 +68,7 @@ def waits(number: int = 0) -> Operation[Given]:
         yield "record the wait"
         end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
         ended = session.execute(
-            completions.finish(Job), parameters_of([end], worker_id=given.worker_id, layout=Job.__jobqueue__)
+            completions.finish(Job), finish_parameters([end], worker_id=given.worker_id, model=Job)
         ).first()
         if ended is None:
             session.rollback()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,13 +16,12 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled
-from sa_jobqueue.layout import Layout
-from sa_jobqueue.models.base import dead_letter_ids
+from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.continuations import ChainWriter
-from sa_jobqueue.worker.finish.outcomes import Completed, Finished, Written, with_roots
+from sa_jobqueue.worker.finish.outcomes import Completed, Written
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.quarantine import MOST
 from sa_jobqueue.worker.shared import Part, Shared
@@ -49,7 +47,6 @@ class Completer(Part, Component):
         super().__init__(shared)
         self._unblocker = unblocker
         self._chained = ChainWriter(shared, unblocker)
-        self._layout = self._model.__jobqueue__
         self._complete = compiled(completions.complete, self._model)
         self._finish = compiled(completions.finish, self._model)
         self._queue: deque[Completed | Finished] = deque()
@@ -194,7 +191,7 @@ class Completer(Part, Component):
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        given = parameters_of(ends, worker_id=self._worker_id, layout=self._layout)
+        given = finish_parameters(ends, worker_id=self._worker_id, model=self._model)
         rows = await self._finish.execute(connection, given)
         return self._unblocker.put_ended(rows)
 
@@ -210,25 +207,6 @@ class Completer(Part, Component):
         if end.status is JobStatus.PENDING:
             self._signals.may_start()  # it may be due before the claimer's next poll
         self._events.emit(event_of(end))
-
-
-def parameters_of(ends: Sequence[Finished], *, worker_id: str, layout: Layout) -> dict[str, Any]:
-    """Return the parameters of `completions.finish`."""
-    return {
-        "ids": [end.job.id for end in ends],
-        "attempts": [end.job.attempt for end in ends],
-        "statuses": [end.status.value for end in ends],
-        "delays": [end.delay.total_seconds() for end in ends],
-        "ats": [end.at for end in ends],
-        "outcomes": [end.outcome.value for end in ends],
-        "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
-        "fingerprints": [end.fingerprint for end in ends],
-        "uncounted": [int(end.uncounted) for end in ends],
-        "reasons": [end.reason and end.reason.value for end in ends],
-        "dead_letter_ids": dead_letter_ids(layout, len(ends)),
-        "locks": with_roots(ends),
-        "worker_id": worker_id,
-    }
 
 
 def completed(job: ClaimedJob, ran: timedelta) -> JobCompleted:

@@ -25,6 +25,7 @@ from sa_jobqueue.errors import (
     UnreadableInputError,
 )
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completions import Finished
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
@@ -50,25 +51,6 @@ class Completed:
     result: str | JobMixin[Any]
     seconds: float
     """How long the attempt ran."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The attempt ended without success. A rescheduled job is due after `delay`, or not before `at` if set."""
-
-    job: ClaimedJob
-    status: JobStatus
-    outcome: AttemptOutcome
-    delay: timedelta = timedelta(0)
-    at: datetime | None = None
-    error: dict[str, Any] | None = None
-    fingerprint: str | None = None
-    reason: DeadReason | None = None
-    uncounted: bool = False
-    ran: timedelta | None = None
-    """How long the attempt ran; None if it never started."""
-    by_default: bool = False
-    """Whether the delay is the library's default: neither the handler nor its error set one."""
 
 
 E = TypeVar("E", Completed, Finished)
@@ -100,11 +82,6 @@ class Written:
             self.refused.append((end, error))
         else:
             self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
-
-
-def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
-    """Return the rows that the results of attempts lock: the jobs, and the roots of continuations."""
-    return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
 
 
 def released(job: ClaimedJob) -> Finished:

@@ -292,13 +292,16 @@ class Sessions:
         self._engine, self._url, self._concurrency = engine, for_psycopg(engine.url, option="engine"), concurrency
         self._factories: dict[bool, Any] = {False: sync, True: asynchronous}
         """By whether they are asynchronous; None until one is needed."""
-        given = {is_async for is_async, factory in self._factories.items() if factory is not None}
+        options = {
+            False: "engine" if sync is None else "session_factory",
+            True: "engine" if asynchronous is None else "async_session_factory",
+        }
         self._making = threading.Lock()
         self.own_engines: list[Engine | AsyncEngine] = []
         """Engines made for them, to be disposed of."""
         self._by_class = {
             kind.session_class: _factory_of(
-                kind, self.factory(is_async=kind.wants_async_session), is_given=kind.wants_async_session in given
+                kind, self.factory(is_async=kind.wants_async_session), options[kind.wants_async_session]
             )
             for kind in kinds
         }
@@ -306,11 +309,9 @@ class Sessions:
         self.most = MOST_CONCURRENT
         """How many concurrent handlers they have connections for."""
         for is_async, factory in self._factories.items():
-            name = "async_session_factory" if is_async else "session_factory"
-            option = name if is_async in given else "engine"
             if factory is not None and kinds:
-                _check_isolation(option, factory)
-            self.most = min(self.most, _room(option, factory, concurrency))
+                _check_isolation(options[is_async], factory)
+            self.most = min(self.most, _room(options[is_async], factory, concurrency))
 
     def open(self, job_type: JobType) -> Any:
         """Return a session of the class that a handler is annotated with."""
@@ -344,16 +345,15 @@ class Sessions:
                 prepare_nothing(bind)
 
 
-def _factory_of(kind: JobType, factory: Any, *, is_given: bool) -> Any:
+def _factory_of(kind: JobType, factory: Any, option: str) -> Any:
     """Return the factory of the session that a handler is annotated with."""
     wanted: Any = kind.session_class
     if issubclass(factory.class_, wanted):
         return factory
     plain = AsyncSession if kind.wants_async_session else Session
     maker = async_sessionmaker if kind.wants_async_session else sessionmaker
-    if not is_given:
+    if option == "engine":
         return maker(factory.kw["bind"], class_=wanted)
-    option = "async_session_factory" if kind.wants_async_session else "session_factory"
     raise InvalidOptionError(
         option,
         f"makes a {factory.class_.__mro__[1].__qualname__}, but the handler {kind.place} is annotated with "

@@ -37,14 +37,13 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
+from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.operations.steps import record_step, recorded_steps
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
-from sa_jobqueue.worker.finish.completer import parameters_of
-from sa_jobqueue.worker.finish.outcomes import Finished
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 from sa_jobqueue.worker.shared import Shared
 
@@ -369,7 +368,7 @@ class AttemptSteps:
                 return EventTimeoutError(event, *place)
             deadline = wait(connection, is_over=False)
             end = Finished(self._context.job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
-            given = parameters_of([end], worker_id=self._context.worker_id, layout=model.__jobqueue__)
+            given = finish_parameters([end], worker_id=self._context.worker_id, model=model)
             if connection.execute(completions.finish(model), given).first() is None:  # the chain's root is locked
                 raise _Busy
             return Suspended(end)

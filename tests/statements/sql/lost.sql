@@ -1,7 +1,7 @@
-SELECT lost.id, lost.leased_by, lost.root_id, lost.attempt, lost.max_attempts, lost.type_name, lost.reason
-FROM (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, dead.attempt AS attempt, dead.max_attempts AS max_attempts, dead.type_name AS type_name, %(param_1)s::VARCHAR AS reason
+SELECT lost.id, lost.leased_by, lost.chain_id, lost.attempt, lost.max_attempts, lost.type_name, lost.reason
+FROM (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.chain_id AS chain_id, dead.attempt AS attempt, dead.max_attempts AS max_attempts, dead.type_name AS type_name, %(param_1)s::VARCHAR AS reason
   FROM worker
-  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id, job.attempt AS attempt, job.max_attempts AS max_attempts, job.type_name AS type_name
+  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.chain_id AS chain_id, job.attempt AS attempt, job.max_attempts AS max_attempts, job.type_name AS type_name
     FROM job
     WHERE job.status = 'running'
     AND job.id != ALL (%(excluded)s::UUID[])
@@ -10,9 +10,9 @@ FROM (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id
     FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.heartbeat_at + worker.heartbeat_pause + %(ttl)s < now()
   UNION ALL
-  SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, expired.attempt AS attempt, expired.max_attempts AS max_attempts, expired.type_name AS type_name, %(param_2)s::VARCHAR AS reason
+  SELECT expired.id AS id, expired.leased_by AS leased_by, expired.chain_id AS chain_id, expired.attempt AS attempt, expired.max_attempts AS max_attempts, expired.type_name AS type_name, %(param_2)s::VARCHAR AS reason
   FROM worker
-  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id, job.attempt AS attempt, job.max_attempts AS max_attempts, job.type_name AS type_name
+  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.chain_id AS chain_id, job.attempt AS attempt, job.max_attempts AS max_attempts, job.type_name AS type_name
     FROM job
     WHERE job.status = 'running'
     AND job.id != ALL (%(excluded)s::UUID[])

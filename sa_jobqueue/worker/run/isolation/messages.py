@@ -16,11 +16,11 @@ from sqlalchemy import inspect
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, InvalidOutputError, IsolatedHandlerError, Retry, Snooze
 from sa_jobqueue.models import JobClass, JobMixin, WaitFor
-from sa_jobqueue.operations.completions import attach
+from sa_jobqueue.operations.completions import Finished, attach
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
-from sa_jobqueue.worker.finish.outcomes import Finished, carrying, of_error
+from sa_jobqueue.worker.finish.outcomes import carrying, of_error
 
 Message = dict[str, Any]
 """One line. Its `is` names its kind."""
