@@ -125,20 +125,17 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Errors of the library or the database are printed on one line, without a traceback."""
         with _printable_errors(*ctx.meta[_COMMAND]):
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except JobQueueError as error:
-            field = f"{error.field}: " if isinstance(error, NotFoundError) else ""  # of the operation, not the command
-            raise click.ClickException(str(error).removeprefix(field)) from error
-        except DBAPIError as error:
-            # Only the first line: the rest quotes the statement with its parameters, which may include payloads.
-            reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
-            if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
-                reason += "; sa-jobqueue doctor --role operator lists the missing rights"
-            raise click.ClickException(f"database error: {reason}") from error
+            try:
+                return super().invoke(ctx)
+            except JobQueueError as error:
+                field = f"{error.field}: " if isinstance(error, NotFoundError) else ""  # of the operation, not the command
+                raise click.ClickException(str(error).removeprefix(field)) from error
+            except DBAPIError as error:
+                # Only the first line: the rest quotes the statement with its parameters, which may include payloads.
+                reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
+                if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
+                    reason += "; sa-jobqueue doctor --role operator lists the missing rights"
+                raise click.ClickException(f"database error: {reason}") from error
 
 
 def noun_group(name: str) -> click.Group:

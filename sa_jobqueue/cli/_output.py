@@ -21,7 +21,7 @@ from rich.text import Text
 from sqlalchemy import inspect
 
 from sa_jobqueue.display.printable import printable, printable_json
-from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, redacted, redacted_error
+from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, error_line, redacted, redacted_error
 
 Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
 """The values of a table's rows, by heading: the name of an attribute, or a function of the row."""
@@ -231,8 +231,4 @@ def record_of(title: str, row: Mapping[str, Any]) -> list[RenderableType]:
 
 def first_line(error: Any, type_name: str | None = None) -> str:
     """Return a stored error on one line, redacted for its job type."""
-    error = redacted_error(type_name, error)
-    if not isinstance(error, dict):
-        return ""
-    message = next(iter(str(error.get("message") or "").strip().splitlines()), "")
-    return f"{error.get('type') or 'error'}: {message}"[:200]
+    return error_line(redacted_error(type_name, error))

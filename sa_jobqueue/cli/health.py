@@ -18,7 +18,7 @@ from rich.text import Text
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import console, fields_of, is_json, print_json, print_result, shown, table_of
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.observe.health import Finding, Health, Severity, get_thresholds
+from sa_jobqueue.observe.health import Health, Severity, get_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.figures import Failures
 from sa_jobqueue.observe.health.findings import described
@@ -109,7 +109,7 @@ def _watched(read: Callable[[], Health], interval: timedelta, times: int | None)
 def document(report: Health) -> dict[str, Any]:
     """Return a report as a JSON document: its figures, and those that follow from them."""
     document = asdict(report)
-    document["findings"] = [_finding(finding) for finding in report.findings]
+    document["findings"] = [asdict(one) | {"severity": str(one.severity)} for one in report.findings]
     derived = {
         "rates": ("arrived", "completed", "retry_rate"),
         "workers": ("slots", "saturation"),
@@ -120,10 +120,6 @@ def document(report: Health) -> dict[str, Any]:
         document[part] |= {name: getattr(getattr(report, part), name) for name in names}
     document["workers"]["live"] = len(report.workers.live)
     return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | document
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return asdict(finding) | {"severity": str(finding.severity), "evidence": dict(finding.evidence)}
 
 
 def rendered(report: Health) -> RenderableType:

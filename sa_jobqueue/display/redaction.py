@@ -49,6 +49,14 @@ def redacted_error(type_name: str | None, error: Any) -> Any:
     return shown | {"message": REDACTED}
 
 
+def error_line(error: Any) -> str:
+    """Return a stored error, already redacted, on one line of at most 200 characters; empty for None."""
+    if not isinstance(error, dict):
+        return ""
+    message = next(iter(str(error.get("message") or "").strip().splitlines()), "")
+    return f"{error.get('type') or 'error'}: {message}"[:200]
+
+
 @lru_cache(1000)
 def _matches(patterns: str, type_name: str) -> bool:
     return any(fnmatchcase(type_name, pattern) for pattern in patterns_in(patterns))

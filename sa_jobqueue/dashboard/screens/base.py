@@ -16,7 +16,7 @@ from sa_jobqueue.dashboard.parameters import Params
 from sa_jobqueue.dashboard.rendering import query
 from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
-from sa_jobqueue.display.redaction import REDACTED, redacted, redacted_error
+from sa_jobqueue.display.redaction import REDACTED, error_line, redacted, redacted_error
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.observe.health import Health
 from sa_jobqueue.types import JobStatus
@@ -104,11 +104,7 @@ class Context:
 
     def error_line(self, type_name: str | None, error: Any) -> str:
         """Return a stored error on one line, at most 200 characters."""
-        shown = self.error(type_name, error)
-        if not isinstance(shown, dict):
-            return ""
-        message = next(iter(str(shown.get("message") or "").strip().splitlines()), "")
-        return f"{shown.get('type') or 'error'}: {message}"[:200]
+        return error_line(self.error(type_name, error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from sa_jobqueue.dashboard.rendering import short
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
-from sa_jobqueue.operations.pages import BulkResult, Page, collected
+from sa_jobqueue.operations.pages import BulkResult, collected
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
@@ -37,13 +38,10 @@ def view(context: Context) -> dict[str, Any]:
         top_level=params.flag("top_level"),
     )
     order = params.choice("order", ("newest", "oldest"))
+    how: dict[str, Any] = {"where": where, "columns": COLUMNS, "newest_first": order == "newest", "model": context.model}
     with context.read() as session:
-        newest_first, after = order == "newest", params.job_id("after", context.model)
-
-        def some(**more: Any) -> Page[Any]:
-            return list_chains(session, where=where, columns=COLUMNS, newest_first=newest_first, model=context.model, **more)
-
-        page = collected(some, after=after, limit=PAGE, seconds=SEARCH_SECONDS)
+        after = params.job_id("after", context.model)
+        page = collected(partial(list_chains, session, **how), after=after, limit=PAGE, seconds=SEARCH_SECONDS)
     filters = params.given("status", "type", "queue", "top_level")
     links: dict[str, Any] = filters | params.given("order")
     return {

@@ -60,24 +60,8 @@ def view(context: Context) -> dict[str, Any]:
         where = read_filter(context, now)
         found = operations.group_dead_letters(session, where=where, model=context.model) if after is None else []
         page = operations.list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
-        rows = [
-            {
-                "id": one.id,
-                "job_id": one.job_id,
-                "type_name": one.type_name,
-                "queue": one.queue,
-                "reason": one.reason,
-                "died_at": one.died_at,
-                "attempts": one.attempts,
-                "resolution": one.resolution,
-                "resolved_at": one.resolved_at,
-                "resolved_by": one.resolved_by,
-                "error": context.error_line(one.type_name, one.error),
-            }
-            for one in page
-        ]
     return {
-        "letters": rows,
+        "letters": [(one, context.error_line(one.type_name, one.error)) for one in page],
         "groups": [(one, group_error(context, one)) for one in found[:_GROUPS]],
         "groups_left_out": max(len(found) - _GROUPS, 0),
         "total": sum(group.count for group in found),

@@ -216,14 +216,6 @@ def _changes(
     return Changes(count=result.changed, details=details, ids=result.ids, after=following)
 
 
-def _cancel(context: Context, session: Session) -> Changes:
-    return _changes(context, session, cancel_jobs, _OPEN)
-
-
-def _trigger(context: Context, session: Session) -> Changes:
-    return _changes(context, session, trigger_jobs, frozenset(INITIAL))
-
-
 def _set_priority(context: Context, session: Session) -> Changes:
     priority = context.params.number("priority", low=MIN_PRIORITY, high=MAX_PRIORITY, default=0)
 
@@ -242,14 +234,14 @@ SCREEN = Screen(
         Act(
             Permission.CANCEL_JOBS,
             "Cancel jobs",
-            _cancel,
+            partial(_changes, change=cancel_jobs, statuses=_OPEN),
             "cancelled",
             "They will not run again. Workers stop those that are running, and roll back what their handlers wrote.",
         ),
         Act(
             Permission.TRIGGER_JOBS,
             "Run jobs now",
-            _trigger,
+            partial(_changes, change=trigger_jobs, statuses=frozenset(INITIAL)),
             "made due now",
             "They become due now. Blocked jobs still wait for their blockers.",
         ),
