@@ -8,23 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from sa_jobqueue import operations
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import SHOWN, as_json, short
 from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
-from sa_jobqueue.operations import (
-    Cause,
-    DeadLetterFilter,
-    Explanation,
-    explain_job,
-    get_chain,
-    get_job,
-    get_progress,
-    list_attempts,
-    list_blocked_jobs,
-    list_blockers,
-    list_dead_letters,
-    list_steps,
-)
+from sa_jobqueue.operations.explaining import Cause, Explanation
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
 _OF_WORKERS: Final = {
@@ -57,23 +45,25 @@ def view(context: Context) -> dict[str, Any]:
     job_id, after = _job_id(context), context.params.number("attempts_after", low=1, high=2**31 - 1, default=0)
     model = context.model
     with context.read() as session:
-        job: Any = get_job(session, job_id, model=model)
+        job: Any = operations.get_job(session, job_id, model=model)
         heartbeat_timeout = context.source.heartbeat_timeout
-        explanation = explain_job(session, job_id, heartbeat_timeout=heartbeat_timeout, model=model)
-        attempts = list_attempts(session, job_id, after=after or None, limit=ATTEMPTS, newest_first=True, model=model)
-        dead_letters = list_dead_letters(
-            session, where=DeadLetterFilter(job_ids=[job_id], resolved=None), limit=_RELATED, model=model
+        explanation = operations.explain_job(session, job_id, heartbeat_timeout=heartbeat_timeout, model=model)
+        attempts = operations.list_attempts(
+            session, job_id, after=after or None, limit=ATTEMPTS, newest_first=True, model=model
         )
-        chain = get_chain(session, job.chain_id, model=model)
-        blockers = list_blockers(session, job_id, limit=_RELATED, model=model)
-        blocked = list_blocked_jobs(
+        dead_letters = operations.list_dead_letters(
+            session, where=operations.DeadLetterFilter(job_ids=[job_id], resolved=None), limit=_RELATED, model=model
+        )
+        chain = operations.get_chain(session, job.chain_id, model=model)
+        blockers = operations.list_blockers(session, job_id, limit=_RELATED, model=model)
+        blocked = operations.list_blocked_jobs(
             session, job.chain_id, columns=["id", "type_name", "status"], limit=_RELATED, model=model
         )
         # Read here: the objects belong to the session.
         return {
             "heading": f"Job {job.type_name} {short(job.id)}",
             "job": job,
-            "progress": _progress(context, job, get_progress(session, job_id, model=model)),
+            "progress": _progress(context, job, operations.get_progress(session, job_id, model=model)),
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
             "payloads": list(_payloads(context, job)),
             "explanations": list(_explained(context, explanation)),
@@ -81,7 +71,9 @@ def view(context: Context) -> dict[str, Any]:
             "trace": context.trace(job.trace_context),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
-            "recorded": [(one, _result(context, job, one)) for one in list_steps(session, job_id, limit=STEPS, model=model)],
+            "recorded": [
+                (one, _result(context, job, one)) for one in operations.list_steps(session, job_id, limit=STEPS, model=model)
+            ],
             "letters": list(dead_letters),
             "chain": chain,
             "blockers": [(one, one.chain) for one in blockers],
@@ -190,7 +182,7 @@ def _download(context: Context) -> Download:
     """Return a whole payload, or the last error, as JSON."""
     what = context.params.choice("what", ("input", "output", "last_error"))
     with context.read() as session:
-        job: Any = get_job(session, _job_id(context), model=context.model)
+        job: Any = operations.get_job(session, _job_id(context), model=context.model)
     value = getattr(job, what)
     shown = context.error(job.type_name, value) if what == "last_error" else context.payload(job.type_name, value)
     name = re.sub("[^A-Za-z0-9-]", "_", str(job.id))[:80]
