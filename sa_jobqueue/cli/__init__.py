@@ -48,7 +48,7 @@ _SECTIONS: Final = {
         "queues": ("cli.queues:queues", "List, pause and resume queues, and set their limits."),
         "types": ("cli.types:types", "List, pause and resume job types, and set their limits."),
         "schedules": ("cli.schedules:schedules", "List, pause, resume, run and synchronize schedules."),
-        "thresholds": ("cli.thresholds:thresholds", "List and set the thresholds of the health report."),
+        "thresholds": ("cli.health:thresholds", "List and set the thresholds of the health report."),
         "workers": ("cli.workers:workers", "List workers, drain them, or change their concurrency."),
         "prune": ("cli.prune:prune", "Delete chains that ended before a given age."),
         "archive": ("pipeline.cli.archive:archive", "Move finished chains to Parquet files."),

@@ -10,8 +10,8 @@ import click
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._output import Columns
+from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.operations import AuditFilter, list_audit
 from sa_jobqueue.policies.retention import Retention, RetentionRules

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_changed, print_result, record_of, row_of, table_of
+from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.operations.pages import collected
 from sa_jobqueue.types import JobStatus
 

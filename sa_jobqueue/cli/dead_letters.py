@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
+from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import ConflictError

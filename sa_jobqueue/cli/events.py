@@ -9,8 +9,8 @@ import click
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._output import print_result
+from sa_jobqueue.cli._rows import NamedRows
 from sa_jobqueue.operations import list_awaited_events, send_event
 
 events: Final = noun_group("events")

@@ -14,7 +14,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._listing import page_options, print_page
 from sa_jobqueue.cli._output import (
     Columns,
     counted,
@@ -26,6 +25,7 @@ from sa_jobqueue.cli._output import (
     shown,
     table_of,
 )
+from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.cli.chains import BLOCKERS, JOB_COLUMNS, blocker_row, blockers_of
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.display.redaction import redacted

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._named import NamedRows, rate_text
 from sa_jobqueue.cli._output import print_result, table_of
+from sa_jobqueue.cli._rows import NamedRows, rate_text
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations.queues import SyncedQueues

@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._output import counted, fields_of, print_result, shown, table_of
+from sa_jobqueue.cli._rows import NamedRows
 
 schedules: Final = noun_group("schedules")
 
