@@ -202,7 +202,7 @@ def delete_chains(
     waits or waited for one of the chains; ConflictError if concurrent transactions kept adding dependencies, or
     if a row of the application refers to a job. No lock is kept then.
     """
-    given = check_chain_ids(model, chain_ids)
+    given = _check_chain_ids(model, chain_ids)
     session.flush()
     if not given:
         return BulkResult([], 0)
@@ -247,7 +247,7 @@ def _try(
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
-def check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
+def _check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
     """Return the ids without duplicates. Raises: InvalidJobError if they are not ids of this queue, or too many."""
     check_ids(model, chain_ids=chain_ids)
     given = list(dict.fromkeys(chain_ids))
@@ -256,18 +256,6 @@ def check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
             "chain_ids", f"must be at most {MAX_CHAINS:,} a call, got {len(given):,}; commit between calls"
         )
     return given
-
-
-def missing_chains(session: Session, missing: Sequence[JobId], model: JobClass) -> NotFoundError:
-    """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
-    belongs = _chains_of(session, missing, model)
-    unknown = [chain_id for chain_id in missing if chain_id not in belongs]
-    return NotFoundError("chain", unknown, field="chain_ids") if unknown else not_chains(belongs)
-
-
-def _chains_of(session: Session, job_ids: Sequence[JobId], model: JobClass) -> dict[Any, Any]:
-    found = session.execute(jobs.named(model, ("id", "chain_id")), {"ids": list(job_ids)})
-    return {row.id: row.chain_id for row in found}
 
 
 def _connected(session: Session, model: JobClass, chain_ids: Iterable[JobId]) -> set[Any]:
@@ -286,9 +274,12 @@ def _jobs_of(
 
 
 def _refuse_missing(session: Session, model: JobClass, given: Sequence[JobId], roots: Iterable[JobId]) -> None:
+    """Refuse ids that are not ids of chains: unknown ids, or ids of continuations."""
     existing = set(roots)
     if missing := [chain_id for chain_id in given if chain_id not in existing]:
-        raise missing_chains(session, missing, model)
+        belongs = {row.id: row.chain_id for row in session.execute(jobs.named(model, ("id", "chain_id")), {"ids": missing})}
+        unknown = [chain_id for chain_id in missing if chain_id not in belongs]
+        raise NotFoundError("chain", unknown, field="chain_ids") if unknown else not_chains(belongs)
 
 
 def _refuse_references(session: Session, model: JobClass, chain_ids: Iterable[JobId], job_ids: Iterable[JobId]) -> None:
@@ -331,20 +322,16 @@ def cancel_chains(
     Locks: the roots of the chains, then their current jobs, each in the order of their ids.
     Raises: NotFoundError naming every unknown id, or for the id of a continuation.
     """
-    given = check_chain_ids(model, chain_ids)
+    given = _check_chain_ids(model, chain_ids)
     session.flush()
     if dry_run:
-        belongs = _chains_of(session, given, model)
-        if missing := [chain_id for chain_id in given if belongs.get(chain_id) != chain_id]:
-            raise missing_chains(session, missing, model)
-        would = [row.chain_id for row in session.execute(deletion.current_jobs(model), {"ids": given})]
-        return BulkResult(would, len(given))
-    roots = {row.id for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
-    missing = [chain_id for chain_id in given if chain_id not in roots]
-    if missing:
-        raise missing_chains(session, missing, model)
+        roots = list(session.scalars(deletion.roots(model), {"ids": given}))
+    else:
+        roots = [row.id for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id]
+    _refuse_missing(session, model, given, roots)
     current = session.execute(deletion.current_jobs(model), {"ids": given}).all()
     job_ids, cancelled = [row.id for row in current], [row.chain_id for row in current]
-    _cancel(session, job_ids, model, {row.id: row for row in session.execute(jobs.lock(model, job_ids))})
-    record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
+    if not dry_run:
+        _cancel(session, job_ids, model, {row.id: row for row in session.execute(jobs.lock(model, job_ids))})
+        record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
     return BulkResult(cancelled, len(given))

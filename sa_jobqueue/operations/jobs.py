@@ -313,10 +313,7 @@ def set_priority(
         return BulkResult([job_id for job_id in ids if job_id in others], len(ids), page.next)
     with translated():
         changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
-    for job_id in changed:
-        known = session.identity_map.get(session.identity_key(model, job_id))
-        if known is not None:
-            session.expire(known, ["priority", "changed_xid"])
+    _expire(session, list(changed), model)
     done = [job_id for job_id in ids if job_id in changed]
     # Not the condition itself: it may quote payloads.
     about = {"where": where, "matching": None if matching is None else "a condition", "priority": priority}
