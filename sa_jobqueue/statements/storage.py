@@ -23,18 +23,9 @@ def tables(t: Tables) -> sa.Select[Any]:
     the table; `options` are the table's own storage settings; `vacuuming` names the phase of a vacuum that runs.
     Locks: none but ACCESS SHARE while sizes are computed: it waits for a transaction that rewrites a table.
     """
-    relation, space, stats = _class("relation"), _namespace(), _catalog("pg_stat_all_tables", *_COUNTERS).alias("stats")
+    relation, stats, columns = _relation(), _catalog("pg_stat_all_tables", *_COUNTERS).alias("stats"), _columns()
     progress = _catalog("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
-    columns = _catalog("pg_stats", *_WIDTHS).alias("columns")
-    width = (
-        sa.select(sa.cast(sa.func.sum(columns.c.avg_width * (sa.literal_column("1") - columns.c.null_frac)), sa.Double))
-        .where(
-            columns.c.schemaname == space.c.nspname,
-            columns.c.tablename == relation.c.relname,
-            ~sa.cast(columns.c.inherited, sa.Boolean),
-        )
-        .scalar_subquery()
-    )
+    width = sa.select(_width(columns)).where(*_of(columns, stats)).scalar_subquery()
     phase = (
         sa.select(sa.cast(progress.c.phase, sa.Text))
         .where(progress.c.relid == relation.c.oid)
@@ -60,9 +51,7 @@ def tables(t: Tables) -> sa.Select[Any]:
             stats.c.last_autoanalyze,
             phase.label("vacuuming"),
         )
-        .select_from(
-            relation.join(space, space.c.oid == relation.c.relnamespace).join(stats, stats.c.relid == relation.c.oid)
-        )
+        .select_from(relation.join(stats, stats.c.relid == relation.c.oid))
         .where(relation.c.oid == sa.any_(_regclasses(t)))
         .order_by(relation.c.relname)
     )
@@ -76,30 +65,26 @@ def indexes(t: Tables) -> sa.Select[Any]:
     `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean size of an entry's key, null as in
     `tables`; `kind` the access method. Locks: as `tables`.
     """
-    relation, owner, space = _class("relation"), _class("owner"), _namespace()
+    relation = _relation()
     entry = _catalog("pg_index", "indexrelid", "indrelid", "indisvalid", "indkey").alias("entry")
     method = _catalog("pg_am", "oid", "amname").alias("method")
-    stats = _catalog("pg_stat_all_indexes", "indexrelid", "idx_scan").alias("stats")
+    stats = _catalog("pg_stat_all_indexes", "indexrelid", "schemaname", "relname", "idx_scan").alias("stats")
     attribute = _catalog("pg_attribute", "attrelid", "attnum", "attname").alias("attribute")
-    columns = _catalog("pg_stats", "schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited").alias(
-        "columns"
-    )
+    columns = _columns()
     width = (
-        sa.select(sa.cast(sa.func.sum(columns.c.avg_width * (sa.literal_column("1") - columns.c.null_frac)), sa.Double))
+        sa.select(_width(columns))
         .select_from(attribute.join(columns, columns.c.attname == attribute.c.attname))
         .where(
-            attribute.c.attrelid == owner.c.oid,
+            attribute.c.attrelid == entry.c.indrelid,
             attribute.c.attnum == sa.any_(sa.cast(entry.c.indkey, ARRAY(sa.Integer))),
-            columns.c.schemaname == space.c.nspname,
-            columns.c.tablename == owner.c.relname,
-            ~sa.cast(columns.c.inherited, sa.Boolean),
+            *_of(columns, stats),
         )
         .scalar_subquery()
     )
     return (
         sa.select(
             sa.cast(relation.c.relname, sa.Text).label("name"),
-            sa.cast(owner.c.relname, sa.Text).label("table_name"),
+            sa.cast(stats.c.relname, sa.Text).label("table_name"),
             sa.cast(method.c.amname, sa.Text).label("kind"),
             sa.func.pg_relation_size(relation.c.oid, type_=sa.BigInteger).label("bytes"),
             sa.cast(relation.c.reltuples, sa.Double).label("tuples"),
@@ -110,10 +95,8 @@ def indexes(t: Tables) -> sa.Select[Any]:
         )
         .select_from(
             entry.join(relation, relation.c.oid == entry.c.indexrelid)
-            .join(owner, owner.c.oid == entry.c.indrelid)
-            .join(space, space.c.oid == owner.c.relnamespace)
             .join(method, method.c.oid == relation.c.relam)
-            .outerjoin(stats, stats.c.indexrelid == relation.c.oid)
+            .join(stats, stats.c.indexrelid == relation.c.oid)
         )
         .where(entry.c.indrelid == sa.any_(_regclasses(t)))
         .order_by(relation.c.relname)
@@ -126,21 +109,18 @@ def statuses(t: Tables) -> sa.Select[Any]:
 
     Shape: `(status, n)`, of the last ANALYZE; no row before. Locks: none.
     """
-    relation, space = _class("relation"), _namespace()
-    names = ("schemaname", "tablename", "attname", "most_common_vals", "most_common_freqs", "inherited")
-    columns = _catalog("pg_stats", *names).alias("columns")
+    relation, columns = _relation(), _columns()
+    stats = _catalog("pg_stat_all_tables", "relid", "schemaname", "relname").alias("stats")
     values = sa.cast(sa.cast(columns.c.most_common_vals, sa.Text), ARRAY(sa.Text))
     jobs: Any = sa.func.unnest(columns.c.most_common_freqs) * relation.c.reltuples
     job = sa.func.to_regclass(sa.literal(t.layout.qualified("job"), sa.Text))
     return (
         sa.select(sa.func.unnest(values).label("status"), sa.cast(jobs, sa.BigInteger).label("n"))
-        .select_from(relation.join(space, space.c.oid == relation.c.relnamespace))
+        .select_from(relation.join(stats, stats.c.relid == relation.c.oid))
         .where(
             relation.c.oid == job.op("::")(sa.literal_column("oid")),
-            columns.c.schemaname == space.c.nspname,
-            columns.c.tablename == relation.c.relname,
+            *_of(columns, stats),
             columns.c.attname == "status",
-            ~sa.cast(columns.c.inherited, sa.Boolean),
         )
     )
 
@@ -197,10 +177,10 @@ def server() -> sa.Select[Any]:
 
 
 _COUNTERS: Final = (
-    *("relid", "n_live_tup", "n_dead_tup", "n_tup_ins", "n_tup_upd", "n_tup_del", "n_tup_hot_upd"),
+    *("relid", "schemaname", "relname"),
+    *("n_live_tup", "n_dead_tup", "n_tup_ins", "n_tup_upd", "n_tup_del", "n_tup_hot_upd"),
     *("last_vacuum", "last_autovacuum", "last_autoanalyze"),
 )
-_WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited")
 
 
 @statement
@@ -297,12 +277,25 @@ def _regclasses(t: Tables) -> sa.ColumnElement[Any]:
     return array(oids)
 
 
-def _class(alias: str) -> Any:
-    return _catalog("pg_class", "oid", "relname", "relnamespace", "relam", "reltuples", "reloptions").alias(alias)
+def _columns() -> Any:
+    """Return the statistics of columns, those of partitions and children not included."""
+    names = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "most_common_vals", "most_common_freqs")
+    return _catalog("pg_stats", *names, "inherited").alias("columns")
 
 
-def _namespace() -> Any:
-    return _catalog("pg_namespace", "oid", "nspname").alias("space")
+def _of(columns: Any, stats: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions on statistics of columns to be of the table that other statistics are of."""
+    own = columns.c.schemaname == stats.c.schemaname, columns.c.tablename == stats.c.relname
+    return [*own, ~sa.cast(columns.c.inherited, sa.Boolean)]
+
+
+def _width(columns: Any) -> sa.ColumnElement[Any]:
+    present = sa.literal_column("1") - columns.c.null_frac
+    return sa.cast(sa.func.sum(columns.c.avg_width * present), sa.Double)
+
+
+def _relation() -> Any:
+    return _catalog("pg_class", "oid", "relname", "relam", "reltuples", "reloptions").alias("relation")
 
 
 def _catalog(name: str, *columns: str) -> Any:
