@@ -16,7 +16,7 @@ from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.explaining import end_of, holder_of
 from sa_jobqueue.operations.jobs import get_job
-from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
+from sa_jobqueue.operations.schedules import ScheduleStatus, declared, get_schedule, id_of, unfired
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import SETTINGS, MisfirePolicy
@@ -186,9 +186,7 @@ def _left_out(session: Session, one: ScheduleStatus, now: datetime, evidence: di
     since = min(since, one.missed_from or since)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
     times = Cron(one.cron, one.time_zone).latest(since=since, until=until, limit=COUNTED)
-    ids = {id_of(one.name, time, model): time for time in times}
-    made = fired_already(session, [(job_id, one.name, time) for job_id, time in ids.items()], model)
-    missed = [time for job_id, time in ids.items() if job_id not in made]
+    missed = unfired(session, {one.name: times}, model)[one.name]
     evidence |= {"left_out": len(missed), "left_out_last": missed[-1] if missed else None}
     if not missed:
         return ""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
-from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
+from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin, ScheduleMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
@@ -233,7 +233,7 @@ def delete_queues(
     kept. If code declares the queue, the next worker that starts writes its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return _change(session, "delete", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "delete_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def delete_job_types(
@@ -244,7 +244,7 @@ def delete_job_types(
     `names`: job types. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return _change(session, "delete", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "delete_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def pause_queues(
@@ -263,7 +263,7 @@ def pause_queues(
     Locks: the rows, in the order of their names.
     Raises: NotFoundError for a name without settings, active workers and pending jobs.
     """
-    return _change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "pause_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def resume_queues(
@@ -280,7 +280,7 @@ def resume_queues(
     `names`, `fairness_key`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return _change(session, "resume", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "resume_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def pause_job_types(
@@ -291,7 +291,7 @@ def pause_job_types(
     `names`: job types. Changes, Locks: as `pause_queues`.
     Raises: NotFoundError for a type that has no settings and that no active worker handles.
     """
-    return _change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "pause_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def resume_job_types(
@@ -302,7 +302,7 @@ def resume_job_types(
     `names`: job types.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return _change(session, "resume", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "resume_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def sync_queues(
@@ -432,10 +432,10 @@ def _not_found(of: Settings, name: str, fairness_key: str = "") -> NotFoundError
     return NotFoundError("job type", [name], reason="it has no settings and no active worker has a handler for it")
 
 
-def _change(
+def change(
     session: Session,
-    act: Literal["pause", "resume", "delete"],
-    of: Settings,
+    operation: str,
+    of: named_rows.NamedRow,
     names: Sequence[str],
     model: JobClass,
     *,
@@ -443,36 +443,36 @@ def _change(
     fairness_key: str = "",
     dry_run: bool,
 ) -> BulkResult[str]:
-    """Pause, resume or delete settings; return the names of those that were changed, or would be."""
+    """Pause, resume or delete queues, job types or schedules; return those that were changed, or would be.
+
+    `operation`: begins with the verb. Raises: NotFoundError naming all missing schedules; for a queue or job type to pause
+    that nothing else knows.
+    """
     pages.check_lists(names=names)
-    check_names("names", names)
-    check_fairness_key(fairness_key)
     named = list(dict.fromkeys(names))
     given: dict[str, Any] = {"names": named, "of_key": fairness_key, "by": by}
-    if act == "pause":
-        _check_known(session, of, named, model)
-        if not dry_run:
-            session.execute(named_rows.make(of), given)
-    found = {row[0]: row.paused_at is not None for row in session.execute(named_rows.rows(of, lock=not dry_run), given)}
-    changed = {
-        "pause": {name for name in named if not found.get(name, False)},
-        "resume": {name for name, is_paused in found.items() if is_paused},
-        "delete": {*found},
-    }
+    act = operation.partition("_")[0]
+    if not issubclass(of, ScheduleMixin):
+        check_names("names", names)
+        check_fairness_key(fairness_key)
+        if act == "pause":
+            _check_known(session, of, named, model)
+            if not dry_run:
+                session.execute(named_rows.make(of), given)
+    key = named_rows.key_of(of).name
+    rows = session.execute(named_rows.rows(of, lock=not dry_run), given).mappings()
+    found = {row[key]: row["paused_at"] is not None for row in rows}
+    if issubclass(of, ScheduleMixin) and (missing := set(named) - found.keys()):
+        raise NotFoundError("schedule", sorted(missing))
+    ids = {
+        "pause": [name for name in named if not found.get(name, False)],
+        "resume": [name for name, is_paused in found.items() if is_paused],
+        "delete": [*found],
+    }[act]
     statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[act](of)
-    noun = "queue" if issubclass(of, QueueMixin) else "job_type"
+    about: dict[str, Any] = {"by": by, "dry_run": dry_run, "names": named, "fairness_key": fairness_key or None}
     return change_named(
-        session,
-        f"{act}_{noun}s",
-        statement,
-        given | {"names": sorted(changed[act])},
-        ids=sorted(changed[act]),
-        matched=len(named),
-        by=by,
-        dry_run=dry_run,
-        model=model,
-        names=named,
-        fairness_key=fairness_key or None,
+        session, operation, statement, given | {"names": ids}, ids=sorted(ids), matched=len(named), model=model, **about
     )
 
 

@@ -26,7 +26,7 @@ from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.bulk import write_many
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
-from sa_jobqueue.operations.queues import change_named
+from sa_jobqueue.operations.queues import change, change_named
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
     MAX_CATCH_UP,
@@ -129,7 +129,7 @@ def sync_schedules(
     written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
     left = session.execute(schedules.declared_elsewhere(model), {"names": names})
     if any(is_new is not None for is_new in written.values()):
-        _notify_schedulers(session, model)
+        session.execute(controls.notify_rules(model))
     done = [name for name, is_new in written.items() if is_new is not None]
     record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model)
     return SyncedSchedules(
@@ -158,7 +158,7 @@ def upsert_schedule(
         return found is None or any(found[column] != getattr(schedule, column) for column in SETTINGS)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
-        _notify_schedulers(session, model)
+        session.execute(controls.notify_rules(model))
     settings = {column: getattr(schedule, column) for column in SETTINGS}
     done = [schedule.name] if is_written else []
     record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
@@ -173,7 +173,7 @@ def get_schedule(session: Session, name: str, *, for_update: bool = False, model
     Raises: NotFoundError.
     """
     if for_update:
-        _found(session, [name], by=None, dry_run=False, model=model)
+        _found(session, [name], model, for_update=True)
     found = list_schedules(session, names=[name], model=model).items
     if not found:
         raise NotFoundError("schedule", [name], reason="")
@@ -205,12 +205,7 @@ def pause_schedules(
     Locks: the rows, in the order of their names; waits for schedules that are being fired.
     Raises: NotFoundError naming all that are missing.
     """
-    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
-    found = _found(session, names, **how)
-    paused = [row["name"] for row in found if row["paused_at"] is None]
-    given = {"names": paused, "by": by}
-    pause = named_rows.pause(model.Schedule)
-    return change_named(session, "pause_schedules", pause, given, ids=paused, matched=len(found), names=names, **how)
+    return change(session, "pause_schedules", model.Schedule, names, model, by=by, dry_run=dry_run)
 
 
 def resume_schedules(
@@ -224,7 +219,7 @@ def resume_schedules(
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
     how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
-    found = _found(session, names, **how)
+    found = _found(session, names, model, for_update=not dry_run)
     paused = [row for row in found if row["paused_at"] is not None or row["missed_from"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     ids = [row["name"] for row in paused]
@@ -256,7 +251,7 @@ def run_schedule(
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
     pages.check_instants(since=since, until=until)
-    (row,) = _found(session, [name], by=by, dry_run=dry_run, model=model)
+    (row,) = _found(session, [name], model, for_update=not dry_run)
     schedule = declared(row)
     if since is None or until is None:
         job = job_of(schedule, row["now"], model)
@@ -271,12 +266,11 @@ def run_schedule(
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
         raise InvalidOptionError("since", f"the period has more than {MAX_CATCH_UP:,} times; run shorter periods")
-    jobs = [job_of(schedule, time, model, id=id_of(name, time, model)) for time in times]
-    made = fired_already(session, [(job.id, name, time) for job, time in zip(jobs, times, strict=True)], model)
-    unfired = [job for job in jobs if job.id not in made]
+    left = unfired(session, {name: times}, model)[name]
+    jobs = [job_of(schedule, time, model, id=id_of(name, time, model)) for time in left]
     if dry_run or not times:
-        return [job.id for job in unfired]
-    ids = write_many(session, unfired)
+        return [job.id for job in jobs]
+    ids = write_many(session, jobs)
     session.execute(schedules.record_fired(model), {"schedule": name, "first": times[0], "last": times[-1]})
     record(session, "run_schedule", by=by, ids=ids, matched=len(times), model=model, name=name, since=since, until=until)
     return ids
@@ -289,11 +283,7 @@ def delete_schedules(
 
     `names`: names of schedules. Locks, Raises: as `pause_schedules`.
     """
-    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
-    found = _found(session, names, **how)
-    deleted = [row["name"] for row in found]
-    given, drop = {"names": deleted}, named_rows.drop(model.Schedule)
-    return change_named(session, "delete_schedules", drop, given, ids=deleted, matched=len(found), names=names, **how)
+    return change(session, "delete_schedules", model.Schedule, names, model, by=by, dry_run=dry_run)
 
 
 def _now(session: Session) -> datetime:
@@ -309,12 +299,10 @@ def _put(session: Session, schedule: Schedule, source: str, now: datetime, model
     return None if row is None else bool(row.is_new)
 
 
-def _found(
-    session: Session, names: Sequence[str], *, by: str | None, dry_run: bool, model: JobClass
-) -> Sequence[RowMapping]:
-    """Return the rows of schedules, locked unless for a dry run. Raises: NotFoundError naming all that are missing."""
+def _found(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
+    """Return the rows of schedules. Raises: NotFoundError naming all that are missing."""
     pages.check_lists(names=names)
-    found = _rows(session, names, model, for_update=not dry_run)
+    found = _rows(session, names, model, for_update=for_update)
     missing = set(names) - {row["name"] for row in found}
     if missing:
         raise NotFoundError("schedule", sorted(missing))
@@ -323,11 +311,6 @@ def _found(
 
 def _rows(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
     return session.execute(named_rows.rows(model.Schedule, lock=for_update), {"names": list(names)}).mappings().all()
-
-
-def _notify_schedulers(session: Session, model: JobClass) -> None:
-    """Have workers read again when the next schedule is due, after this transaction commits."""
-    session.execute(controls.notify_rules(model))
 
 
 BATCH = 50
@@ -358,14 +341,13 @@ def fire_schedules(
     if not due:
         return []
     plans = [_plan(row, model) for row in due]
-    planned = [(job.id, plan.name, time) for plan in plans for job, time in zip(plan.jobs, plan.fire_times, strict=True)]
-    made = fired_already(session, planned, model)
-    write_many(session, [job for plan in plans for job in plan.jobs if job.id not in made])
+    left = unfired(session, {plan.name: list(plan.jobs) for plan in plans}, model)
+    write_many(session, [plan.jobs[time] for plan in plans for time in left[plan.name]])
     session.execute(schedules.move(model), [plan.moved for plan in plans])
-    if new := [plan.fired for plan in plans if plan.fire_times]:
+    if new := [plan.fired for plan in plans if plan.jobs]:
         session.execute(schedules.record_fired(model), new)
-    runs = [plan.runs(made) for plan in plans]
-    return [fired for fired in runs if fired is not None]
+    runs = [plan.run(left[plan.name]) for plan in plans]
+    return [run for run in runs if run is not None]
 
 
 def correct_schedules(session: Session, *, model: JobClass = Job) -> list[str]:
@@ -390,8 +372,8 @@ def correct_schedules(session: Session, *, model: JobClass = Job) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     name: str
-    fire_times: tuple[datetime, ...] = ()
-    jobs: tuple[JobMixin[Any], ...] = ()
+    jobs: Mapping[datetime, JobMixin[Any]] = field(default_factory=dict)
+    """By the times that it fires for, in their order."""
     next_fire_at: datetime | None = None
     missed_since: datetime | None = None
     missed: tuple[datetime, datetime] | None = None
@@ -403,27 +385,29 @@ class _Plan:
     @property
     def fired(self) -> dict[str, Any]:
         """The parameters of `statements.schedules.record_fired`: one range as long as no time is left out."""
-        return {"schedule": self.name, "first": self.follows or self.fire_times[0], "last": self.fire_times[-1]}
+        times = list(self.jobs)
+        return {"schedule": self.name, "first": self.follows or times[0], "last": times[-1]}
 
     @property
     def moved(self) -> dict[str, Any]:
         """The parameters of `statements.schedules.move`."""
+        time, job = list(self.jobs.items())[-1] if self.jobs else (None, None)
+        first, last = self.missed or (None, None)
         return {
             "schedule": self.name,
             "to_next_fire_at": self.next_fire_at,
-            "to_last_fire_at": self.fire_times[-1] if self.fire_times else None,
-            "to_last_job_id": self.jobs[-1].id if self.jobs else None,
-            "to_missed_from": self.missed[0] if self.missed else None,
-            "to_missed_until": self.missed[1] if self.missed else None,
+            "to_last_fire_at": time,
+            "to_last_job_id": job and job.id,
+            "to_missed_from": first,
+            "to_missed_until": last,
             "to_error": self.error,
         }
 
-    def runs(self, made: set[Any]) -> ScheduleRun | None:
-        """The result to return; None if only its next time was computed."""
-        new = [(time, job.id) for time, job in zip(self.fire_times, self.jobs, strict=True) if job.id not in made]
-        times, ids = tuple(time for time, _ in new), tuple(job_id for _, job_id in new)
-        fired = ScheduleRun(self.name, times, ids, self.missed_since, self.error)
-        return fired if fired != ScheduleRun(self.name) else None
+    def run(self, times: Sequence[datetime]) -> ScheduleRun | None:
+        """Return the result for the `times` that had not fired before; None if only its next time was computed."""
+        ids = tuple(self.jobs[time].id for time in times)
+        run = ScheduleRun(self.name, tuple(times), ids, self.missed_since, self.error)
+        return run if run != ScheduleRun(self.name) else None
 
 
 def _plan(row: RowMapping, model: JobClass) -> _Plan:
@@ -435,7 +419,7 @@ def _plan(row: RowMapping, model: JobClass) -> _Plan:
             job_of(schedule, now, model)  # report what cannot be enqueued now, not when it fires
             return _Plan(name, next_fire_at=following)
         times = schedule.due(since=since, now=now)
-        jobs = tuple(job_of(schedule, time, model, id=id_of(name, time, model)) for time in times)
+        jobs = {time: job_of(schedule, time, model, id=id_of(name, time, model)) for time in times}
     except (InvalidOptionError, InvalidJobError, ValueError, OverflowError) as error:
         return _Plan(name, error=str(error))
     except Exception as error:  # code of the application: a validator, a constructor
@@ -450,7 +434,7 @@ def _plan(row: RowMapping, model: JobClass) -> _Plan:
         missed = (left_out, *(schedule.times.latest(since=left_out, until=until, limit=1) or [left_out]))
     last = row["last_fire_at"]
     follows = last if last is not None and times and schedule.times.after(last) == times[0] else None
-    return _Plan(name, tuple(times), jobs, following, left_out, missed, follows=follows)
+    return _Plan(name, jobs, following, left_out, missed, follows=follows)
 
 
 def declared(row: Mapping[Any, Any]) -> Schedule:
@@ -496,9 +480,14 @@ def time_in(job_id: Any) -> datetime | None:
         return None
 
 
-def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]], model: JobClass) -> set[Any]:
-    """Return those ids that are not to be enqueued again. `planned`: for each its schedule's name and its time."""
-    if not planned:
-        return set()
-    ids, names, times = map(list, zip(*planned, strict=True))
-    return set(session.scalars(schedules.fired_already(model), {"ids": ids, "names": names, "times": times}))
+def unfired(session: Session, times: Mapping[str, Sequence[datetime]], model: JobClass) -> dict[str, list[datetime]]:
+    """Return those times that have not fired. `times`: of schedules, by their names, as the result."""
+    planned = [(id_of(name, time, model), name, time) for name, those in times.items() for time in those]
+    ids, names, stamps = map(list, zip(*planned, strict=True)) if planned else ([], [], [])
+    given = {"ids": ids, "names": names, "times": stamps}
+    made = set(session.scalars(schedules.fired_already(model), given)) if planned else set()
+    left: dict[str, list[datetime]] = {name: [] for name in times}
+    for job_id, name, time in planned:
+        if job_id not in made:
+            left[name].append(time)
+    return left
