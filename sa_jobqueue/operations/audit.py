@@ -112,11 +112,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = {one.name: getattr(value, one.name) for one in fields(value)}
     match value:
-        case None | bool() | int() | float():
-            return value
         case Enum():
             return str(value.value)
-        case str():
+        case None | bool() | int() | float() | str():
             return value
         case timedelta():
             return f"{value.total_seconds():g} s"

@@ -10,19 +10,12 @@ from typing import Any, Final, NoReturn
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import (
-    ChainReferencedError,
-    ConflictError,
-    InvalidJobError,
-    NotFoundError,
-    not_chains,
-)
+from sa_jobqueue.errors import ChainReferencedError, ConflictError, InvalidJobError, NotFoundError, not_chains
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobClass
 from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import SCAN_LIMIT, BulkResult, Filter, Page
 from sa_jobqueue.operations.transactions import require_transaction, translated
@@ -81,8 +74,8 @@ def list_chains(
     """
     pages.check_limit(limit, scan_limit)
     pages.check_columns(model.Chain, columns)
-    check_ids(model, ids=where.ids, job_ids=where.job_ids)
-    check_after(model, after)
+    pages.check_ids(model, ids=where.ids, job_ids=where.job_ids)
+    pages.check_after(model, after)
     with translated():  # the status of a chain is that of its last job, the only one that can be unfinished
         unfinished = pages.few_unfinished(session, model, where.statuses, most=scan_limit)
     walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
@@ -158,7 +151,7 @@ def list_blocked_jobs(
     pages.check_limit(limit, scan_limit)
     pages.check_columns(model, columns)
     check_id(model, "chain_id", chain_id)
-    check_after(model, after)
+    pages.check_after(model, after)
     walk = {"columns": columns, "after": after, "limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
     statement = listings.blocked_jobs(model, chain_id, open_only=open_only, **walk)
     with translated():
@@ -249,7 +242,7 @@ def _try(
 
 def _check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
     """Return the ids without duplicates. Raises: InvalidJobError if they are not ids of this queue, or too many."""
-    check_ids(model, chain_ids=chain_ids)
+    pages.check_ids(model, chain_ids=chain_ids)
     given = list(dict.fromkeys(chain_ids))
     if len(given) > MAX_CHAINS:
         raise InvalidJobError(

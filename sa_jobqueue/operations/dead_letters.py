@@ -17,7 +17,6 @@ from sa_jobqueue.display.redaction import REDACTED, is_redacted
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import BulkResult, Filter, Page
 from sa_jobqueue.operations.steps import check_step, restart
@@ -91,7 +90,7 @@ def list_dead_letters(
     `where`: only matching dead letters; by default unresolved ones.
     """
     pages.check_limit(limit)
-    check_after(model, after)
+    pages.check_after(model, after)
     conditions = _conditions(model, where)
     key = model.DeadLetter.id
     statement = listings.objects(key, *conditions, after=after, limit=limit + 1, newest_first=newest_first)
@@ -145,7 +144,7 @@ def redrive_dead_letters(
     Raises: InvalidOptionError, including if no job has the step.
     """
     pages.check_limit(limit)
-    check_after(model, after)
+    pages.check_after(model, after)
     conditions = _conditions(model, where)
     found = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
     page = pages.page_of(found, limit=limit, position=lambda job_id: job_id)
@@ -192,7 +191,7 @@ def dismiss_dead_letters(
     Locks: the dead letters, in the order of their ids.
     """
     pages.check_limit(limit)
-    check_after(model, after)
+    pages.check_after(model, after)
     conditions = (*_conditions(model, where), model.DeadLetter.resolution.is_(None))
     unresolved = listings.objects(model.DeadLetter.id, *conditions, after=after, limit=limit + 1)
     ids = unresolved.with_only_columns(model.DeadLetter.id)
@@ -205,5 +204,5 @@ def dismiss_dead_letters(
 
 
 def _conditions(model: JobClass, where: DeadLetterFilter) -> list[ColumnElement[bool]]:
-    check_ids(model, ids=where.ids, job_ids=where.job_ids)
+    pages.check_ids(model, ids=where.ids, job_ids=where.job_ids)
     return dead_letters.matching(model, where)

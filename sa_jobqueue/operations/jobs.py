@@ -17,7 +17,6 @@ from sa_jobqueue.models.checks import check_id, due_at
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, BulkResult, Filter, Page
 from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
@@ -81,8 +80,8 @@ def list_jobs(
     """
     pages.check_limit(limit, scan_limit)
     pages.check_columns(model, columns)
-    check_ids(model, ids=where.ids, chain_ids=where.chain_ids)
-    check_after(model, after)
+    pages.check_ids(model, ids=where.ids, chain_ids=where.chain_ids)
+    pages.check_after(model, after)
     own = [] if matching is None else [_checked(matching, model)]
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
@@ -218,7 +217,7 @@ def _reschedule(
 
 def _lock(session: Session, ids: Sequence[JobId], model: JobClass, *, dry_run: bool = False) -> dict[Any, Row[Any]]:
     """Lock jobs and their chains' roots, or with `dry_run` only read them; return the rows of both, by id."""
-    check_ids(model, ids=ids)
+    pages.check_ids(model, ids=ids)
     session.flush()
     statement = jobs.lock(model, ids, for_update=not dry_run)
     locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(statement)}

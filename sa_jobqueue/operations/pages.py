@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Select, inspect
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.models import JobClass
+from sa_jobqueue.models.checks import check_id
 from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobStatus
 
 T = TypeVar("T")
-P = TypeVar("P", bound="Paged")
+P = TypeVar("P", bound="Page[Any] | BulkResult[Any]")
 
 MAX_PAGE: Final = 1000
 _UNINDEXED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
@@ -25,14 +27,6 @@ _UNINDEXED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
 SCAN_LIMIT: Final = 10_000
 """Maximum number of index entries that one call of a listing reads: some tens of milliseconds."""
 MAX_SCAN: Final = 1_000_000
-
-
-class Paged(Protocol):
-    """One page: of a listing, or of a change."""
-
-    @property
-    def next(self) -> Any:
-        """The `after` of the next page; None on the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +144,24 @@ def check_position(after: object, *kinds: type) -> None:
     if after is None or (len(parts) == len(kinds) and all(map(isinstance, parts, kinds))):
         return
     raise InvalidOptionError("after", f"must be the `next` of a page of this listing, or None, got {after!r}")
+
+
+def check_ids(model: JobClass, **given: Iterable[object]) -> None:
+    """Check lists of ids, which the database would refuse with the caller's transaction.
+
+    Raises: InvalidJobError naming the list, with the place in it.
+    """
+    for name, ids in given.items():
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise InvalidJobError(name, f"must be a list of ids, not one id, got {ids!r}")
+        for index, one in enumerate(ids):
+            check_id(model, f"{name}[{index}]", one)
+
+
+def check_after(model: JobClass, after: object) -> None:
+    """Check where a page begins: None, or an id. Raises: InvalidJobError."""
+    if after is not None:
+        check_id(model, "after", after)
 
 
 def check_columns(entity: Any, columns: Sequence[str]) -> None:

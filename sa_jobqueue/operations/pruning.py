@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError
@@ -27,6 +27,8 @@ SCAN: Final = 500
 MAX_SCAN: Final = 10_000
 MOST_JOBS: Final = 1000
 """Jobs that one call deletes, about: a chain goes whole. Some 50 ms."""
+PrunedTable: TypeAlias = Literal["jobs", "dead_letters", "audit"]
+_TABLES: Final[tuple[PrunedTable, ...]] = get_args(PrunedTable)
 _IN_THE_WAY: Final = frozenset({"23503", "40P01", "55P03"})
 """A reference by an application's row, a deadlock, or a lock not given in time: the next run tries again."""
 
@@ -35,7 +37,7 @@ _IN_THE_WAY: Final = frozenset({"23503", "40P01", "55P03"})
 class PruneCursor:
     """Position of a walk through the tables: pass it to the next call."""
 
-    table: Literal["jobs", "dead_letters", "audit"] = "jobs"
+    table: PrunedTable = "jobs"
     """The table that is walked through."""
     after: JobId | None = None
     """The last row looked at; None before the first."""
@@ -101,11 +103,12 @@ def prune(
     if queue_rows and cursor.table == "jobs":
         rules = replace(rules, queues={**rules.queues, **_rules_of_queues(session, model)})
     shortest = rules.shortest
-    following = _first_of(shortest, after=cursor.table)
-    if cursor.table not in shortest:
-        if following is None:
-            return Pruned()
-        cursor, following = following, _first_of(shortest, after=following.table)
+    left = [PruneCursor(table) for table in _TABLES[_TABLES.index(cursor.table) :] if table in shortest]
+    if not left:
+        return Pruned()
+    following = next(iter(left[1:]), None)
+    if cursor.table != left[0].table:
+        cursor = left[0]
     if cursor.table == "audit":
         given = {"age": shortest["audit"], "limit": scan}
         if dry_run:
@@ -129,24 +132,16 @@ def prune(
             return _delete(session, model, given, part, taken, by=by, dry_run=dry_run)
 
     parts, refused = delete_in_parts(list(taken), delete)
-    counts: dict[tuple[str, JobStatus], int] = {}
-    for kind in (kind for part in parts for kind in part.kinds):
-        counts[kind] = counts.get(kind, 0) + 1
+    counts = Counter(kind for part in parts for kind in part.kinds)
     due = (*(chain_id for part in parts for chain_id in part.freed), *later)
     return Pruned(
         chains=counts,
         jobs=sum(part.jobs for part in parts),
-        kept=(sum(part.expired for part in parts) if cursor.due else len(taken)) - sum(counts.values()),
+        kept=(sum(part.expired for part in parts) if cursor.due else len(taken)) - counts.total(),
         scanned=scanned,
         next=following if after is None and not due else PruneCursor(after=after or cursor.after, due=due),
         refused=refused,
     )
-
-
-def _first_of(shortest: Mapping[str, timedelta], *, after: str) -> PruneCursor | None:
-    tables: tuple[Literal["jobs", "dead_letters", "audit"], ...] = ("jobs", "dead_letters", "audit")
-    following = tables[tables.index(after) + 1 :]
-    return next((PruneCursor(table) for table in following if table in shortest), None)
 
 
 def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:

@@ -13,15 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import visitors
 
+from sa_jobqueue import errors
 from sa_jobqueue.ddl import LATEST
-from sa_jobqueue.errors import (
-    PipelineMissingError,
-    SchemaError,
-    SchemaMissingError,
-    SchemaOutdatedError,
-    SchemaTooNewError,
-    UnsupportedServerError,
-)
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.layout import PIPELINE_TABLES, STAMPED, Unit
 from sa_jobqueue.models import Job, JobClass
@@ -45,34 +38,34 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
     if unit == "pipeline":
         check_schema(session, model=model)
         if not layout.pipeline:
-            raise PipelineMissingError(model.__name__)
+            raise errors.PipelineMissingError(model.__name__)
     found = session.execute(schema.versions(layout, unit)).one()
     name = layout.qualified(STAMPED[unit])
     if found.server < MIN_SERVER_VERSION:
-        raise UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
+        raise errors.UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
     if found.encoding != "UTF8":
-        raise UnsupportedServerError.of_encoding(found.encoding)
+        raise errors.UnsupportedServerError.of_encoding(found.encoding)
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
     if not found.present and unit == "pipeline":
-        raise PipelineMissingError(f"table {layout.qualified('job')}")
+        raise errors.PipelineMissingError(f"table {layout.qualified('job')}")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"
-        raise SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
+        raise errors.SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
     version = int(stamp[1])
     if version < LATEST:
-        raise SchemaOutdatedError(
+        raise errors.SchemaOutdatedError(
             f"table {name} is of version {version}, this library needs {LATEST}: "
             "alembic revision --autogenerate, then alembic upgrade head"
         )
     if version > LATEST + 1:
-        raise SchemaTooNewError(
+        raise errors.SchemaTooNewError(
             f"table {name} is of version {version}, this library knows up to {LATEST} and runs on {LATEST + 1}: "
             "upgrade sa-jobqueue here"
         )
     return version
 
 
-def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | None:
+def schema_error(error: DBAPIError, tables: Iterable[Table]) -> errors.SchemaError | None:
     """Return the error for a missing table or column of a queue; None for any other driver error.
 
     `tables`: all tables that the statement names. Columns that the application adds to the job tables are not the queue's.
@@ -88,11 +81,11 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | No
         missing = table.schema if diagnosis.sqlstate == _NO_SCHEMA else table.name
         if diagnosis.sqlstate != _NO_COLUMN and missing in named:
             if noun in PIPELINE_TABLES:
-                return PipelineMissingError(f"table {table.fullname.removesuffix(noun)}job")
-            return SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
+                return errors.PipelineMissingError(f"table {table.fullname.removesuffix(noun)}job")
+            return errors.SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
         for column in Job.metadata.tables[noun].columns:
             if diagnosis.sqlstate == _NO_COLUMN and column.name in named - others:
-                return SchemaOutdatedError(
+                return errors.SchemaOutdatedError(
                     f"table {table.fullname} has no column {column.name!r}: it is older than version {LATEST}, which this "
                     "library needs: alembic revision --autogenerate, then alembic upgrade head"
                 )
@@ -111,7 +104,7 @@ def explained(model: JobClass) -> Iterator[None]:
 
 
 @event.listens_for(Engine, "handle_error")
-def _explain(context: ExceptionContext) -> SchemaError | None:
+def _explain(context: ExceptionContext) -> errors.SchemaError | None:
     """Replace the driver's error, on any engine; only statements built with a queue's `Table` are looked at."""
     error, statement = context.sqlalchemy_exception, getattr(context.execution_context, "compiled", None)
     if not isinstance(error, DBAPIError) or statement is None or getattr(context.execution_context, "isddl", False):
