@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -39,6 +40,8 @@ from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.shared import Part, Shared
 from sa_jobqueue.worker.signals import Answer
 
+_CLOCKS_DIFFER = 1.0
+"""Seconds by which the database's clock may move against the worker's between two ticks; more is a clock that was set."""
 _CLOSING = timedelta(seconds=10)
 """Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
 
@@ -122,8 +125,11 @@ class Assembly(Part):
         ]
         self._tasks: dict[asyncio.Task[Any], Component] = {}
         self._state = WorkerState.RUNNING
+        self._clocks: float | None = None
+        """By how many seconds the database's clock was ahead of the monotonic one at the last tick."""
 
         signals.ticked.connect(rescuer.ticked, self._reader.ticked, scheduler.ticked, self._claimer.ticked)
+        signals.clock_set.connect(scheduler.clock_set, self._claimer.clock_set)
         signals.due.connect(self._claimer.notified)
         signals.may_start.connect(self._claimer.poll_again)
         signals.ended.connect(self._claimer.job_ended, self._leave_capacity)
@@ -146,7 +152,12 @@ class Assembly(Part):
         }
 
     def _answered(self, answer: Answer) -> None:
+        before = self._clocks
+        if answer.now is not None:
+            self._clocks = answer.now.timestamp() - time.monotonic()
         with suppress(RuntimeError):  # the loop is closed
+            if before is not None and self._clocks is not None and abs(self._clocks - before) > _CLOCKS_DIFFER:
+                self._loop.call_soon_threadsafe(self._signals.clock_set)
             self._loop.call_soon_threadsafe(self._signals.ticked, answer)
 
     def _settings_changed(self, controls: Controls) -> None:

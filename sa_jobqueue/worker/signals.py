@@ -56,6 +56,8 @@ class Signals:
     def __init__(self) -> None:
         self.ticked = Signal[[Answer]]()
         """The worker has sent a heartbeat, and learnt what there is to do."""
+        self.clock_set = Signal[[]]()
+        """The database's clock was set."""
         self.due = Signal[[Hints]]()
         """A queue may have due jobs."""
         self.may_start = Signal[[]]()

@@ -5,6 +5,8 @@ The parts are the worker's own; `tests/fixtures/claim_protocol.py` is the model.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from sa_jobqueue.worker.claim.backlog import LINGER
@@ -110,7 +112,7 @@ def clock(story: Story) -> None:
     story.add(A, ago=-5)
     story.catch_up()
     story.claim(late=1)
-    story.queue.step(seconds=10)
+    story.queue.now += timedelta(seconds=10)  # before a tick notices
 
 
 def next_job(story: Story) -> None:

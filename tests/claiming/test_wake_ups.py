@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -20,7 +21,8 @@ from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import expiry
-from sa_jobqueue.worker.claim import idleness
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from sa_jobqueue.worker.claim import arrivals, idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import EventLog, quick, until, working
@@ -247,3 +249,32 @@ async def test_a_job_blocked_by_a_failed_chain_with_on_failure_fail_dies_at_once
         with Session(engine) as session, session.begin():  # dead again, for what it waits for has failed
             assert redrive_dead_letters(session).ids == [j]
         await log.until(JobDied, 2)
+
+
+async def test_a_job_that_is_due_because_the_clock_was_set_is_started_after_a_tick(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written, so neither a notification nor a catch-up finds it."""
+    for name in ("FULL_SCAN_EVERY", "FULL_SCAN_IDLE"):
+        monkeypatch.setattr(arrivals, name, 1e9)
+    send, ahead = Heartbeat._send, [timedelta(0)]
+
+    def later(self: Heartbeat, rest: float) -> Any:
+        asked_at, answer = send(self, rest)
+        return asked_at, answer if answer.now is None else replace(answer, now=answer.now + ahead[0])
+
+    monkeypatch.setattr(Heartbeat, "_send", later)
+    queue = JobQueue[Any]()
+
+    @queue.handler("test")
+    async def nothing() -> None: ...
+
+    job_id = jobs.add(due_in=HOUR)
+    options = quick(poll_interval=NEVER, heartbeat_interval=timedelta(milliseconds=100))
+    async with working(Worker(queue, engine, options=options)) as log:
+        await until(asleep, what="it rests")
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))  # as if no one had written it
+            connection.execute(text("UPDATE job SET scheduled_at = now() - interval '1 second'"))
+        ahead[0] = timedelta(hours=1)
+        await soon(log, JobStarted, job_id)

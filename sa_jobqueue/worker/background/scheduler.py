@@ -21,8 +21,6 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
 from sa_jobqueue.worker.signals import Answer
 
-_CLOCKS_DIFFER: Final = 1.0
-"""Seconds by which the database's clock may move against the worker's between two ticks before schedules are corrected."""
 _HELD_REST: Final = 0.2
 """Seconds until the next try when everything due is locked by another worker that is about to commit."""
 _EARLIER: Final = 0.1
@@ -50,20 +48,18 @@ class Scheduler(Part, Component):
         self._is_corrected = False
         self._sleeps_until: float | None = None
         """By the loop's clock; None until woken."""
-        self._clocks: float | None = None
-        """By how many seconds the database's clock was ahead of the monotonic one at the last tick."""
 
     def ticked(self, answer: Answer) -> None:
-        """Wake if a schedule is due earlier than known, or if the database's clock was set."""
-        if answer.now is not None:
-            before, self._clocks = self._clocks, answer.now.timestamp() - time.monotonic()
-            if before is not None and abs(self._clocks - before) > _CLOCKS_DIFFER:
-                self._is_corrected = False
-                self._woken.set()
+        """Wake if a schedule is due earlier than known."""
         if answer.schedule_in is not None:
             due_at = asyncio.get_running_loop().time() + answer.schedule_in
             if self._sleeps_until is None or due_at < self._sleeps_until - _EARLIER:
                 self._woken.set()
+
+    def clock_set(self) -> None:
+        """Correct the schedules whose next time another clock has written."""
+        self._is_corrected = False
+        self._woken.set()
 
     def wake(self) -> None:
         """Check when the next schedule is due: it may have changed."""

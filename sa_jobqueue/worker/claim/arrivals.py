@@ -9,7 +9,6 @@ rolled back: that bounds how long such a job can be overlooked (`FULL_SCAN_EVERY
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -39,8 +38,6 @@ _KNOWN: Final = 64
 """Lanes with a backlog that one catch-up names, so that it does not return what their scans find."""
 _PAGE: Final = 1000
 """Lanes of one page of a full scan."""
-_CLOCKS_DIFFER: Final = 1.0
-"""Seconds by which the database's clock may differ from the worker's between two catch-ups before a full scan."""
 _FIRST_LANE: Final = ("", "", -1000)
 
 
@@ -66,7 +63,6 @@ class Arrivals:
         self._full_scan_began = self._full_scan_took = 0.0
         self._full_scan_at = 0.0
         self._claimed = True
-        self._clocks: tuple[datetime, float] | None = None
 
     def claimed(self) -> None:
         """Record that a claim ran: it may have skipped rows that others held."""
@@ -161,11 +157,6 @@ class Arrivals:
         if rewound:
             backlog.open_again(cursors.of_lane, now)
             self._full_scan_at = min(self._full_scan_at, self._full_scan_began + _AFTER_A_CUT * self._full_scan_took)
-        if self._clocks is not None:
-            before, then = self._clocks
-            if abs((database_now - before).total_seconds() - (now - then)) > _CLOCKS_DIFFER + (now - began):
-                self.request_full_scan()
-        self._clocks = database_now, now
 
     async def _read_page(self, connection: AsyncConnection, after: tuple[str, str, int]) -> None:
         """Read one page of a full scan."""

@@ -121,6 +121,11 @@ class Claimer(Part, Component):
         """Poll once more before the next sleep: this worker rescheduled a job, which may be due before that ends."""
         self._woken.set()
 
+    def clock_set(self) -> None:
+        """Scan all lanes: a job may be due earlier or later than known."""
+        self._division.lanes.arrivals.request_full_scan()
+        self._woken.set()
+
     def job_ended(self, job: ClaimedJob | None) -> None:
         """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
         self._busy_at = self._loop.time()
