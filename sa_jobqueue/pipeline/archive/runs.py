@@ -18,7 +18,7 @@ from sa_jobqueue.pipeline.archive import deleting
 from sa_jobqueue.pipeline.archive.connection import bounded
 from sa_jobqueue.pipeline.archive.engines import Engine, Parts
 from sa_jobqueue.pipeline.archive.errors import ArchiveElsewhereError, ArchiveError
-from sa_jobqueue.pipeline.archive.locations import File, Location
+from sa_jobqueue.pipeline.archive.locations import Location
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
 from sa_jobqueue.pipeline.archive.verifying import Contents, count, remove_chains, verify
 from sa_jobqueue.pipeline.history import DATASETS
@@ -96,8 +96,6 @@ class _Run:
     """Number of chains and of rows of each dataset in its files, as in the ledger."""
     parts: int = 0
     jobs: int = 0
-    files: list[File] | None = None
-    """Files that this process has verified."""
     contents: Contents | None = None
     """Contents that this process has read back from its files. Nothing is deleted without them."""
 
@@ -219,13 +217,13 @@ class Archiver:
         written = self._engine.write(self._connection, parts, self._counter(run, Step.PART, run.jobs))
         self._report(run, Step.FILES)
         self._location.list_written(run.id, (one.path for one in written))
-        run.files = self._location.hidden_files(run.id)
+        files = self._location.hidden_files(run.id)
         expected = dict.fromkeys(DATASETS, 0)
         for one in written:
             expected[one.dataset] += one.rows
-        for file in run.files:
+        for file in files:
             self._location.sync(file.path)
-        run.contents = verify(self._location, run.files, expected)
+        run.contents = verify(self._location, files, expected)
         self._report(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
         with self._connection.begin():
@@ -234,7 +232,7 @@ class Archiver:
 
     def _publish(self, run: _Run) -> None:
         """Move the files to where readers see them. Before anything is deleted: no row is ever in neither place."""
-        for file in self._location.hidden_files(run.id) if run.files is None else run.files:
+        for file in self._location.hidden_files(run.id):
             self._location.show(run.id, file)
             self._report(run, Step.PUBLISHED)
         self._location.discard(run.id)

@@ -84,34 +84,28 @@ def archive(
     Example:
       sa-jobqueue archive --before 30d --to /srv/archive
     """
-    from sa_jobqueue.pipeline.archive import ArchiveOptions, abandon_run, archive_runs, preview
+    from sa_jobqueue.pipeline import archive as archives
 
     if abandon is not None:
         if runs is None:
             raise click.UsageError("--abandon goes with runs: sa-jobqueue archive runs --abandon RUN")
-        abandon_run(database.url, abandon, model=database.model)
+        archives.abandon_run(database.url, abandon, model=database.model)
         print_result({"abandoned": abandon}, f"run {abandon} given up; its chains are in the tables")
         return
     if runs is not None:
-        _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)])
+        _print_runs([dict(row._mapping) for row in archives.archive_runs(database.url, model=database.model)])
         return
     if before is None or (path is None and not dry_run):
         raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
-    options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
+    options = archives.ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
     if dry_run or path is None:
-        found = preview(database.url, before=before, model=database.model, options=options)
+        found = archives.preview(database.url, before=before, model=database.model, options=options)
         _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff))
         return
     with _listener() as listener:
-        given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
-        report = _with_spark(database, path, **given) if engine == "spark" else _with_pyarrow(database, path, **given)
+        given: dict[str, Any] = {"before": before, "model": database.model, "options": options, "on_progress": listener}
+        report = _with_spark(database, path, **given) if engine == "spark" else archives.archive(database.url, path, **given)
     _print_report(report)
-
-
-def _with_pyarrow(database: opts.Database, path: str, **given: Any) -> ArchiveReport:
-    from sa_jobqueue.pipeline.archive import archive as archive_with_pyarrow
-
-    return archive_with_pyarrow(database.url, path, **given)
 
 
 def _with_spark(database: opts.Database, path: str, **given: Any) -> ArchiveReport:

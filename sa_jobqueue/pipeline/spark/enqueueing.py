@@ -120,9 +120,8 @@ def _write(rows: DataFrame, given: dict[str, str | None], progress: str | None) 
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
     write_id = writer.write_id
     named = {name: value for name, value in given.items() if value is not None} | {"write_id": write_id}
-    before = _written(options, write_id, 0)
-    if before is not None and options["onRepeat"] != "check":
-        return replace(before, repeated=True)
+    if writer.committed is not None and writer.is_repeated:
+        return replace(writer.committed, repeated=True)
     try:
         with ExitStack() as stack:
             if progress:
@@ -137,7 +136,7 @@ def _write(rows: DataFrame, given: dict[str, str | None], progress: str | None) 
     result = _written(options, write_id, 0)
     if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
-    return replace(result, repeated=before is not None)
+    return replace(result, repeated=writer.committed is not None)
 
 
 def written(

@@ -74,7 +74,7 @@ class Checked:
 
     def check_each(self, name: str, values: pa.Array, mask: pa.Array, check: Callable[[Any], object]) -> None:
         """Check values one by one where the mask is true. A null is passed as None."""
-        for row in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist():
+        for row in _true(mask):
             try:
                 check(values[row].as_py())
             except InvalidJobError as error:
@@ -83,14 +83,11 @@ class Checked:
     def check_distinct(self, values: pa.Array, check: Callable[[Any], object]) -> None:
         """Check each distinct value once."""
         encoded = values.dictionary_encode()
-        codes: np.ndarray[Any, Any] | None = None
         for code, value in enumerate(encoded.dictionary.to_pylist()):
             try:
                 check(value)
             except InvalidJobError as error:
-                if codes is None:
-                    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-                self.blame(np.flatnonzero(codes == code).tolist(), error.field, error.reason)
+                self.blame(_true(pc.equal(encoded.indices, code)), error.field, error.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +221,7 @@ class Checker:
                 kinds.append(registry.get(name))
             except UnknownJobTypeError as error:
                 kinds.append(None)
-                codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-                checked.blame(np.flatnonzero(codes == code).tolist(), "type_name", str(error))
+                checked.blame(_true(pc.equal(encoded.indices, code)), "type_name", str(error))
         versions = checked.columns.get("input_version", pa.nulls(count, pa.int32())).to_pylist()
         fairness_keys = checked.columns.get("fairness_key", pa.nulls(count, pa.string())).to_pylist()
         stored = inputs.to_pylist()

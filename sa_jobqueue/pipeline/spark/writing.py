@@ -132,7 +132,12 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, queue: Queue) -> None:
         super().__init__(options, queue)
         self.write_id: str = options["writeId"] or str(uuid4())
-        self.is_repeated = options["onRepeat"] != "check" and self._has_committed()
+        self.committed = self._find_write() if options["writeId"] else None
+        """Result of an earlier write with this id."""
+        self.is_repeated = self.committed is not None and options["onRepeat"] != "check"
+        if self.committed is not None and self.is_repeated:
+            rows = self.committed.staged
+            _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, rows)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a partition, or read no row if the write has committed. Raises: BadRowError, WriteError."""
@@ -145,14 +150,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             is_empty = not any(message.rows for message in staged)  # which leaves its writeId to later rows
             self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check")
 
-    def _has_committed(self) -> bool:
-        if self._options["writeId"] is None:
-            return False
+    def _find_write(self) -> WriteResult | None:
         with sanitised(self._options), connect(self._options) as connection, Session(connection) as session:
-            found = find_write(session, self.write_id, model=self._queue.model)
-        if found is not None:
-            _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, found.staged)
-        return found is not None
+            return find_write(session, self.write_id, model=self._queue.model)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the rows that this writer staged. Jobs are kept, because the commit may have succeeded."""

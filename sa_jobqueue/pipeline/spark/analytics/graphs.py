@@ -19,7 +19,7 @@ class Node:
     id: str
     chain_id: str
     chain_index: int
-    waits_for: tuple[str, ...]
+    waits_for: Sequence[str]
     """The chains that it waits or waited for."""
     run_micros: int
     """Run time of all its attempts, in microseconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -126,6 +127,7 @@ def _nodes(history: History) -> DataFrame:
         belonging.join(several, "workflow_id", "left_semi")
         .join(waits.withColumnRenamed("job_id", "id"), "id", "left")
         .join(usual, "type_name", "left")
+        .withColumn("waits_for", sf.coalesce("waits_for", sf.array().cast("array<string>")))
         .withColumn("is_slow", sf.col("run_micros") > sf.col("usual_micros"))
         .drop("usual_micros", "status", "wait_seconds")
     )
@@ -138,19 +140,7 @@ def measured(table: pa.Table) -> pa.Table:
 
 def measure(jobs: list[dict[str, Any]]) -> dict[str, Any]:
     """Measure the jobs of one workflow."""
-    nodes = [
-        Node(
-            id=job["id"],
-            chain_id=job["chain_id"],
-            chain_index=job["chain_index"],
-            waits_for=tuple(job["waits_for"] or ()),
-            run_micros=job["run_micros"],
-            started_at=job["started_at"],
-            ended_at=job["ended_at"],
-        )
-        for job in jobs
-    ]
-    shape = shape_of(nodes)
+    shape = shape_of([Node(**{field.name: job[field.name] for field in fields(Node)}) for job in jobs])
     by_id = {job["id"]: job for job in jobs}
     is_ended = all(job["is_ended"] for job in jobs)
     created_at = min(job["created_at"] for job in jobs)
