@@ -202,7 +202,7 @@ class Calls(Part):
                 return self._encoded(call, await call.run_async(threads=self.threads))
         session: AsyncSession
         async with self._sessions.open(call.job_type) as session:
-            held = guard(session.sync_session, call.contexts[0].job.id)
+            held = guard(session, call.contexts[0].job.id)
             with held, self._leave_if_forked:
                 outcomes = await call.run_async(session, self.threads)
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -28,7 +28,7 @@ from sa_jobqueue.errors import AttemptTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobStarted, MiddlewareFailed
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, leases, traces
-from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
+from sa_jobqueue.types import LOST, MOST_CONCURRENT, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer, completed
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_error, released
@@ -77,10 +77,8 @@ class Executor(Part):
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._is_shutting_down = False
-        self._slots: Slots | None = None
-        if slots is not None:
-            self._slots, weight = slots
-            self._slots.join(self, weight)
+        self._slots, weight = slots or (Slots(MOST_CONCURRENT), 1)
+        self._slots.join(self, weight)
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
         self._steps = WorkerSteps(shared, steps_engine, sessions)
@@ -99,11 +97,11 @@ class Executor(Part):
     def free(self) -> int:
         """How many more jobs may be started; a thread that does not stop keeps its slot."""
         own = self.concurrency - len(self._running) - self.stuck_threads
-        return own if self._slots is None else min(own, self._slots.free(self))
+        return min(own, self._slots.free(self))
 
     def claiming(self) -> AbstractAsyncContextManager[None]:
         """Reserve slots that are shared with other workers, for the duration of a claim."""
-        return nullcontext() if self._slots is None else self._slots.claiming(self)
+        return self._slots.claiming(self)
 
     def free_in(self, queue: str) -> int:
         """How many more jobs of a limited queue may be started."""
@@ -233,8 +231,7 @@ class Executor(Part):
         """Stop the background tasks and release the threads; threads that do not stop are left behind."""
         await cancelled(*self._background)
         self._calls.threads.close()
-        if self._slots is not None:
-            self._slots.leave(self)
+        self._slots.leave(self)
 
     async def _run(self, running: Running) -> None:
         """Run the attempt and pass its result on to be written."""
@@ -276,8 +273,7 @@ class Executor(Part):
             self._running.discard(running)
             self._by_queue[job.queue] -= 1
             self._by_type[job.type_name] -= 1
-            if self._slots is not None:
-                self._slots.freed()  # others first, if they run fewer
+            self._slots.freed()  # others first, if they run fewer
             self.changed.set()
 
     async def _link(self, job: ClaimedJob, job_type: JobType) -> None:

@@ -178,7 +178,7 @@ def _text_of(query: Any) -> str:
     return query.as_string(None) if isinstance(query, psycopg.sql.Composable) else str(query)
 
 
-def guard(session: Session, job_id: JobId) -> Guard:
+def guard(session: Session | AsyncSession, job_id: JobId) -> Guard:
     """Return the guard of a session that is about to be given to a handler."""
     made = session.info[GUARD] = Guard(job_id)
     return made

@@ -115,7 +115,7 @@ class WorkerSteps:
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
         """Return a session that the application's factory makes, and its guard."""
         session = self._sessions.factory(is_async=is_async)()
-        return session, guard(getattr(session, "sync_session", session), job.id)
+        return session, guard(session, job.id)
 
     def begin(self, session: Session) -> None:
         """Do nothing: the first statement begins it."""

@@ -145,7 +145,7 @@ class Child:
         context = AttemptContext(job, request["worker_id"], self._extend)
         enter_attempt(context)
         enter_span(request["span"])
-        self._begin(context)
+        self._begin(context, context.stop)
         try:
             job_type = self._registry.get(job.type_name)
             self._providers.update(job_type.provided.values())
@@ -155,7 +155,6 @@ class Child:
                 if job_type.is_async:
                     outcomes = runner.run(self._run_async(call), context=contextvars.copy_context())
                 else:
-                    self._begin(context, context.stop)
                     outcomes = call.run()
                 answer = of_return(unwrapped(*outcomes), job_type)
             self._begin(None)
