@@ -112,14 +112,14 @@ class Batches:
             for running in attempts:
                 if running.job in lost.jobs:
                     error = LostAttemptError(running.job.id, running.job.attempt)
-                    _resolve(batch.ends[running], Failed(error, None))
+                    _resolve(batch.ends[running], Failed(error))
             self._stop_all(batch)
         # User code ends here, and so does everything it can raise; what it awaited may have been cancelled, too.
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
                 raise
             for end in batch.ends.values():
-                _resolve(end, Failed.of(error))
+                _resolve(end, Failed(error))
         else:
             for running, result in zip(attempts, results, strict=True):
                 _resolve(batch.ends[running], result)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -61,17 +60,11 @@ class Running:
     """How its handler's own commit ended the job; None without one. A job that it deleted counts as cancelled."""
 
 
-@dataclass(slots=True)
 class Failed:
     """The failure of one attempt. One exception may be that of many: each raises it with the traceback it came with."""
 
-    error: BaseException
-    traceback: TracebackType | None
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failed:
-        """Return the failure by an exception that was raised."""
-        return cls(error, error.__traceback__)
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.traceback = error, error.__traceback__
 
 
 def unwrapped(outcome: Any) -> Any:
@@ -139,7 +132,7 @@ class Call:
 
 
 def _each(outcomes: Sequence[Any]) -> list[Any]:
-    return [Failed.of(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    return [Failed(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
 
 
 def encode(model: JobClass, context: AttemptContext, job_type: JobType, returned: Any) -> Result:
@@ -276,7 +269,7 @@ class Calls(Part):
                 encoded = outcome if isinstance(outcome, Failed) else encode(self._model, context, call.job_type, outcome)
                 results.append(encoded)
             except BaseException as error:
-                results.append(Failed.of(error))
+                results.append(Failed(error))
         return results
 
     def _complete(
