@@ -133,6 +133,14 @@ class JobRescued(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerEvent(Event):
+    """Base class of events about one worker; its field is theirs too."""
+
+    worker_id: str
+    """Id of the worker."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownTypesPending(Event):
     """Due jobs have types for which no live worker has a handler. They stay pending."""
 
@@ -190,21 +198,17 @@ class SchedulesUndeclared(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsDiffer(Event):
+class SettingsDiffer(WorkerEvent):
     """Queues have other settings in the database than this worker's code declares. Those in the database apply."""
 
-    worker_id: str
-    """Id of the worker."""
     differences: Mapping[str, Mapping[str, tuple[Any, Any]]]
     """By queue and setting: the value in the database, and the declared one."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStarted(Event):
+class WorkerStarted(WorkerEvent):
     """A worker registered and started."""
 
-    worker_id: str
-    """Id of the worker."""
     queues: tuple[str, ...] = ()
     """The queues that it serves."""
     concurrency: int = 0
@@ -220,11 +224,9 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChanged(Event):
+class SettingsChanged(WorkerEvent):
     """A worker reloaded the settings of its queues, its job types or itself; the fields are the new values."""
 
-    worker_id: str
-    """Id of the worker."""
     paused_queues: tuple[str, ...]
     """The queues, and fairness keys of queues, of which no job is started."""
     paused_types: tuple[str, ...]
@@ -234,11 +236,9 @@ class SettingsChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaAhead(Event):
+class SchemaAhead(WorkerEvent):
     """A worker started on tables one version newer than its own, as during a deployment; it ignores new columns."""
 
-    worker_id: str
-    """Id of the worker."""
     version: int
     """Version of the database's tables."""
     known: int
@@ -246,30 +246,23 @@ class SchemaAhead(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolerFound(Event):
+class PoolerFound(WorkerEvent):
     """A worker connects through a connection pooler; it `listens` on a separate connection, or polls."""
 
-    worker_id: str
-    """Id of the worker."""
     listens: bool
     poll_interval: timedelta
     """Its poll interval, as in `WorkerOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
-class DrainRequested(Event):
+class DrainRequested(WorkerEvent):
     """A worker found a request of `drain_workers` at its heartbeat; it stops as on SIGTERM."""
-
-    worker_id: str
-    """Id of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopped(Event):
+class WorkerStopped(WorkerEvent):
     """A worker stopped and released `released` unfinished jobs."""
 
-    worker_id: str
-    """Id of the worker."""
     released: int
 
 
@@ -312,14 +305,12 @@ class ProviderFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SelectorFailed(Event):
+class SelectorFailed(WorkerEvent):
     """A queue's selector failed; the queue's jobs start in the default order until the selector works again.
 
     Emitted once until it works.
     """
 
-    worker_id: str
-    """Id of the worker."""
     queue: str
     """Name of the queue."""
     selector: str
@@ -329,11 +320,9 @@ class SelectorFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryExceeded(Event):
+class MemoryExceeded(WorkerEvent):
     """A worker's process held more than its `max_memory`; it drains and stops, to be restarted."""
 
-    worker_id: str
-    """Id of the worker."""
     resident_bytes: int
     """Resident memory of the process, in bytes."""
     limit_bytes: int
@@ -341,11 +330,9 @@ class MemoryExceeded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatFailing(Event):
+class HeartbeatFailing(WorkerEvent):
     """A worker's heartbeats failed for so long that it stopped its attempts before others can rescue the jobs."""
 
-    worker_id: str
-    """Id of the worker."""
     silent: timedelta
     """Time since the last successful heartbeat."""
 

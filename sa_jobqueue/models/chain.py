@@ -30,7 +30,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     @declared_attr
     def id(cls) -> Mapped[IdT]:
         """Id of the root job."""
-        return mapped_column(id_type(cls.__jobqueue__), primary_key=True)
+        return mapped_column(id_type(cls.__jobqueue__), primary_key=True, sort_order=-2)
 
     queue: Mapped[str] = mapped_column(Text)
     """Queue of the root job."""
@@ -46,7 +46,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
         """Status of its last job."""
-        return mapped_column(status_type(cls.__jobqueue__, owner=False))
+        return mapped_column(status_type(cls.__jobqueue__, owner=False), sort_order=-1)
 
     output: Mapped[Any] = mapped_column(JSONB)
     """Output of its last job."""

@@ -10,7 +10,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.middleware import Proceed
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
 from sa_jobqueue.registry.schedules import Schedule
-from sa_jobqueue.registry.selectors import Candidate, Selector
+from sa_jobqueue.registry.selectors import Candidate, Selector, SelectorOptions
 
 __all__ = [
     "BatchFailed",
@@ -25,4 +25,5 @@ __all__ = [
     "Proceed",
     "Schedule",
     "Selector",
+    "SelectorOptions",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,15 +69,6 @@ class BatchFailed(AttemptSignal):
         self.errors = dict(errors)
         places = ", ".join(sorted(map(str, self.errors), key=lambda place: (len(place), place))[:10])
         super().__init__(f"{len(self.errors)} of the batch failed, at {places}{', ...' if len(self.errors) > 10 else ''}")
-
-
-def outcome_of(hint: Any) -> Any:
-    """Return the type of one job's output from `-> list[Output | Exception]`; Any if it is not annotated so."""
-    (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
-    if typing.get_origin(listed) not in {typing.Union, types.UnionType}:
-        return listed
-    ends = [part for part in typing.get_args(listed) if not (isinstance(part, type) and issubclass(part, BaseException))]
-    return functools.reduce(operator.or_, ends) if ends else Any
 
 
 def outcomes_of(returned: Any, count: int) -> list[Any]:

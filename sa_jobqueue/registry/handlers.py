@@ -91,7 +91,8 @@ class Handler(Generic[InT, OutT, JobT]):
 
     job_type: JobType
     """The declaration: its name, options, payload and output types."""
-    _model: type[JobT]
+    model: type[JobT]
+    """The mapped class of its jobs."""
     _write: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
     _copy: ClassVar[Callable[..., Any]]
     """Write the jobs of `enqueue` and `enqueue_many`: set by `sa_jobqueue.operations`, a layer above."""
@@ -100,11 +101,6 @@ class Handler(Generic[InT, OutT, JobT]):
     def name(self) -> str:
         """The job type's name."""
         return self.job_type.name
-
-    @property
-    def model(self) -> type[JobT]:
-        """The mapped class of its jobs."""
-        return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function directly, for tests or to do the work now."""
@@ -186,15 +182,15 @@ class Handler(Generic[InT, OutT, JobT]):
                 raise InvalidJobError("payload", "is given twice: pass the fields by name, or a mapping of them")
             payload = {name: options.pop(name) for name in kind.fields if name in options}
         for name in options:
-            if name not in OPTIONS and not hasattr(self._model, name):
+            if name not in OPTIONS and not hasattr(self.model, name):
                 fields = (
                     f"the fields of the payload are {', '.join(kind.fields)}"
                     if kind.fields
                     else f"the payload is the first argument: {kind.func.__name__}.job({{{name!r}: ...}}), or an object of "
                     "its type. Fields by name are for @jobs.keyword_handler"
                 )
-                raise InvalidJobError(name, f"is neither an option nor a column of {self._model.__name__}; {fields}")
-        return self._model(type_name=kind.type_name, input=payload, _handler=self, **options)
+                raise InvalidJobError(name, f"is neither an option nor a column of {self.model.__name__}; {fields}")
+        return self.model(type_name=kind.type_name, input=payload, _handler=self, **options)
 
     def encode(
         self, payload: Any, input_version: int | None, fairness_key: str | int | None

@@ -27,7 +27,7 @@ from sa_jobqueue.registry.limits import QueueSettings
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import OF_JOBS, MisfirePolicy, Schedule
-from sa_jobqueue.registry.selectors import Choose, Selector
+from sa_jobqueue.registry.selectors import Choose, Selector, SelectorOptions
 from sa_jobqueue.types import JobStatus
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -216,15 +216,8 @@ class JobQueue(Generic[JobT]):
         """The selectors, by queue."""
         return MappingProxyType(self._selectors)
 
-    def selector(
-        self,
-        queue: str,
-        *,
-        window: int = 100,
-        timeout: timedelta = timedelta(seconds=1),
-        max_wait: timedelta | None = None,
-        inputs: bool = False,
-    ) -> Callable[[ChooseT], ChooseT]:
+    @taking(SelectorOptions)
+    def selector(self, queue: str, **options: Any) -> Callable[[ChooseT], ChooseT]:
         """Register a function that chooses which due jobs of a queue a worker starts next, instead of the usual order.
 
         Called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
@@ -232,23 +225,12 @@ class JobQueue(Generic[JobT]):
         pauses and ordering keys still apply. If it fails, `SelectorFailed` is emitted, and the usual order applies
         until a call succeeds.
 
-        `queue`: name of the queue.
-        `window`: maximum number of candidates, 1 to 1,000.
-        `timeout`: how long a call may take, 1 ms to 1 min.
-        `max_wait`: a candidate offered for this long is started first; without it, a job that is never chosen never starts.
-        `inputs`: whether candidates have their payloads, which are read for each of them.
+        `queue`, `options`: those of `SelectorOptions`.
         Raises: InvalidOptionError, including for a queue that already has a selector.
         """
 
         def register(choose: ChooseT) -> ChooseT:
-            declared = Selector(
-                queue=queue,
-                choose=choose,
-                window=window,
-                timeout=timeout,
-                max_wait=max_wait,
-                inputs=inputs,
-            )
+            declared = Selector(queue, choose=choose, **options)
             if queue in self._selectors:
                 raise InvalidOptionError("queue", f"{queue!r} has a selector already: {self._selectors[queue].name}")
             self._selectors[queue] = declared

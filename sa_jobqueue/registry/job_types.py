@@ -32,7 +32,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
-from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
+from sa_jobqueue.registry.batches import BatchRule, payload_of
 from sa_jobqueue.registry.dependencies import Provider
 from sa_jobqueue.registry.middleware import Middleware, Surrounding
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
@@ -407,7 +407,7 @@ def describe(
             )
         takes, takes_items = payload_of(place, takes)
         batch = BatchRule(options.max_size, options.max_wait, takes_items)
-        returns = outcome_of(returns)
+        returns = _outcome(returns)
     parts = _parts(returns)
     ends = [one for one in parts if not _is_continuation(one)]
     leads_to = [next(iter(typing.get_args(one)), Any) for one in parts if _is_continuation(one)]
@@ -473,6 +473,12 @@ def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
 def _union(hints: Sequence[Any]) -> Any:
     """Return the union of types; Any if it is one of them, or there are none."""
     return Any if Any in hints or not hints else functools.reduce(operator.or_, hints)
+
+
+def _outcome(hint: Any) -> Any:
+    """Return the type of one job's output from a batch's `-> list[Output | Exception]`; Any if it is not annotated so."""
+    (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
+    return _union([one for one in _parts(listed) if not (isinstance(one, type) and issubclass(one, BaseException))])
 
 
 def _parts(hint: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -12,6 +12,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.limits import check_names
+from sa_jobqueue.registry.middleware import name_of
 from sa_jobqueue.types import JobId, Json
 
 MOST_CANDIDATES: Final = 1_000
@@ -62,14 +63,15 @@ start, best first; it may return more than `free`, because some may be taken by 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
-    """A selector function with its options, which are those of `JobQueue.selector`.
+class SelectorOptions:
+    """Options of a selector.
 
-    `choose`: the function.
+    `queue`: name of the queue. `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take, 1 ms
+    to 1 min. `max_wait`: a candidate offered for this long is started first; without it, a job that is never chosen never
+    starts. `inputs`: whether candidates have their payloads, which are read for each of them.
     """
 
-    queue: str
-    choose: Choose
+    queue: str = field(kw_only=False)
     window: int = 100
     timeout: timedelta = timedelta(seconds=1)
     max_wait: timedelta | None = None
@@ -82,6 +84,16 @@ class Selector:
             raise InvalidOptionError("timeout", f"must be a timedelta from 1 ms to {_LONGEST_CALL}, got {self.timeout!r}")
         if self.max_wait is not None:
             check_duration("max_wait", self.max_wait, or_zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector(SelectorOptions):
+    """A selector function with its options. `choose`: the function."""
+
+    choose: Choose
+
+    def __post_init__(self) -> None:
+        SelectorOptions.__post_init__(self)  # `super()` fails in a dataclass with slots
         if not callable(self.choose):
             raise InvalidOptionError(
                 "choose", f"must be a function of the candidates and the free slots, got {self.choose!r}"
@@ -95,8 +107,7 @@ class Selector:
     @property
     def name(self) -> str:
         """Where the function is declared, `module:function`."""
-        named: Any = self.choose if hasattr(self.choose, "__qualname__") else type(self.choose)
-        return f"{named.__module__}:{named.__qualname__}"
+        return name_of(self.choose)
 
     @property
     def settings(self) -> dict[str, Any]:
