@@ -21,9 +21,8 @@ from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionErro
 from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.operations.bulk import arrays, check_new, write_many
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
-from sa_jobqueue.operations.writer import notify_workers
+from sa_jobqueue.operations.writer import arrays, check_new, notify_workers, write_many
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import Enqueued, JobId

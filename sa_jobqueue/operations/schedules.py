@@ -24,9 +24,9 @@ from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.bulk import write_many
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.operations.queues import change, change_named
+from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
     MAX_CATCH_UP,

@@ -3,7 +3,7 @@
 1. The checks of the jobs and of the database that they go to, by which nothing is written yet.
 2. The trace: producers, such as OpenTelemetry's, may set it.
 3. The edges to the chains that they wait for, whose roots are locked.
-4. The INSERT: of the unit of work, of one row, of arrays (`write_many`, `deduplication`) or by COPY (`copy_payloads`).
+4. The INSERT: of the unit of work, of one row, of an array a column (`write_many`), or by COPY (`copy_payloads`).
 5. The rows of the edges.
 6. The notification of idle workers, at the commit.
 """
@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import ClauseElement, ColumnElement, Connection, Insert, TwoPhaseTransaction, event, inspect
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
@@ -56,7 +60,7 @@ def before_flush(session: Session, context: object, instances: object) -> None:
         _flushed[session] = declare(queue_connection(session, type(waiting[0])), new)
 
 
-def before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[Any]) -> None:
     """Check a job of a flush, and have its INSERT notify workers."""
     state = job.__dict__
     if state.get("status") is JobStatus.BLOCKED and not state.get("open_blockers"):
@@ -104,7 +108,7 @@ def write_one(session: Session, job: JobMixin[Any]) -> Any:
         return _insert_one(queue_connection(session, type(job)), job, session)
 
 
-def _write_one_on(connection: Connection, job: JobMixin[Any]) -> Any:
+def _write_one_on(connection: sa.Connection, job: JobMixin[Any]) -> Any:
     """Insert one job as `write_one`, in the transaction of a connection, of which no session knows."""
     if job._blockers or is_announced():  # what these do belongs to a session
         return _within(connection, write_one, job)
@@ -113,7 +117,7 @@ def _write_one_on(connection: Connection, job: JobMixin[Any]) -> Any:
         return _insert_one(connection, job, None)
 
 
-def _within(connection: Connection, write: Callable[..., Any], /, *args: Any) -> Any:
+def _within(connection: sa.Connection, write: Callable[..., Any], /, *args: Any) -> Any:
     """Write by a session, in the transaction of a connection."""
     if not connection.in_transaction():
         connection.begin()
@@ -123,7 +127,7 @@ def _within(connection: Connection, write: Callable[..., Any], /, *args: Any) ->
         return written
 
 
-def _insert_one(connection: Connection, job: JobMixin[Any], session: Session | None) -> Any:
+def _insert_one(connection: sa.Connection, job: JobMixin[Any], session: Session | None) -> Any:
     set_defaults(type(job), [job])
     queue_key = queue_key_of(job)
     notifies = is_to_notify(session, connection, type(job), queue_key)
@@ -138,7 +142,7 @@ def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert,
     given = written_values(job)
     if queue_key is not None:
         given["changed_xid"] = queue_key
-    expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
+    expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, sa.ClauseElement)}
     for name in expressions:
         del given[name]
     if (job._delay or job._at) and (due := due_at(delay=job._delay, at=job._at)) is not None:
@@ -152,12 +156,70 @@ def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert,
     return statement, given
 
 
+def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: bool = False) -> list[Any]:
+    """Insert many jobs in one statement, in the caller's transaction; return the ids of those written, in the given order.
+
+    As `enqueue_many` without deduplication. `unless_taken`: leave out jobs whose deduplication key an open chain has, and
+    write in the given order.
+    """
+    listed = list(new)
+    if not listed:
+        return []
+    kind = type(listed[0])
+    written: set[Any] = set()
+
+    def insert(statement: Insert, given: Any) -> None:
+        if unless_taken:
+            returning = jobs.unless_taken(kind, statement).returning(table(kind).c.id)
+            written.update(connection.execute(returning, given).scalars())
+        else:
+            connection.execute(statement, given)
+
+    for index, job in enumerate(listed):
+        check_new(f"new[{index}]", job, kind)
+    waiting = any(job._blockers for job in listed)
+    if waiting:
+        session.flush()  # they may wait for pending objects
+    with translated():
+        announce(session, listed)
+        connection = queue_connection(session, kind)
+        edges = declare(connection, listed) if waiting else []
+        for names, group in group_by_columns(kind, listed, in_order=unless_taken):
+            if uncarried(kind, names, group):
+                # Row by row, as the unit of work does. Jobs that set the same columns have one statement, unless it has
+                # expressions.
+                for statement, pairs in groupby(map(insert_of, group), key=itemgetter(0)):
+                    insert(statement, [given for _, given in pairs])
+            else:
+                varying, equal = without_defaults(arrays(kind, names, group, connection.dialect))
+                columns = tuple(name for name in varying if name in names)
+                insert(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
+        if unless_taken:
+            listed = [job for job in listed if job.__dict__["id"] in written]
+        write_edges(connection, edges)
+        for queue_key in sorted(set(map(queue_key_of, listed))):
+            notify_workers(session, connection, kind, queue_key)
+    for job in listed:
+        job._is_enqueued = True
+    return [job.__dict__["id"] for job in listed]
+
+
+def check_new(field: str, job: object, kind: type[Any]) -> None:
+    """Check that this is a fresh job, and of one class with the others. Raises: InvalidJobError."""
+    if not isinstance(job, JobMixin):
+        raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
+    if type(job) is not kind:
+        raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {kind.__name__}")
+    if not instance_state(job).transient:
+        raise InvalidJobError(field, "is or was in a session; add it there, or pass a fresh job")
+
+
 def by_session(write: Callable[..., Any], session: Any, /, *args: Any) -> Any:
     """Write by a function of a `Session`, on whichever kind of session or connection is given."""
     match session:
         case Session():
             return write(session, *args)
-        case Connection():
+        case sa.Connection():
             return _write_one_on(session, *args) if write is write_one else _within(session, write, *args)
         case AsyncSession() | AsyncConnection():
             return session.run_sync(partial(by_session, write), *args)
@@ -174,7 +236,7 @@ def written_columns(kind: JobClass) -> dict[str, Any]:
     """Return the columns that enqueueing may write, by attribute: all but those that are computed."""
     return {
         attribute.key: attribute.columns[0]
-        for attribute in inspect(kind).column_attrs
+        for attribute in sa.inspect(kind).column_attrs
         if attribute.columns[0] in table(kind).c.values()
         and attribute.columns[0].computed is None
         # A job whose transaction was rolled back has that of the row it never became.
@@ -232,13 +294,13 @@ Default: TypeAlias = Callable[[JobMixin[Any]], Any]
 def defaults_of(kind: JobClass) -> dict[str, Default]:
     """Return the functions that return the defaults of columns with a default in Python, by attribute."""
     defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
-    mapper = inspect(kind)
+    mapper = sa.inspect(kind)
     if mapper.version_id_col is not None and callable(first := mapper.version_id_generator):
         defaults[mapper.get_property_by_column(mapper.version_id_col).key] = lambda job: first(None)
     return defaults
 
 
-def _default_of(column: ColumnElement[Any]) -> Default | None:
+def _default_of(column: sa.ColumnElement[Any]) -> Default | None:
     default: Any = getattr(column, "default", None)
     if default is not None and default.is_callable:
         return lambda job: default.arg(_Context(job))
@@ -270,7 +332,144 @@ def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
         raise InvalidJobError(key, reason) from error
 
 
+# The rows of many jobs
+
+
+Group = tuple[dict[str, str], list[Any]]
+"""The columns that some jobs set, as attribute by column, and those jobs."""
+
+
+def group_by_columns(kind: JobClass, listed: Sequence[Any], *, in_order: bool = False) -> list[Group]:
+    """Group jobs by the columns that they set; the database fills in the others. Sets defaults in Python.
+
+    Columns that the database would fill in with null are set to None, so that they do not separate groups.
+    `in_order`: whether the order stays, so that only consecutive jobs are of one group.
+    """
+    attributes = written_columns(kind)
+    given = _set_by(kind, attributes, listed)
+    empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
+    for job, keys in zip(listed, given, strict=True):
+        for key in empty - keys:
+            setattr(job, key, None)
+    groups: dict[tuple[frozenset[str], int], list[Any]] = {}
+    runs = groupby(zip((keys | empty for keys in given), listed, strict=True), key=itemgetter(0))
+    for number, (keys, run) in enumerate(runs):
+        groups.setdefault((keys, number if in_order else 0), []).extend(job for _, job in run)
+    return [({attributes[key].name: key for key in attributes if key in keys}, group) for (keys, _), group in groups.items()]
+
+
+def _set_by(kind: JobClass, attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
+    """Return the columns that each job sets, after setting defaults in Python."""
+    set_defaults(kind, listed)
+    # Jobs created by the same call have the same attributes in the same order.
+    known: dict[tuple[str, ...], frozenset[str]] = {}
+    given: list[frozenset[str]] = []
+    for job in listed:
+        held = tuple(job.__dict__)
+        if held not in known:
+            known[held] = frozenset(attributes.keys() & held)
+        given.append(known[held])
+    return given
+
+
+def _is_null_unset(column: Any) -> bool:
+    """Return whether a column that no value is given for becomes null. For JSON, None may be a value instead."""
+    filled_by = (column.default, column.server_default, column.computed, column.identity)
+    is_filled = any(source is not None for source in filled_by)
+    return (
+        bool(column.nullable) and not is_filled and not (isinstance(column.type, sa.JSON) and not column.type.none_as_null)
+    )
+
+
+_OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts", "input_version"})
+"""Columns in which most calls have one value for all jobs. Sent once, it makes the insert cheaper."""
+
+
+def without_defaults(values: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
+    """Return the `arrays` whose values vary among jobs, and the values of those of `_OFTEN_EQUAL` that do not.
+
+    Columns in which all jobs have the database's default are left out, which reduces the cost of an insert by a third.
+    """
+    varying: dict[str, Sequence[Any]] = {}
+    equal: dict[str, Any] = {}
+    for name, column in values.items():
+        if name in DEFAULTS and column.count(DEFAULTS[name]) == len(column):
+            continue
+        if name in _OFTEN_EQUAL and column.count(column[0]) == len(column):
+            equal[name] = column[0]
+        else:
+            varying[name] = column
+    return varying, equal
+
+
+def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect: sa.Dialect) -> dict[str, Sequence[Any]]:
+    """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`.
+
+    `dialect`: that of the connection, whose engine may have a `json_serializer`.
+    """
+    dumps = getattr(dialect, "_json_serializer", None) or json.dumps
+    values: dict[str, Sequence[Any]] = {}
+    states = [*map(vars, group)]
+    for name, key in names.items():
+        column_type = table(kind).c[name].type
+        given: Sequence[Any] = [state[key] for state in states]
+        if name == "input":
+            given = [input_text(job) for job in group]
+        elif isinstance(column_type, sa.JSON):
+            try:
+                given = [None if value is None and column_type.none_as_null else dumps(value) for value in given]
+            except (TypeError, ValueError) as error:
+                reason = f"is not JSON: {error}; pass what `json.dumps` takes, or give the engine a json_serializer"
+                raise InvalidJobError(key, reason) from error
+        values[name] = given
+    values["delays"] = [job._delay for job in group]
+    values["ats"] = [job._at for job in group]
+    return values
+
+
+def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) -> str | None:
+    """Return an attribute with a value that no array of a set-based statement can carry, None if there is none.
+
+    Such values are arrays, SQL expressions, and values that a column type wraps into an SQL expression or a TypeDecorator
+    into JSON.
+    """
+    never, expressible = _uncarried_columns(kind)
+    for key in names.values():
+        if key in never or (key in expressible and any(isinstance(job.__dict__[key], sa.ClauseElement) for job in group)):
+            return key
+    return None
+
+
+@once_a_model
+def _uncarried_columns(kind: JobClass) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
+    own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
+    never = tuple(key for key, column in own.items() if not _is_carried(column.type))
+    return never, ("expires_at", *(key for key in own if key not in never))
+
+
+def _is_carried(given: TypeEngine[Any]) -> bool:
+    """Return whether values of a column type can be elements of an array parameter."""
+    inner = of_postgresql(given)
+    while isinstance(inner, TypeDecorator):
+        inner = of_postgresql(inner.impl_instance)
+    wrapped = isinstance(inner, sa.JSON) and not isinstance(given, sa.JSON)
+    return not (wrapped or isinstance(inner, sa.ARRAY) or is_expressed(given))
+
+
+def is_expressed(given: TypeEngine[Any]) -> bool:
+    """Return whether a column type wraps its values into an SQL expression, which neither arrays nor COPY can."""
+    own = of_postgresql(given)
+    return own._has_bind_expression or (isinstance(own, TypeDecorator) and is_expressed(own.impl_instance))
+
+
+def of_postgresql(given: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return a type's variant for PostgreSQL, or the type itself."""
+    return given._variant_mapping.get("postgresql", given)
+
+
 # The notification: idle workers hear of new jobs when the transaction that wrote them commits
+
 
 LOOK_AGAIN_AFTER: Final = timedelta(milliseconds=100)
 """A transaction that commits so long after it looked for idle workers looks again: one may have fallen asleep meanwhile. A
@@ -280,7 +479,7 @@ worker that falls asleep keeps polling for longer than this."""
 class _Look(NamedTuple):
     """Jobs that a transaction has made due: its INSERT notified if a worker was idle at the time."""
 
-    connection: ref[Connection]
+    connection: ref[sa.Connection]
     model: JobClass
     queue_key: str
     at: float
@@ -291,7 +490,7 @@ class _Look(NamedTuple):
             connection.execute(notifications.notify_due(self.model), {"queue": self.queue_key})
 
 
-_looks: WeakKeyDictionary[SessionTransaction | Connection, dict[tuple[JobClass, str], _Look]] = WeakKeyDictionary()
+_looks: WeakKeyDictionary[SessionTransaction | sa.Connection, dict[tuple[JobClass, str], _Look]] = WeakKeyDictionary()
 """By transaction, not by session: a session that was closed without a commit is often reused. By connection if it has no
 session; an entry that a rollback leaves there makes the next commit look once too often."""
 
@@ -303,20 +502,20 @@ def queue_key_of(job: JobMixin[Any]) -> str:
     return QueueKey(queue, fairness_key).text if queue and fairness_key else queue or ANY_QUEUE
 
 
-def notify_workers(session: Session, connection: Connection, model: JobClass, queue_key: str) -> None:
+def notify_workers(session: Session, connection: sa.Connection, model: JobClass, queue_key: str) -> None:
     """Notify the idle workers of a queue when this transaction commits."""
     if is_to_notify(session, connection, model, queue_key):
         connection.execute(notifications.notify_due(model), {"queue": queue_key})
 
 
-def is_to_notify(session: Session | None, connection: Connection, model: JobClass, queue_key: str) -> bool:
+def is_to_notify(session: Session | None, connection: sa.Connection, model: JobClass, queue_key: str) -> bool:
     """Return whether a write notifies: the transaction's first for the queue. `session`: None for a connection alone."""
     owner: Any = connection if session is None else session.get_transaction()  # there is one, since it writes a row
     if session is None:
-        if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        if isinstance(connection.get_transaction(), sa.TwoPhaseTransaction):
             return False
         if connection not in _looks:
-            event.listen(connection, "commit", _look_again_on)
+            sa.event.listen(connection, "commit", _look_again_on)
     looks = _looks.setdefault(owner, {})
     topic = model, queue_key.partition(SEPARATOR)[0]  # one topic for all fairness keys of the queue
     if session is not None and topic in looks:
@@ -335,7 +534,7 @@ def look_again(session: Session) -> None:
             look.again()
 
 
-def _look_again_on(connection: Connection) -> None:
+def _look_again_on(connection: sa.Connection) -> None:
     for look in _looks[connection].values():
         look.again()
     _looks[connection].clear()
@@ -349,7 +548,7 @@ def discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
         _looks.get(transaction, {}).clear()
 
 
-def silence_twophase(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+def silence_twophase(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
     """Have a transaction that is prepared send no notification."""
     if session.twophase and not transaction.nested and connection.dialect.name == "postgresql":
         # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find its jobs at their next poll.
@@ -371,5 +570,5 @@ LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
 def listen() -> None:
     """Register the listeners, once for the process."""
     for name, listener in LISTENERS:
-        event.listen(Session, name, listener)
-    event.listen(JobMixin, "before_insert", before_insert, propagate=True)
+        sa.event.listen(Session, name, listener)
+    sa.event.listen(JobMixin, "before_insert", before_insert, propagate=True)

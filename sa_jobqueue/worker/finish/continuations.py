@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import InvalidJobError, JobQueueError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.bulk import Group, arrays, group_by_columns, uncarried
 from sa_jobqueue.operations.completions import complete_attempts, with_roots
 from sa_jobqueue.operations.faults import fault_of
+from sa_jobqueue.operations.writer import Group, arrays, group_by_columns, uncarried
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
 from sa_jobqueue.worker.finish.outcomes import Completed, Written, of_error
