@@ -8,18 +8,7 @@ from traceback import walk_tb
 from typing import Final, TypeVar
 
 import psycopg
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    DisconnectionError,
-    IntegrityError,
-    NotSupportedError,
-    PendingRollbackError,
-    ProgrammingError,
-    ResourceClosedError,
-    StatementError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy import exc
 
 from sa_jobqueue.errors import DatabaseUnavailableError
 from sa_jobqueue.errors.drivers import diagnose
@@ -39,11 +28,11 @@ NO_RIGHT: Final = "42501"
 _OF_THE_CONNECTION: Final = (
     psycopg.Error,
     DatabaseUnavailableError,
-    DisconnectionError,
+    exc.DisconnectionError,
     MemoryError,
-    PendingRollbackError,
-    PoolTimeoutError,
-    ResourceClosedError,
+    exc.PendingRollbackError,
+    exc.TimeoutError,
+    exc.ResourceClosedError,
 )
 """Errors without an SQLSTATE that are about the connection or the process."""
 MAX_ERROR: Final = 500
@@ -60,14 +49,14 @@ def is_of_a_row(error: BaseException) -> bool:
     """
     if not isinstance(error, Exception):
         return False
-    if not isinstance(error, DBAPIError):
+    if not isinstance(error, exc.DBAPIError):
         if isinstance(error, OSError):  # an application's default or listener may raise it as well
             modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
             return not any(module.startswith("psycopg") for module in modules)
         return not isinstance(error, _OF_THE_CONNECTION) or _is_of_the_application(error)
     state = sqlstate(error)
     if state is None:
-        of_a_value = isinstance(error, (DataError, IntegrityError, NotSupportedError, ProgrammingError))
+        of_a_value = isinstance(error, (exc.DataError, exc.IntegrityError, exc.NotSupportedError, exc.ProgrammingError))
         return not error.connection_invalidated and (of_a_value or _is_of_the_application(error))
     if state[:2] == "42" and state != NO_RIGHT:
         return "PL/pgSQL" in (diagnose(error).context or "")
@@ -100,19 +89,19 @@ _LIBRARIES: Final = (
 
 def cause_of(error: Exception) -> BaseException:
     """Return what Python raised while SQLAlchemy prepared a statement; any other error as it is."""
-    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+    if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
         return error.orig or error
     return error
 
 
 def sqlstate(error: Exception) -> str | None:
     """Return the SQLSTATE of a driver's error, None where it has none."""
-    return diagnose(error).sqlstate if isinstance(error, DBAPIError) else None
+    return diagnose(error).sqlstate if isinstance(error, exc.DBAPIError) else None
 
 
 def summary(error: Exception) -> str:
     """Return an error on one line, without the statement's parameters: its type and the server's message."""
-    if isinstance(error, DBAPIError):
+    if isinstance(error, exc.DBAPIError):
         kind, message = type(error.orig).__name__, diagnose(error).message
     else:
         cause = cause_of(error)
