@@ -11,6 +11,7 @@ and a worker retries them.
 from __future__ import annotations
 
 import graphlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -51,16 +52,15 @@ def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
 
 
 def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
-    """Count the open chains that each new job waits for, and return its blockers, to be written after the jobs.
+    """Count the open chains that each new job of a queue waits for, and return the edges, to be written after the jobs.
 
     Changes: the jobs' `status`, `open_blockers`, `has_waiters`; `has_waiters` of the chains.
     Locks: the roots of existing chains, in the order of their ids.
     Raises: InvalidOptionError in AUTOCOMMIT; NotFoundError or InvalidJobError
     naming the blocker.
     """
-    if not any(job._blockers for job in new):
-        return []
     require_transaction(connection, "a job with blockers")
+    model = type(new[0])
     edges: list[Edge] = []
     by_id = {job.id: job for job in new}
     for job in new:
@@ -71,25 +71,11 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
                 raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
             edges.append(Edge(job, one.chain_id, index, one.on_failure))
     _check_cycles(edges, by_id)
-    decided: list[Edge] = []
-    for model in {type(edge.job) for edge in edges}:
-        own = [edge for edge in edges if type(edge.job) is model]
-        decided += _decide(connection, model, own, by_id)
-    open_edges: dict[JobId, int] = {}
-    for edge in decided:
-        open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + (not edge.is_resolved)
-    for job in {edge.job.id: edge.job for edge in decided}.values():  # the application's class may not be hashable
-        job.open_blockers = open_edges[job.id]
-        job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
-    return decided
-
-
-def _decide(connection: Connection, model: JobClass, edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> list[Edge]:
-    ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in new}, key=str)
+    ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in by_id}, key=str)
     found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
     for edge in edges:
-        if edge.chain_id in new:
-            new[edge.chain_id].has_waiters = True
+        if edge.chain_id in by_id:
+            by_id[edge.chain_id].has_waiters = True
         elif edge.chain_id not in found:
             raise NotFoundError(
                 "chain",
@@ -100,15 +86,20 @@ def _decide(connection: Connection, model: JobClass, edges: Sequence[Edge], new:
         elif found[edge.chain_id].chain_id != edge.chain_id:
             raise not_chains({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
         if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
-            first = new[edge.chain_id] if edge.chain_id in new else found[edge.chain_id]
+            first = by_id[edge.chain_id] if edge.chain_id in by_id else found[edge.chain_id]
             edge.job._handler.check_blocker(edge.index, first)
     decided = [
-        replace(edge, is_resolved=edge.chain_id not in new and _is_resolved(edge, found[edge.chain_id])) for edge in edges
+        replace(edge, is_resolved=edge.chain_id not in by_id and _is_resolved(edge, found[edge.chain_id])) for edge in edges
     ]
     marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in found}, key=str)
     unmarked = [chain_id for chain_id in marked if not found[chain_id].has_waiters]
     if unmarked:
         connection.execute(blockers.await_chains(model), {"ids": unmarked})
+    open_edges = Counter(edge.job.id for edge in decided if not edge.is_resolved)
+    for job in new:
+        if job._blockers:
+            job.open_blockers = open_edges[job.id]
+            job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
     return decided
 
 
@@ -133,20 +124,18 @@ def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
 
 
 def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
-    """Insert the edges of jobs that have been written."""
-    for model in {type(edge.job) for edge in edges}:
-        own = [edge for edge in edges if type(edge.job) is model]
-        connection.execute(
-            blockers.add_edges(model),
-            {
-                "job_ids": [edge.job.id for edge in own],
-                "chain_ids": [edge.chain_id for edge in own],
-                "indexes": [edge.index for edge in own],
-                "resolved": [edge.is_resolved for edge in own],
-                "policies": [edge.on_failure for edge in own],
-                "traces": [edge.job.trace_context for edge in own],
-            },
-        )
+    """Insert the edges of jobs of a queue that have been written."""
+    connection.execute(
+        blockers.add_edges(type(edges[0].job)),
+        {
+            "job_ids": [edge.job.id for edge in edges],
+            "chain_ids": [edge.chain_id for edge in edges],
+            "indexes": [edge.index for edge in edges],
+            "resolved": [edge.is_resolved for edge in edges],
+            "policies": [edge.on_failure for edge in edges],
+            "traces": [edge.job.trace_context for edge in edges],
+        },
+    )
 
 
 ROUNDS: Final = 10
@@ -203,9 +192,27 @@ def unblock(
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
     held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
-        seen = _unblock_batch(
-            connection, model, outcomes=outcomes, afters=afters, held=held, result=result, excluded=excluded, only=only
-        )
+        given = {
+            "chains": list(afters),
+            "outcomes": [outcomes[chain_id].value for chain_id in afters],
+            "afters": list(afters.values()),
+            "limit": BATCH,
+            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
+            "excluded": list(excluded),
+            "ids": list(only or ()),
+        }
+        before, seen = dict(afters), 0
+        for row in connection.execute(blockers.unblock(model, only=only is not None), given).all():
+            if row.status is None:
+                seen += 1
+                afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
+                if row.held:
+                    held.setdefault(row.chain_id, before[row.chain_id])
+            else:
+                queue_key = QueueKey(row.queue, row.fairness_key)
+                result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
+                if row.has_waiters and row.status == JobStatus.DEAD:
+                    result.left[row.chain_id] = None
         if seen < BATCH:
             result.finished = [chain_id for chain_id in afters if chain_id not in held]
             break
@@ -217,53 +224,14 @@ def unblock(
         result.left |= chains
         result.finished = []
     elif excluded and result.finished:
-        given = {"chains": result.finished, "jobs": list(excluded)}
-        result.retained = list(connection.scalars(blockers.waiting_among(model), given))
+        waited = {"chains": result.finished, "jobs": list(excluded)}
+        result.retained = list(connection.scalars(blockers.waiting_among(model), waited))
         result.finished = [chain_id for chain_id in result.finished if chain_id not in result.retained]
     if result.finished:
         connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
     for queue_key in sorted({moved.queue_key for moved in result.moved if moved.status is JobStatus.PENDING}):
         connection.execute(notifications.notify_due(model), {"queue": queue_key.text})
     return result
-
-
-def _unblock_batch(
-    connection: Connection,
-    model: JobClass,
-    *,
-    outcomes: dict[JobId, JobStatus],
-    afters: dict[JobId, JobId],
-    held: dict[JobId, JobId],
-    result: Unblocked,
-    excluded: Sequence[JobId],
-    only: Sequence[JobId] | None,
-) -> int:
-    before = dict(afters)
-    rows = connection.execute(
-        blockers.unblock(model, only=only is not None),
-        {
-            "chains": list(afters),
-            "outcomes": [outcomes[chain_id].value for chain_id in afters],
-            "afters": list(afters.values()),
-            "limit": BATCH,
-            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
-            "excluded": list(excluded),
-        }
-        | ({} if only is None else {"ids": list(only)}),
-    ).all()
-    seen = 0
-    for row in rows:
-        if row.status is None:
-            seen += 1
-            afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
-            if row.held:
-                held.setdefault(row.chain_id, before[row.chain_id])
-        else:
-            queue_key = QueueKey(row.queue, row.fairness_key)
-            result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
-            if row.has_waiters and row.status == JobStatus.DEAD:
-                result.left[row.chain_id] = None
-    return seen
 
 
 def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[JobId]) -> None:

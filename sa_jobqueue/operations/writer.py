@@ -42,8 +42,8 @@ from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.tracing import announce, is_announced
 from sa_jobqueue.types import JobStatus
 
-_flushed: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
-"""The edges of a flush that is under way."""
+_flushed: WeakKeyDictionary[Session, list[list[Edge]]] = WeakKeyDictionary()
+"""The edges of a flush that is under way, by queue."""
 
 
 def before_flush(session: Session, context: object, instances: object) -> None:
@@ -56,8 +56,9 @@ def before_flush(session: Session, context: object, instances: object) -> None:
     if is_announced():
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
-    if waiting:
-        _flushed[session] = declare(queue_connection(session, type(waiting[0])), new)
+    for queue in {type(job).__table__ for job in waiting}:
+        own = [job for job in new if type(job).__table__ is queue]
+        _flushed.setdefault(session, []).append(declare(queue_connection(session, type(own[0])), own))
 
 
 def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[Any]) -> None:
@@ -83,7 +84,7 @@ def after_flush(session: Session, context: object) -> None:
     for job in session.new:
         if isinstance(job, JobMixin) and job.__dict__.pop("changed_xid", None) is not None:
             instance_state(job).expired_attributes.add("changed_xid")  # it was the queue key
-    if edges := _flushed.pop(session, None):
+    for edges in _flushed.pop(session, ()):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
 
@@ -196,7 +197,8 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: 
                 insert(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
         if unless_taken:
             listed = [job for job in listed if job.__dict__["id"] in written]
-        write_edges(connection, edges)
+        if waiting:
+            write_edges(connection, edges)
         for queue_key in sorted(set(map(queue_key_of, listed))):
             notify_workers(session, connection, kind, queue_key)
     for job in listed:

@@ -77,7 +77,7 @@ def chains_to_unblock(t: Tables) -> sa.Select[Any]:
     after = sa.bindparam("after", lowest_id(t.layout), type_=t.id_type)
     return (
         sa.select(t.job.c.id)
-        .where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None), t.job.c.id > after)
+        .where(*_has_ended(t), t.job.c.id > after)
         .order_by(t.job.c.id)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -85,7 +85,12 @@ def chains_to_unblock(t: Tables) -> sa.Select[Any]:
 
 def has_ended_chains(t: Tables) -> sa.ColumnElement[bool]:
     """Return whether there are any `chains_to_unblock`."""
-    return sa.exists(sa.select(t.job.c.id).where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None)))
+    return sa.exists(sa.select(t.job.c.id).where(*_has_ended(t)))
+
+
+def _has_ended(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a root whose chain has ended and still has waiters: those of `ix_job_has_waiters`."""
+    return t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None)
 
 
 @statement
@@ -94,11 +99,7 @@ def still_to_unblock(t: Tables) -> sa.Select[Any]:
 
     Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
-    return sa.select(t.job.c.id).where(
-        t.job.c.id == sa.any_(t.ids("ids")),
-        t.job.c.has_waiters,
-        t.job.c.chain_completed_at.is_not(None),
-    )
+    return sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids")), *_has_ended(t))
 
 
 @statement
@@ -113,12 +114,7 @@ def lock_ended(t: Tables) -> sa.Select[Any]:
     sees_all = sa.func.current_setting(sa.literal_column("'transaction_isolation'")) == sa.literal_column("'read committed'")
     return (
         sa.select(t.job.c.id, sa.func.coalesce(t.job.c.chain_status, t.job.c.status, type_=t.job.c.status.type))
-        .where(
-            t.job.c.id == sa.any_(t.ids("ids")),
-            t.job.c.has_waiters,
-            t.job.c.chain_completed_at.is_not(None),
-            sees_all,
-        )
+        .where(t.job.c.id == sa.any_(t.ids("ids")), *_has_ended(t), sees_all)
         .order_by(t.job.c.id)
         .with_for_update(key_share=True, skip_locked=True)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
@@ -380,3 +380,14 @@ def test_a_blocker_from_another_queues_tables_is_refused(session: Session, types
     session.add(types.merge.job(blockers=[OtherJob("x")]))
     with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is a OtherJob, of another Job class"):
         session.flush()
+
+
+def test_jobs_of_two_databases_are_flushed_together_with_their_blockers(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    other = create_engine(engine.url)  # other connections, as those of another database are
+    with Session(binds={Job: engine, OtherJob: other}) as session, session.begin():
+        session.add_all([Job("a", blockers=[Job("b")]), OtherJob("c", blockers=[OtherJob("d")])])
+    with Session(engine) as session:
+        edges = [session.scalars(select(model.Blocker.on_failure)).all() for model in (Job, OtherJob)]
+    other.dispose()
+    assert edges == [["wait"], ["wait"]]
