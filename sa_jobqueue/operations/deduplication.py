@@ -202,8 +202,7 @@ def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[D
 def _lock(session: Session, model: JobClass, keys: Sequence[_Key]) -> None:
     if len(keys) > MOST_LOCKED:
         raise InvalidJobError("new", f"must have at most {MOST_LOCKED:,} keys with scope 'any', got {len(keys):,}; split it")
-    names = [deduplication.lock_name(model, *key) for key in keys]
-    queue_connection(session, model).execute(deduplication.lock_keys(), {"names": names})
+    queue_connection(session, model).execute(deduplication.lock_keys(model), _keys(keys))
 
 
 def _settle(

@@ -19,21 +19,17 @@ REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("schedul
 _STAGED: Final = "job_copied"
 
 
-@bound
-def lock_name(t: Tables, type_name: str, key: str) -> str:
-    """Return the text whose hash is the lock of a key."""
-    return f"{t.layout.channel('due')}\x1f{type_name}\x1f{key}"
-
-
-def lock_keys() -> sa.Select[Any]:
+@statement
+def lock_keys(t: Tables) -> sa.Select[Any]:
     """Wait until no other transaction is enqueueing with these keys, and keep others waiting until ours ends.
 
-    Parameters: `names`, as `lock_name` makes them, in the order of `(type_name, key)`.
+    Parameters: `type_names` and `keys`, in one order, that of `(type_name, key)`.
     Shape: a row a key. Locks: an advisory lock each, by a 64-bit hash of queue, type and key, in the order given; two keys
     that share a hash wait for each other for nothing. Each takes a place in the server's lock table: hundreds, not more.
     """
-    named = relation("named", name=array("names", sa.Text()))
-    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(named.c.name, 0))).select_from(named)
+    given = _keys()
+    name = sa.func.concat_ws("\x1f", t.layout.channel("due"), given.c.type_name, given.c.key)
+    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(name, 0))).select_from(given)
 
 
 @bound

@@ -25,8 +25,9 @@ def test_holders_are_the_jobs_that_hold_a_key_among_open_or_all_chains(ended: bo
 
 
 def test_a_deduplication_key_is_locked_by_queue_type_and_key_for_the_transaction() -> None:
-    assert "pg_advisory_xact_lock(hashtextextended(" in str(deduplication.lock_keys().compile(dialect=DIALECT))
-    assert deduplication.lock_name(Job, "test", "k") == ".job:due\x1ftest\x1fk"
+    compiled = deduplication.lock_keys(Job).compile(dialect=DIALECT)
+    assert "pg_advisory_xact_lock(hashtextextended(concat_ws(" in str(compiled)
+    assert list(compiled.params.values())[:2] == ["\x1f", ".job:due"]
 
 
 @both_servers
