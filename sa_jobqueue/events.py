@@ -25,8 +25,8 @@ class Event:
 class AttemptEvent(Event):
     """Base class of events about one attempt of one job; its fields are theirs too.
 
-    `ran` is how long the handler ran, None if it did not start. `error` of `JobRescheduled` and `JobDied` is JSON: `type`,
-    `message`, `traceback`.
+    `outcome`: how the attempt ended, or how far it is, in one word. `ran` is how long the handler ran, None if it did not
+    start. `error` of `JobRescheduled` and `JobDied` is JSON: `type`, `message`, `traceback`.
     """
 
     job_id: JobId
@@ -41,11 +41,14 @@ class AttemptEvent(Event):
 class JobStarted(AttemptEvent):
     """The handler of a claimed job is about to be called."""
 
+    outcome = "started"
+
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted(AttemptEvent):
     """A completion was committed."""
 
+    outcome = "completed"
     ran: timedelta
     """How long the handler ran."""
     queue: str = ""
@@ -74,6 +77,7 @@ class JobRescheduled(AttemptEvent):
 class StepCompleted(AttemptEvent):
     """A step of an attempt was recorded: a call, a transaction, or the end of a loop."""
 
+    outcome = "step"
     kind: StepKind
     """Its kind."""
     name: str
@@ -88,11 +92,14 @@ class StepCompleted(AttemptEvent):
 class JobUnblocked(AttemptEvent):
     """The last chain that a job waited for ended; the job is pending now. `attempt` is the number of its attempts so far."""
 
+    outcome = "unblocked"
+
 
 @dataclass(frozen=True, slots=True)
 class JobDied(AttemptEvent):
     """A job became a dead letter."""
 
+    outcome = "died"
     reason: DeadReason
     """Why it died."""
     error: Any
@@ -105,6 +112,7 @@ class JobDied(AttemptEvent):
 class JobCancelled(AttemptEvent):
     """A job was cancelled by its handler."""
 
+    outcome = AttemptOutcome.CANCELLED.value
     ran: timedelta | None = None
     """How long the handler ran; None if it did not start."""
 
@@ -113,6 +121,7 @@ class JobCancelled(AttemptEvent):
 class MiddlewareFailed(AttemptEvent):
     """A middleware raised or was stopped after the handler's commit had completed the job; the job stays completed."""
 
+    outcome = JobCompleted.outcome
     error: BaseException
     """The exception of the middleware."""
 
@@ -121,11 +130,14 @@ class MiddlewareFailed(AttemptEvent):
 class AttemptLost(AttemptEvent):
     """A worker no longer held the lease when it recorded the end of an attempt; nothing was written."""
 
+    outcome = AttemptOutcome.LOST.value
+
 
 @dataclass(frozen=True, slots=True)
 class JobRescued(AttemptEvent):
     """A job of a lost worker, or with an expired lease, was rescued; `died` if that was its last attempt."""
 
+    outcome = AttemptLost.outcome
     worker_id: str
     """Id of the lost worker."""
     died: bool

@@ -102,33 +102,36 @@ class Producer(Protocol):
 
 
 _producers: list[Producer] = []
+"""At most one."""
 
 
 def on_enqueue(producer: Producer) -> Callable[[], None]:
-    """Call `producer` whenever a session is about to insert jobs; return a function that removes it."""
-    _producers.append(producer)
-    return lambda: _producers.remove(producer)
+    """Call `producer` whenever a session is about to insert jobs, in place of the one before.
+
+    Returns a function that ends it.
+    """
+    _producers[:] = [producer]
+
+    def end() -> None:
+        if producer in _producers:
+            _producers.clear()
+
+    return end
 
 
 def announce(session: Any, jobs: Sequence[Any]) -> None:
-    """Notify producers that a session is about to insert jobs."""
+    """Notify the producer that a session is about to insert jobs."""
     for producer in _producers:
         producer(session, jobs)
 
 
 def announce_bulk(session: Any, job: Any) -> Callable[[int], None]:
-    """Notify producers that a session is about to insert jobs like `job`; return a function to call with their number."""
-    written = [producer.of_bulk(session, job) for producer in _producers]
-
-    def written_count(count: int) -> None:
-        for one in written:
-            one(count)
-
-    return written_count
+    """Notify the producer that a session is about to insert jobs like `job`; return a function to call with their number."""
+    return _producers[0].of_bulk(session, job) if _producers else lambda count: None
 
 
 def is_announced() -> bool:
-    """Return whether there are producers."""
+    """Return whether there is a producer."""
     return bool(_producers)
 
 

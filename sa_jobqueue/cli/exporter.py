@@ -52,7 +52,7 @@ def exporter(database: opts.Database, /, *, port: int, address: str, opentelemet
         return
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
-    DatabaseCollector(read).register(registry)
+    registry.register(DatabaseCollector(read))
     with ExitStack() as stack:
         try:
             serving = stack.enter_context(serve_metrics(registry, port=port, address=address))

@@ -39,13 +39,8 @@ class AttemptFilter(logging.Filter):
             record.job_id, record.job_attempt, record.job_type = str(job.id), job.attempt, job.type_name
         fields = record.__dict__
         of_handler = "job_id" in fields and "event" not in fields  # the message of an event already names its job
-        record.attempt = "job {job_id} attempt {job_attempt}: ".format_map(_Named(fields)) if of_handler else ""
+        record.attempt = f"job {fields['job_id']} attempt {fields.get('job_attempt', '?')}: " if of_handler else ""
         return True
-
-
-class _Named(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return "?"
 
 
 def bind(handler: logging.Handler) -> None:
@@ -69,13 +64,16 @@ class TextFormatter(logging.Formatter):
         if self.usesTime():
             record.asctime = self.formatTime(record, self.datefmt)
         lines = [printable(self.formatMessage(record))]
-        if record.exc_info and record.exc_info[0] is not None:
-            lines.append(_indented(self.formatException(record.exc_info)))
-        elif record.exc_text:
-            lines.append(_indented(record.exc_text))
+        if traceback := _traceback(self, record):
+            lines.append(_indented(traceback))
         if record.stack_info:
             lines.append(_indented(self.formatStack(record.stack_info)))
         return "\n".join(lines)
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    has_error = record.exc_info and record.exc_info[0] is not None
+    return formatter.formatException(record.exc_info) if has_error else record.exc_text  # type: ignore[arg-type]
 
 
 def _indented(text: str) -> str:
@@ -98,10 +96,8 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
         }
         line |= {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
-        if record.exc_info and record.exc_info[0] is not None:
-            line["exception"] = self.formatException(record.exc_info)
-        elif record.exc_text:
-            line["exception"] = record.exc_text
+        if traceback := _traceback(self, record):
+            line["exception"] = traceback
         return json.dumps(line, default=str)
 
 

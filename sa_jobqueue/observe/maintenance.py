@@ -6,14 +6,14 @@ alive. No function waits long for a lock: tables and indexes that are locked are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause
+from sqlalchemy import Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -21,9 +21,11 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import STORAGE_KEY
 from sa_jobqueue.observe.health.figures import Holder, IndexHealth, TableHealth
-from sa_jobqueue.observe.health.measuring import measured_holders, measured_indexes, measured_tables
+from sa_jobqueue.observe.health.measuring import Reading, measured_holders, measured_indexes, measured_tables, options_of
 from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
+
+M = TypeVar("M", TableHealth, IndexHealth)
 
 _LEFTOVERS: Final = ("_ccnew", "_ccold")
 _LOCKED: Final = "55P03"
@@ -103,18 +105,16 @@ def vacuum(
     wait for the lock of each, 1 ms to 1 hour.
     Raises: InvalidOptionError for an unknown table or a `lock_timeout` out of bounds, before anything is done.
     """
-    with _working(engine, lock_timeout) as connection, Session(connection) as session:
-        before = _tables(session, model)
-        wanted = _chosen("tables", tables, before)
+    with _working(engine, lock_timeout, model) as reading:
+        before = _by_name(measured_tables(reading))
         done = []
-        for name in wanted:
+        for name in _chosen("tables", tables, before):
             begun = monotonic()
-            statement = maintenance.vacuum(model.__jobqueue__, name, analyze=analyze)
-            skipped = _run(connection, statement)
-            after = _tables(session, model)[name]
+            skipped = _run(reading, maintenance.vacuum(model.__jobqueue__, name, analyze=analyze))
+            after = _by_name(measured_tables(reading))[name]
             if skipped is None and after.last_vacuum == before[name].last_vacuum:
                 skipped = "permission denied: not the owner of the table"  # PostgreSQL only sends a notice
-            holders = measured_holders(session, model) if after.dead and skipped is None else []
+            holders = measured_holders(reading) if after.dead and skipped is None else []
             done.append(
                 Vacuumed(
                     table=name,
@@ -145,21 +145,27 @@ def reindex(
     use the old index. After a timeout the new index is dropped. Needs temporary disk space for each index.
     Raises: InvalidOptionError for an unknown index or a `lock_timeout` out of bounds, before anything is done.
     """
-    layout = model.__jobqueue__
-    with _working(engine, lock_timeout) as connection, Session(connection) as session:
-        _drop_leftovers(session, model)
-        before = {one.name: one for one in measured_indexes(session, model) if not one.name.endswith(_LEFTOVERS)}
+    with _working(engine, lock_timeout, model) as reading:
+        _drop_leftovers(reading)
+        before = _by_name(one for one in measured_indexes(reading) if not one.name.endswith(_LEFTOVERS))
         worth = [index.name for index in before.values() if every or worth_rebuilding(index)]
         done = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
             begun = monotonic()
-            skipped = _run(connection, maintenance.reindex(layout, name))
+            skipped = _run(reading, maintenance.reindex(model.__jobqueue__, name))
             if skipped is not None:
-                _drop_leftovers(session, model)
-            size = next((one.bytes for one in measured_indexes(session, model) if one.name == name), 0)
-            old = before[name]
-            result: dict[str, Any] = {"index": name, "table": old.table, "bytes_before": old.bytes, "bytes_after": size}
-            done.append(Reindexed(**result, seconds=round(monotonic() - begun, 3), skipped=skipped))
+                _drop_leftovers(reading)
+            after = _by_name(measured_indexes(reading)).get(name)
+            done.append(
+                Reindexed(
+                    index=name,
+                    table=before[name].table,
+                    bytes_before=before[name].bytes,
+                    bytes_after=after.bytes if after else 0,
+                    seconds=round(monotonic() - begun, 3),
+                    skipped=skipped,
+                )
+            )
     return done
 
 
@@ -177,42 +183,45 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
     known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
     nouns = {table_of(one).name: table_of(one) for one in known}
     with engine.connect() as connection:
-        rows = connection.execute(storage.tables(model)).mappings().all()
-    settings = []
-    for row in rows:
-        current = dict(option.split("=", 1) for option in row["options"] or ())
-        recommended = nouns[row["name"]].info.get(STORAGE_KEY, {})
-        for name, value in recommended.items():
-            sql = f"ALTER TABLE {row['name']} SET ({name} = {value})"
-            kinds = {"table": row["name"], "name": name, "current": current.get(name)}
-            settings.append(Setting(**kinds, recommended=str(value), sql=sql))
-    return settings
+        options = {row.name: options_of(row.options) for row in connection.execute(storage.tables(model))}
+    return [
+        Setting(
+            table=table,
+            name=name,
+            current=current.get(name),
+            recommended=str(value),
+            sql=f"ALTER TABLE {table} SET ({name} = {value})",
+        )
+        for table, current in options.items()
+        for name, value in nouns[table].info.get(STORAGE_KEY, {}).items()
+    ]
 
 
 @contextmanager
-def _working(engine: Engine, lock_timeout: timedelta) -> Iterator[Connection]:
+def _working(engine: Engine, lock_timeout: timedelta, model: JobClass) -> Iterator[Reading]:
     if not timedelta(milliseconds=1) <= lock_timeout <= timedelta(hours=1):
         raise InvalidOptionError("lock_timeout", f"must be between 1 ms and 1 hour, got {lock_timeout}")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end, so that the pool does not keep its settings
         connection.execute(maintenance.bounded(lock_timeout_ms=round(lock_timeout.total_seconds() * 1000)))
-        yield connection
+        with Session(connection) as session:
+            yield Reading(session, model)
 
 
-def _tables(session: Session, model: JobClass) -> dict[str, TableHealth]:
-    server = session.execute(storage.server()).mappings().one()
-    return {table.name: table for table in measured_tables(session, server, model)}
+def _by_name(found: Iterable[M]) -> dict[str, M]:
+    return {one.name: one for one in found}
 
 
-def _chosen(option: str, names: Sequence[str], known: Sequence[str] | dict[str, Any]) -> list[str]:
+def _chosen(option: str, names: Sequence[str], known: dict[str, Any]) -> list[str]:
     for name in names:
         if name not in known:
             raise InvalidOptionError(option, f"{name!r} does not belong to this queue: must be one of {', '.join(known)}")
     return list(names or known)
 
 
-def _run(connection: Connection, statement: TextClause) -> str | None:
+def _run(reading: Reading, statement: TextClause) -> str | None:
     """Run a statement; return why it failed, if that is a lock or a missing privilege, else None."""
+    connection = reading.session.connection()
     try:
         connection.execute(statement)
     except DBAPIError as error:
@@ -224,8 +233,8 @@ def _run(connection: Connection, statement: TextClause) -> str | None:
     return None
 
 
-def _drop_leftovers(session: Session, model: JobClass) -> None:
-    for index in measured_indexes(session, model):
+def _drop_leftovers(reading: Reading) -> None:
+    for index in measured_indexes(reading):
         if not index.is_valid and index.name.rstrip("0123456789").endswith(_LEFTOVERS):
             with suppress(DBAPIError):  # locked: the next run drops it, and health reports it until then
-                session.connection().execute(maintenance.drop_index(model.__jobqueue__, index.name))
+                reading.session.execute(maintenance.drop_index(reading.model.__jobqueue__, index.name))

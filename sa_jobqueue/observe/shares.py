@@ -75,8 +75,8 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     500,000 transactions changed. Locks: none.
     """
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": SCANNED}
-    rows = session.execute(health.recently_started(model), parameters).all()
-    started = {(row.queue, row.fairness_key): row.started for row in rows}
+    rows = session.execute(health.lately(model, by=("queue", "fairness_key")), parameters).all()
+    started = {(row.queue, row.fairness_key): row.started for row in rows if row.started}
     lanes = session.execute(health.due_lanes(model), {"limit": LANES}).all()
     found_queues = list(every_item(lambda after: list_queues(session, after=after, model=model)))
     weights = {(one.name, one.fairness_key): one.weight for one in found_queues}
@@ -111,7 +111,7 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
         window=window,
         queues=_ordered(queues),
         keys=_ordered(keys),
-        is_partial=sum(started.values()) >= SCANNED or len(lanes) >= LANES,
+        is_partial=sum(row.examined for row in rows) >= SCANNED or len(lanes) >= LANES,
     )
 
 

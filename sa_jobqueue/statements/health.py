@@ -23,8 +23,9 @@ def depths(t: Tables) -> sa.Select[Any]:
     """Count the due and the scheduled jobs of each queue, and return the time of the oldest and of the next one.
 
     Parameters: `limit`: maximum number of jobs of each kind that are counted in one lane.
-    Shape: one row per queue with pending jobs, `(queue, fairness_key, due, oldest_at, later, next_at, is_capped)`, by queue;
-    `is_capped` where the limit was reached. `fairness_key` is empty, except for paused keys, which have separate rows.
+    Shape: one row per queue with pending jobs, `(queue, fairness_key, due, oldest_due_at, later, next_due_at, is_capped)`,
+    by queue; `is_capped` where the limit was reached. `fairness_key` is empty, except for paused keys, which have separate
+    rows.
     Clock: the database's `now()`. Locks: none.
     Index: `ix_job_claim`, three probes per lane, each of at most `limit` entries and of those that ended since the last
     vacuum.
@@ -53,9 +54,9 @@ def depths(t: Tables) -> sa.Select[Any]:
             lane.c.queue,
             fairness_key,
             sa.cast(sa.func.sum(due.c.n), sa.BigInteger).label("due"),
-            sa.func.min(due.c.first_at).label("oldest_at"),
+            sa.func.min(due.c.first_at).label("oldest_due_at"),
             sa.cast(sa.func.sum(later.c.n), sa.BigInteger).label("later"),
-            sa.func.min(later.c.first_at).label("next_at"),
+            sa.func.min(later.c.first_at).label("next_due_at"),
             sa.func.bool_or(sa.func.greatest(due.c.n, later.c.n) >= _LIMIT).label("is_capped"),
         )
         .select_from(lane.join(due, sa.true()).join(later, sa.true()).outerjoin(paused, of_key))
@@ -104,8 +105,8 @@ def retrying(t: Tables) -> sa.Select[Any]:
     """Group the jobs that have failed and are due again much later by queue and type, the largest groups first.
 
     Parameters: `after`, the least time until they are due; `scan`, the maximum number of jobs that are read of one lane;
-    `limit`, how many groups. Shape: `(queue, type_name, n, error_type, next_in, last_in, job_ids)`, the error of the job due
-    first, the ids of the first hundred.
+    `limit`, how many groups. Shape: `(queue, type_name, count, error_type, next_in, last_in, job_ids)`, the error of the job
+    due first, the ids of the first hundred.
     Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, as `depths`, and the rows.
     """
     tag, key, lane = _lanes(t.job)
@@ -121,7 +122,7 @@ def retrying(t: Tables) -> sa.Select[Any]:
         .correlate(lane)
         .lateral("later")
     )
-    n = sa.func.count().label("n")
+    count = sa.func.count().label("count")
     error_type = later.c.last_error.op("->>", return_type=sa.Text())(sa.literal_column("'type'"))
     of_first = sa.func.array_agg(aggregate_order_by(error_type, later.c.scheduled_at), type_=ARRAY(sa.Text))[1]
     first_ids = sa.func.array_agg(aggregate_order_by(later.c.id, later.c.scheduled_at), type_=ARRAY(later.c.id.type))
@@ -130,7 +131,7 @@ def retrying(t: Tables) -> sa.Select[Any]:
         sa.select(
             lane.c.queue,
             later.c.type_name,
-            n,
+            count,
             of_first.label("error_type"),
             first_ids[1:100].label("job_ids"),
             *(sa.cast(instant - sa.func.now(), sa.Interval).label(name) for name, instant in ends.items()),
@@ -138,69 +139,51 @@ def retrying(t: Tables) -> sa.Select[Any]:
         .select_from(lane.join(later, sa.true()))
         .where(later.c.attempt > sa.literal_column("0"), later.c.last_error.is_not(None))
         .group_by(lane.c.queue, later.c.type_name)
-        .order_by(n.desc(), lane.c.queue, later.c.type_name)
+        .order_by(count.desc(), lane.c.queue, later.c.type_name)
         .limit(_LIMIT)
     )
 
 
 @statement
-def lately(t: Tables) -> sa.Select[Any]:
-    """Count recent events of jobs by queue.
+def lately(t: Tables, *, by: tuple[str, ...] = ("queue",)) -> sa.Select[Any]:
+    """Count recent events of jobs by queue, or by other columns of jobs.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
-    Shape: `(queue, examined, arrived, completed, dead, cancelled, expired)`, by queue. If the sum of `examined` reaches
-    the limit, all counts are lower bounds. Clock: the database's `now()`. Locks: none.
+    Shape: `by` and `(examined, arrived, started, completed, died, cancelled, expired)`, by the former. If the sum of
+    `examined` reaches the limit, all counts are lower bounds. A job counts once, by its last start.
+    Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
     since = sa.func.now() - _WINDOW
+    names = (*by, "status", "created_at", "started_at", "completed_at", "expires_at")
     seen = (
-        sa.select(t.job.c.queue, t.job.c.status, t.job.c.created_at, t.job.c.completed_at, t.job.c.expires_at)
+        sa.select(*(t.job.c[name] for name in names))
         .where(
-            block(number(t.job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
-            (t.job.c.created_at > since) | (t.job.c.completed_at > since),
+            block(number(t.job)) >= block(looked_back()),
+            (t.job.c.created_at > since) | (t.job.c.started_at > since) | (t.job.c.completed_at > since),
         )
         .limit(_LIMIT)
         .subquery("seen")
     )
+    key = [seen.c[name] for name in by]
 
     def ended(how: JobStatus, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-        when = (seen.c.status == status(how), seen.c.completed_at > since)
-        return sa.func.count().filter(*when, *where).label("expired" if where else how.value)
+        return sa.func.count().filter(seen.c.status == status(how), seen.c.completed_at > since, *where)
 
     return (
         sa.select(
-            seen.c.queue,
+            *key,
             sa.func.count().label("examined"),
             sa.func.count().filter(seen.c.created_at > since).label("arrived"),
-            ended(JobStatus.COMPLETED),
-            ended(JobStatus.DEAD),
-            ended(JobStatus.CANCELLED),
-            ended(JobStatus.CANCELLED, seen.c.expires_at <= seen.c.completed_at),
+            sa.func.count().filter(seen.c.started_at > since).label("started"),
+            ended(JobStatus.COMPLETED).label("completed"),
+            ended(JobStatus.DEAD).label("died"),
+            ended(JobStatus.CANCELLED).label("cancelled"),
+            ended(JobStatus.CANCELLED, seen.c.expires_at <= seen.c.completed_at).label("expired"),
         )
-        .group_by(seen.c.queue)
-        .order_by(seen.c.queue)
+        .group_by(*key)
+        .order_by(*key)
     )
-
-
-@statement
-def recently_started(t: Tables) -> sa.Select[Any]:
-    """Count the jobs that were started within the last while, by queue and fairness key.
-
-    Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
-    counts are lower bounds. A job counts once, by its last start. Clock: the database's `now()`. Locks: none.
-    Index: `ix_job_history`, as `lately`.
-    """
-    seen = (
-        sa.select(t.job.c.queue, t.job.c.fairness_key)
-        .where(
-            block(number(t.job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
-            t.job.c.started_at > sa.func.now() - _WINDOW,
-        )
-        .limit(_LIMIT)
-        .subquery("seen")
-    )
-    key = (seen.c.queue, seen.c.fairness_key)
-    return sa.select(*key, sa.func.count().label("started")).group_by(*key)
 
 
 @statement
@@ -234,11 +217,11 @@ def recent_attempts(t: Tables) -> sa.Select[Any]:
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
     """
     attempt = t.attempt
-    oldest = sa.func.greatest(_newest() - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
     seen = (
         sa.select(attempt.c.outcome)
         .where(
-            attempt.c.changed_xid >= sa.cast(sa.cast(oldest, sa.Text), Xid8()), attempt.c.ended_at > sa.func.now() - _WINDOW
+            attempt.c.changed_xid >= sa.cast(sa.cast(looked_back(), sa.Text), Xid8()),
+            attempt.c.ended_at > sa.func.now() - _WINDOW,
         )
         .limit(_LIMIT)
         .subquery("seen")
@@ -251,7 +234,7 @@ def running(t: Tables) -> sa.Select[Any]:
     """Count the running jobs by queue, fairness key and type, those without a live worker and those past their timeout.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, fairness_key, type_name, running, orphaned, overdue, job_id,
-    leased_by, started_at)`, the last three of the longest running; that of all comes first.
+    worker_id, started_at)`, the last three of the longest running; that of all comes first.
     Clock: the database's. Locks: none.
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
@@ -280,7 +263,7 @@ def running(t: Tables) -> sa.Select[Any]:
             sa.func.count().filter(~held.c.is_held).label("orphaned"),
             sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
             job_id,
-            of_longest("leased_by").label("leased_by"),
+            of_longest("leased_by").label("worker_id"),
             started_at,
         )
         .group_by(*(held.c[name] for name in group))
@@ -315,7 +298,7 @@ def behind_dead(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for chains that are dead, and name at most a hundred such chains.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
-    Parameters: `limit`, of the count too. Shape: one row `(waiting, chains, chain_ids)`.
+    Parameters: `limit`, of the count too. Shape: one row `(waiting, dead_chains, chain_ids)`.
     Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
     key = t.id_type
@@ -337,7 +320,7 @@ def behind_dead(t: Tables) -> sa.Select[Any]:
     )
     return sa.select(
         sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
-        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
+        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("dead_chains"),
         sa.func.array_agg(waiting.c.blocked_by_chain_id.distinct(), type_=ARRAY(key))[1:100].label("chain_ids"),
     ).select_from(waiting)
 
@@ -346,8 +329,9 @@ def behind_dead(t: Tables) -> sa.Select[Any]:
 def behind_cancelled(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
 
-    Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
-    chains, job_ids, blocked, dead)`, the last two the numbers of such jobs. Locks: none.
+    Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row
+    `(behind_cancelled, cancelled_chains, behind_cancelled_ids, blocked, dead)`, the last two the numbers of such jobs.
+    Locks: none.
     Index: `ix_job_blocked_or_dead`, the primary keys.
     """
     newest = (
@@ -372,9 +356,9 @@ def behind_cancelled(t: Tables) -> sa.Select[Any]:
         sa.func.coalesce(t.job.c.chain_status, t.job.c.status) == status(JobStatus.CANCELLED),
     )
     return sa.select(
-        sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
-        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
-        sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(t.id_type))[1:100].label("job_ids"),
+        sa.func.count(waiting.c.job_id.distinct()).label("behind_cancelled"),
+        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("cancelled_chains"),
+        sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(t.id_type))[1:100].label("behind_cancelled_ids"),
         sa.select(sa.func.count()).select_from(blocked.subquery("blocked")).scalar_subquery().label("blocked"),
         sa.select(sa.func.count()).select_from(dead.subquery("dead")).scalar_subquery().label("dead"),
     ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, t.id_type)))
@@ -396,7 +380,7 @@ def dead_jobs(t: Tables) -> sa.CompoundSelect[Any]:
 def chains_to_unblock(t: Tables) -> sa.Select[int, Any]:
     """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
 
-    Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, oldest_at)`. Locks: none.
+    Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, ended_at)`. Locks: none.
     Index: `ix_job_has_waiters`, usually empty.
     """
     found = (
@@ -406,7 +390,7 @@ def chains_to_unblock(t: Tables) -> sa.Select[int, Any]:
         .subquery("found")
     )
     return sa.select(
-        sa.func.count().label("chains_to_unblock"), sa.func.min(found.c.chain_completed_at).label("oldest_at")
+        sa.func.count().label("chains_to_unblock"), sa.func.min(found.c.chain_completed_at).label("ended_at")
     ).select_from(found)
 
 
@@ -414,28 +398,24 @@ def chains_to_unblock(t: Tables) -> sa.Select[int, Any]:
 def unfinished_writes(t: Tables) -> sa.Select[Any]:
     """Count the bulk writes that have staged rows and have not committed, and return the oldest.
 
-    Parameters: `limit`: it counts no further. Shape: one row `(unfinished, write_id, sequence, staged_at)`, or none;
+    Parameters: `limit`: it counts no further. Shape: one row `(unfinished, oldest_write_id, staged_at)`, or none;
     `staged_at` is that of one of the write's first rows. Rows of tasks that have not ended are not visible yet.
     Locks: none. Index: `ix_job_bulk_staging_write`, one probe a write, and the ledger's primary key.
     """
-    key = (t.stage.c.write_id, t.stage.c.sequence)
-    first = sa.select(*key, t.stage.c.staged_at).order_by(*key).limit(_ONE)
-    staged = sa.select(first.subquery("first")).cte("staged", recursive=True)
-    behind = sa.tuple_(*key) > sa.tuple_(staged.c.write_id, staged.c.sequence)
-    following = first.where(behind).correlate(staged).lateral("following")
-    staged = staged.union_all(sa.select(*following.c).select_from(staged.join(following, sa.true())))
+    staged = _first_of_each("staged", (t.stage.c.write_id, t.stage.c.sequence), t.stage.c.staged_at)
     # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
     committed = sa.exists(_ONE).where(t.write.c.write_id == staged.c.write_id, t.write.c.sequence == staged.c.sequence)
     found = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
-    return sa.select(sa.func.count().over().label("unfinished"), *found.c).order_by(found.c.staged_at).limit(_ONE)
+    columns = (sa.func.count().over().label("unfinished"), found.c.write_id.label("oldest_write_id"), found.c.staged_at)
+    return sa.select(*columns).order_by(found.c.staged_at).limit(_ONE)
 
 
 @statement
 def rejected_rows(t: Tables) -> sa.Select[int, int]:
     """Count the rejected rows of bulk writes that are kept, and those of writes of the last day.
 
-    Parameters: `limit`: it counts no further. Shape: one row `(rejected, last_day)`. Clock: the database's. Locks: none.
-    Index: `ix_job_bulk_write_written_at`, the primary key of `job_bulk_reject`.
+    Parameters: `limit`: it counts no further. Shape: one row `(rejected, rejected_last_day)`. Clock: the database's.
+    Locks: none. Index: `ix_job_bulk_write_written_at`, the primary key of `job_bulk_reject`.
     """
     reject, write = t.reject, t.write
     lately = (
@@ -447,7 +427,7 @@ def rejected_rows(t: Tables) -> sa.Select[int, int]:
     new = sa.select(reject.c.write_id).select_from(write.join(reject, of_write)).where(*lately).limit(_LIMIT).subquery("new")
     return sa.select(
         sa.select(sa.func.count()).select_from(kept).scalar_subquery().label("rejected"),
-        sa.select(sa.func.count()).select_from(new).scalar_subquery().label("last_day"),
+        sa.select(sa.func.count()).select_from(new).scalar_subquery().label("rejected_last_day"),
     )
 
 
@@ -455,17 +435,23 @@ def _lanes(job: sa.Table) -> tuple[tuple[sa.ColumnElement[bool], ...], tuple[sa.
     """Return the condition and the key of the entries of lanes in `ix_job_claim`, and every lane, one probe each."""
     tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
     key = (job.c.queue, job.c.fairness_key, job.c.priority)
-    first = sa.select(*key).where(*tag).order_by(*key).limit(_ONE)
-    lane = sa.select(first.subquery("first")).cte("lane", recursive=True)
-    behind = sa.tuple_(*key) > sa.tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
-    following = first.where(behind).correlate(lane).lateral("following")
-    return tag, key, lane.union_all(sa.select(*following.c).select_from(lane.join(following, sa.true())))
+    return tag, key, _first_of_each("lane", key, where=tag)
+
+
+def _first_of_each(name: str, key: tuple[Any, ...], *columns: Any, where: tuple[Any, ...] = ()) -> sa.CTE:
+    """Return each value of a key with columns of one of its rows, by one probe of an index each."""
+    first = sa.select(*key, *columns).where(*where).order_by(*key).limit(_ONE)
+    found = sa.select(first.subquery("first")).cte(name, recursive=True)
+    behind = sa.tuple_(*key) > sa.tuple_(*(found.c[one.name] for one in key))
+    following = first.where(behind).correlate(found).lateral("following")
+    return found.union_all(sa.select(*following.c).select_from(found.join(following, sa.true())))
 
 
 def _array_of(chosen: sa.Select[Any], of: Any) -> sa.ColumnElement[Any]:
     return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 
 
-def _newest() -> sa.ColumnElement[int]:
-    """Return the number of the transaction that comes next, without taking it."""
-    return sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
+def looked_back() -> sa.ColumnElement[int]:
+    """Return the number of the transaction that is `transactions`, a parameter, before the next one."""
+    newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
+    return sa.func.greatest(newest - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))

@@ -12,7 +12,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.statements._parts import Tables, block, number, statement, status
-from sa_jobqueue.statements.health import UNSUCCESSFUL
+from sa_jobqueue.statements.health import UNSUCCESSFUL, looked_back
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 COUNTS: Final = ("enqueued", "completed", "failed", "died", "cancelled", "due", "running")
@@ -51,8 +51,7 @@ def record(t: Tables) -> postgresql.Insert:
     Index: `ix_job_history`, `ix_job_attempt_changed`, `ix_job_claim`, `ix_job_running`.
     """
     job, attempt, row = t.job, t.attempt, t.minute
-    newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
-    oldest = sa.func.greatest(newest - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
+    oldest = looked_back()
     names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
     seen = (
         sa.select(*(job.c[name] for name in names))

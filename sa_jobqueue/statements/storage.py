@@ -18,7 +18,7 @@ def tables(t: Tables) -> sa.Select[Any]:
     """Return the statistics of the job tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
-    updated, deleted, hot_updated, last_vacuum, last_autovacuum, last_autoanalyze, vacuuming)`. Rows are estimates of the
+    updated, deleted, last_vacuum, last_autovacuum, last_autoanalyze, vacuuming)`. Rows are estimates of the
     statistics; `row_bytes` is the mean of a row's columns, null before the first ANALYZE and without the right to read
     the table; `options` are the table's own storage settings; `vacuuming` names the phase of a vacuum that runs.
     Locks: none but ACCESS SHARE while sizes are computed: it waits for a transaction that rewrites a table.
@@ -45,7 +45,6 @@ def tables(t: Tables) -> sa.Select[Any]:
             sa.cast(stats.c.n_tup_ins, sa.BigInteger).label("inserted"),
             sa.cast(stats.c.n_tup_upd, sa.BigInteger).label("updated"),
             sa.cast(stats.c.n_tup_del, sa.BigInteger).label("deleted"),
-            sa.cast(stats.c.n_tup_hot_upd, sa.BigInteger).label("hot_updated"),
             stats.c.last_vacuum,
             stats.c.last_autovacuum,
             stats.c.last_autoanalyze,
@@ -61,7 +60,7 @@ def tables(t: Tables) -> sa.Select[Any]:
 def indexes(t: Tables) -> sa.Select[Any]:
     """Return the catalogs' and statistics' values of the indexes on the job tables.
 
-    Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
+    Shape: a row per index, by name: `(name, table, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
     `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean size of an entry's key, null as in
     `tables`; `kind` the access method. Locks: as `tables`.
     """
@@ -84,7 +83,7 @@ def indexes(t: Tables) -> sa.Select[Any]:
     return (
         sa.select(
             sa.cast(relation.c.relname, sa.Text).label("name"),
-            sa.cast(stats.c.relname, sa.Text).label("table_name"),
+            sa.cast(stats.c.relname, sa.Text).label("table"),
             sa.cast(method.c.amname, sa.Text).label("kind"),
             sa.func.pg_relation_size(relation.c.oid, type_=sa.BigInteger).label("bytes"),
             sa.cast(relation.c.reltuples, sa.Double).label("tuples"),
@@ -128,7 +127,7 @@ def statuses(t: Tables) -> sa.Select[Any]:
 def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 
-    Shape: one row `(now, server_version, is_replica, replayed_for, connections, max_connections, frozen_age, autovacuum,
+    Shape: one row `(now, version, is_replica, replayed_for, connections, max_connections, frozen_age, autovacuum,
     vacuum_threshold, vacuum_scale_factor, sees_all, notifying, read_only_by)`; `read_only_by`: where
     `default_transaction_read_only` is on for all; `frozen_age` in transactions, of this database's oldest row
     that is not frozen; `notifying`: how many commits wait for the server's lock of notifications; `sees_all`:
@@ -161,7 +160,7 @@ def server() -> sa.Select[Any]:
     used = sa.select(sa.cast(sa.func.sum(connections.c.numbackends), sa.Integer)).select_from(connections).scalar_subquery()
     return sa.select(
         sa.func.clock_timestamp().label("now"),
-        sa.cast(sa.func.current_setting("server_version_num"), sa.Integer).label("server_version"),
+        sa.cast(sa.func.current_setting("server_version_num"), sa.Integer).label("version"),
         sa.func.pg_is_in_recovery(type_=sa.Boolean).label("is_replica"),
         sa.cast(sa.func.clock_timestamp() - sa.func.pg_last_xact_replay_timestamp(), sa.Interval).label("replayed_for"),
         used.label("connections"),
@@ -178,7 +177,7 @@ def server() -> sa.Select[Any]:
 
 _COUNTERS: Final = (
     *("relid", "schemaname", "relname"),
-    *("n_live_tup", "n_dead_tup", "n_tup_ins", "n_tup_upd", "n_tup_del", "n_tup_hot_upd"),
+    *("n_live_tup", "n_dead_tup", "n_tup_ins", "n_tup_upd", "n_tup_del"),
     *("last_vacuum", "last_autovacuum", "last_autoanalyze"),
 )
 

@@ -79,13 +79,7 @@ def assert_not_enqueued(session: Any, of: Any, matching: Matching = None, **colu
     `session`, `of`, `matching`, `columns`: as in `enqueued`.
     Raises: AssertionError that shows the jobs; InvalidOptionError as `enqueued`.
     """
-
-    def check(opened: Session) -> None:
-        wanted = _Wanted(of, matching, columns)
-        if found := wanted.split(opened)[0]:
-            raise AssertionError(f"{wanted}: {len(found)} enqueued, expected none" + _listed(found))
-
-    return on_session(session, check)
+    return assert_enqueued(session, of, matching, count=0, **columns)
 
 
 class _Wanted:
@@ -142,7 +136,7 @@ class _Wanted:
 
     def failure(self, count: int | None, found: Sequence[Any], others: Sequence[Any]) -> str:
         """Return the message for too few or too many matches."""
-        expected = "at least 1" if count is None else str(count)
+        expected = "at least 1" if count is None else count or "none"
         message = f"{self}: {len(found)} enqueued, expected {expected}"
         if found:
             return message + _listed(found)

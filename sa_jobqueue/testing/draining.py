@@ -105,107 +105,104 @@ def drain(
     if isinstance(until, datetime) and until.utcoffset() is None:
         raise InvalidOptionError("until", f"must be an aware datetime or a timedelta, got {until!r}")
     target = on if isinstance(on, Engine | AsyncEngine) else opened(on)
-    drain_ = _Drain(jobs, target, raise_errors=raise_errors, limit=limit, options=options)
+    drain_ = _Drain(jobs, target, raise_errors, limit, options)
     work = drain_.run(is_scheduled=scheduled or until is not None, until=until)
     return work if isinstance(target, AsyncEngine | AsyncSession) else run(work)
 
 
+@dataclass(slots=True)
 class _Drain:
     """One call of `drain`."""
 
-    def __init__(
-        self,
-        jobs: JobQueue[Any],
-        on: Engine | AsyncEngine | Session | AsyncSession,
-        *,
-        raise_errors: bool,
-        limit: int,
-        options: WorkerOptions,
-    ) -> None:
-        self._jobs, self._on = jobs, on
-        self._raises, self._limit, self._options = raise_errors, limit, options
-        self._attempts: dict[tuple[JobId, int], AttemptContext] = {}
-        self._begun = 0
-        self._worker: Worker | None = None
-        self._drained = Drained()
-        self._events = EventBus()
-        self._events.on_attempt_start(self._count)
-        self._events.subscribe(self._take)
+    jobs: JobQueue[Any]
+    on: Any
+    raise_errors: bool
+    limit: int
+    options: WorkerOptions
+    attempts: dict[tuple[JobId, int], AttemptContext] = field(default_factory=dict)
+    begun: int = 0
+    worker: Worker | None = None
+    drained: Drained = field(default_factory=Drained)
+    events: EventBus = field(default_factory=EventBus)
+
+    def __post_init__(self) -> None:
+        self.events.on_attempt_start(self._count)
+        self.events.subscribe(self._take)
 
     async def run(self, *, is_scheduled: bool, until: timedelta | datetime | None) -> Drained:
         left: timedelta | None = await self._at(_left, until) if isinstance(until, datetime) else until
         while True:
-            if isinstance(self._on, Engine | AsyncEngine):
+            if isinstance(self.on, Engine | AsyncEngine):
                 await self._work()
             else:
                 await self._work_inline()
             if not is_scheduled:
-                return self._drained
-            wait: timedelta | None = await self._at(_next_due, self._jobs)
+                return self.drained
+            wait: timedelta | None = await self._at(_next_due, self.jobs)
             if wait is None or (left is not None and wait > left):
-                return self._drained
-            await self._at(move, wait, self._jobs.model)
+                return self.drained
+            await self._at(move, wait, self.jobs.model)
             left = None if left is None else left - wait
 
     async def _work(self) -> None:
-        self._worker = Worker(self._jobs, self._on, options=self._options, events=self._events)  # type: ignore[arg-type]
-        await self._worker.run_until_idle()
+        self.worker = Worker(self.jobs, self.on, options=self.options, events=self.events)
+        await self.worker.run_until_idle()
         self._check()
 
     async def _work_inline(self) -> None:
-        inline = Inline(self._jobs, self._on, self._events)  # type: ignore[arg-type]
+        inline = Inline(self.jobs, self.on, self.events)
         while await inline.run_next():
             self._check()
 
     def _check(self) -> None:
-        if self._raises and self._drained.errors:
-            raise self._drained.errors[0]
-        if self._begun > self._limit:
-            raise EndlessDrainError(self._limit)
+        if self.raise_errors and self.drained.errors:
+            raise self.drained.errors[0]
+        if self.begun > self.limit:
+            raise EndlessDrainError(self.limit)
 
     def _count(self, attempt: AttemptContext) -> None:
-        self._attempts[attempt.job.id, attempt.attempt] = attempt
-        self._begun += 1
-        if self._begun > self._limit and self._worker is not None:
-            self._worker.stop(now=True)
+        self.attempts[attempt.job.id, attempt.attempt] = attempt
+        self.begun += 1
+        if self.begun > self.limit and self.worker is not None:
+            self.worker.stop(now=True)
 
     def _take(self, event: object) -> None:
         match event:
             case JobCompleted():
-                self._drained.completed += 1
+                self.drained.completed += 1
             case JobCancelled():
-                self._drained.cancelled += 1
+                self.drained.cancelled += 1
             case JobRescheduled(outcome=AttemptOutcome.SNOOZED):
-                self._drained.snoozed += 1
+                self.drained.snoozed += 1
             case JobRescheduled(outcome=outcome) if outcome in _FAILURES:
-                self._drained.retried += 1
+                self.drained.retried += 1
                 self._note(event)
             case JobDied():
-                self._drained.died += 1
+                self.drained.died += 1
                 self._note(event)
 
     def _note(self, event: JobDied | JobRescheduled) -> None:
         """Keep the error of an attempt that failed; a job that died of its blocker had none."""
-        attempt = self._attempts.get((event.job_id, event.attempt))
+        attempt = self.attempts.get((event.job_id, event.attempt))
         error = None if attempt is None else attempt.error
         if error is None or isinstance(error, AttemptSignal):
             return
         error.add_note(f"raised by attempt {event.attempt} of the job {event.job_id} of type {event.type_name!r}")
-        self._drained.errors.append(error)
-        if self._raises and self._worker is not None:
-            self._worker.stop()
+        self.drained.errors.append(error)
+        if self.raise_errors and self.worker is not None:
+            self.worker.stop()
 
     async def _at(self, work: Any, *arguments: Any) -> Any:
         """Call a function with a session: the caller's, or one of the engine's, committed."""
-        match self._on:
+        match self.on:
             case AsyncSession():
-                return await self._on.run_sync(work, *arguments)
+                return await self.on.run_sync(work, *arguments)
             case Session():
-                return work(self._on, *arguments)
+                return work(self.on, *arguments)
             case AsyncEngine():
-                async with AsyncSession(self._on) as made, made.begin():
+                async with AsyncSession(self.on) as made, made.begin():
                     return await made.run_sync(work, *arguments)
-        with Session(self._on) as session, session.begin():
+        with Session(self.on) as session, session.begin():
             return work(session, *arguments)
 
 

@@ -124,39 +124,30 @@ def make_job(
     which has a dead letter, or of a pending one that will be retried. `options`: as in `Handler.job`.
     Raises: as `Handler.job`; InvalidOptionError for a status without the option that it needs.
     """
-    wanted = JobStatus(status)
+    wanted, model = JobStatus(status), handler.model
     if wanted is JobStatus.BLOCKED and not options.get("blockers"):
         raise InvalidOptionError("status", "blocked needs blockers=[...]")
-    return on_session(session, lambda given: _make(given, handler, payload, wanted, output, error, options))
 
+    def make(session: Session) -> Any:
+        job = handler.job(payload, **options)
+        session.add(job)
+        session.flush()
+        if wanted is JobStatus.COMPLETED:
+            complete_job(session, job.id, output, handler=handler)
+        elif wanted in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
+            claimed = start(session, model, job.id)
+            if wanted is not JobStatus.RUNNING:
+                context = AttemptContext(claimed, INLINE, lambda *_: None)
+                ended = Cancel("by make_job") if wanted is JobStatus.CANCELLED else (error or Discard("by make_job"))
+                if wanted is JobStatus.DEAD:
+                    context.job = claimed._replace(max_attempts=claimed.attempt)
+                end = failed(context, ended, handler.job_type, ran=timedelta(0))
+                finish(session, model, replace(end, job=claimed))
+        expire(session, model)
+        session.refresh(job)
+        return job
 
-def _make(  # noqa: PLR0917 - `on_session` gives it a session alone
-    session: Session,
-    handler: Handler[Any, Any, Any],
-    payload: Any,
-    status: JobStatus,
-    output: Any,
-    error: BaseException | None,
-    options: dict[str, Any],
-) -> Any:
-    job = handler.job(payload, **options)
-    model = handler.model
-    session.add(job)
-    session.flush()
-    if status is JobStatus.COMPLETED:
-        complete_job(session, job.id, output, handler=handler)
-    elif status in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
-        claimed = start(session, model, job.id)
-        if status is not JobStatus.RUNNING:
-            context = AttemptContext(claimed, INLINE, lambda *_: None)
-            ended = Cancel("by make_job") if status is JobStatus.CANCELLED else (error or Discard("by make_job"))
-            if status is JobStatus.DEAD:
-                context.job = claimed._replace(max_attempts=claimed.attempt)
-            end = failed(context, ended, handler.job_type, ran=timedelta(0))
-            finish(session, model, replace(end, job=claimed))
-    expire(session, model)
-    session.refresh(job)
-    return job
+    return on_session(session, make)
 
 
 @overload

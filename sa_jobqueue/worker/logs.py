@@ -104,17 +104,6 @@ _NAMES: Final = {
     "known": "known_version",
 }
 """Fields of records that are not called as those of events."""
-_OUTCOMES: Final = {
-    events.JobStarted: "started",
-    events.JobCompleted: "completed",
-    events.StepCompleted: "step",
-    events.JobUnblocked: "unblocked",
-    events.JobDied: "dead",
-    events.JobCancelled: "cancelled",
-    events.MiddlewareFailed: "completed",
-    events.AttemptLost: "lost",
-    events.JobRescued: "lost",
-}
 _FIELDS: Final = {kind: [one.name for one in fields(kind) if one.name not in {"error", "outcome"}] for kind in _LINES}
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
 
@@ -203,8 +192,7 @@ def describe(event: events.Event) -> Record:
     shown: dict[str, Any] = {}
     if isinstance(event, events.AttemptEvent):
         words = _OF_ATTEMPT + words
-        ended = getattr(event, "outcome", None)
-        named["job_outcome"] = _OUTCOMES[type(event)] if ended is None else ended.value
+        named["job_outcome"] = str(event.outcome)  # type: ignore[attr-defined]
     match event:
         case events.JobRescheduled():
             level = logging.INFO if event.outcome in _EXPECTED else level

@@ -250,7 +250,7 @@ def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) ->
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
     registry = CollectorRegistry()
-    DatabaseCollector(lambda: health(engine, model=HostileJob)).register(registry)
+    registry.register(DatabaseCollector(lambda: health(engine, model=HostileJob)))
     page = generate_latest(registry).decode()
     assert not unsafe(page)
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]

@@ -323,7 +323,7 @@ def components(context: Context) -> dict[str, Any]:
             (SimpleNamespace(fairness_key=name, paused_at=at, paused_by="bob", **limits, **key), share)
             for name, at in (("42", None), ("a-key-of-many-characters-" * 3, now))
         ],
-        "waiting": SimpleNamespace(due=2, type_name="send_fax", queue="mail", oldest_job_id="7", waiting_for=minute),
+        "waiting": SimpleNamespace(due=2, type_name="send_fax", queue="mail", job_id="7", waiting_for=minute),
         "runs": [SimpleNamespace(status=status, job_id="7", fire_time=now) for status in (*JobStatus, None)],
         "report": SimpleNamespace(missing=["queues"]),
         "minutes": minutes,

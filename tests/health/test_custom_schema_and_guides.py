@@ -45,7 +45,7 @@ def test_the_guides_document_every_finding_and_metric(engine: Engine) -> None:
     assert [code for code in Code if f"| `{code}` |" not in runbook] == []
     registry = CollectorRegistry()
     subscribe(events.EventBus(), registry, types=[], running=dict, slots=1)
-    DatabaseCollector(lambda: health(engine)).register(registry)
+    registry.register(DatabaseCollector(lambda: health(engine)))
     names = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
     unknown = [name for name in names if f"{name.removeprefix('sa_jobqueue_')}`" not in monitoring]
     assert unknown == []

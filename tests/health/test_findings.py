@@ -157,7 +157,7 @@ def test_many_queues_with_one_kind_of_cause_have_one_finding(engine: Engine, job
     unhandled, ready = sorted(health(engine).findings, key=lambda one: len(one.evidence["queues"]))
     assert unhandled.evidence["cause"] == "type_unknown"
     assert (ready.code, ready.evidence["cause"], set(ready.evidence["queues"])) == (Code.CLAIM_AGE, "ready", set(queues))
-    assert "and 3 more: 8 jobs wait. The oldest has been due for 2 min 7 s" in ready.summary
+    assert "and 3 more: 8 jobs wait. The oldest has been due for 2 min" in ready.summary
 
 
 def test_jobs_that_are_retried_later_are_a_finding_once_their_type_no_longer_fails(engine: Engine, jobs: Jobs) -> None:
@@ -409,7 +409,7 @@ def test_each_cause_of_explain_has_a_finding_or_a_reason_to_have_none(engine: En
             queue="mail",
             cause=cause,
             due=7,
-            oldest_job_id=1,
+            job_id=1,
             waiting_for=timedelta(hours=1),
             sentence="It has been due for 1 h.",
             type_name="send",

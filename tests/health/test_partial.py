@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.observe.health import Code, Severity, health
-from sa_jobqueue.observe.health.measuring import Parts
+from sa_jobqueue.observe.health.measuring import Reading
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
@@ -68,17 +68,16 @@ def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(en
     assert health(engine, timeout=SHORT).missing == ()
     asked: list[Any] = []
     with engine.connect() as connection:
-        parts = Parts(Session(connection.execution_options(isolation_level="AUTOCOMMIT")), timeout=timeout)
-
-        def cancelled(session: Session) -> None:
-            asked.append(session.scalar(text("SHOW statement_timeout")))
-            session.execute(text("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(9)"))
-
+        session = Session(connection.execution_options(isolation_level="AUTOCOMMIT"))
+        reading = Reading(session, timeout=timeout)
         for name in ("one", "another"):
-            parts.read(name, cancelled, None)
-        assert parts.end() == ("one", "another")
-        asked.append(parts.session.scalar(text("SHOW statement_timeout")))
-        parts.session.close()
+            with reading.part(name):
+                asked.append(session.scalar(text("SHOW statement_timeout")))
+                session.execute(text("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(9)"))
+        report = reading.report(None)
+        assert report.missing == ("one", "another")
+        asked.append(session.scalar(text("SHOW statement_timeout")))
+        session.close()
     assert asked[1:] == ["1s", "10s"]
 
 

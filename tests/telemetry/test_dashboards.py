@@ -66,7 +66,7 @@ def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path
 
 def test_the_dashboard_and_rules_query_only_metrics_that_are_served(engine: Engine, dashboard: Any) -> None:
     registry = CollectorRegistry()
-    DatabaseCollector(lambda: health(engine)).register(registry)
+    registry.register(DatabaseCollector(lambda: health(engine)))
     bus = EventBus()
     subscribe(bus, registry, types=["test"], running=dict, slots=1)
     bus.emit(JobCompleted(uuid7(), "test", 1, timedelta(0), queue="mail"))

@@ -116,7 +116,7 @@ def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
     points = telemetry.points()
     assert len(asked) == 2  # one for the names, one for all figures of an export
     registry = CollectorRegistry()
-    DatabaseCollector(lambda: report).register(registry)
+    registry.register(DatabaseCollector(lambda: report))
     served = {
         (sample.name.removesuffix("_total"), frozenset(sample.labels.values())): sample.value
         for family in registry.collect()

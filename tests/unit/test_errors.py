@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "JobEndedError": ("1", JobStatus.DEAD),
     "ConflictError": ("taken", "uq_job"),
     "PipelineMissingError": ("Job",),
+    "MissingExtraError": ("prometheus-client", "metrics"),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
     "IsolationError": ("it cannot start",),
     "ProcessDiedError": ("was killed",),

@@ -129,9 +129,10 @@ class Waiting:
     """A `Cause` of `explain_job`."""
     due: int
     """How many; a lower bound where the queue's count is one."""
-    oldest_job_id: Any
+    job_id: Any
+    """The oldest of them."""
     waiting_for: timedelta
-    """Since when the oldest has been due."""
+    """Time since the oldest became due."""
     sentence: str
     """The explanation of the oldest."""
     type_name: str
@@ -156,8 +157,10 @@ class Awaited:
     """How many; at most 10,000 are counted."""
     events: int = 0
     """For how many events."""
-    longest_job_id: Any = None
-    longest_for: timedelta = timedelta(0)
+    job_id: Any = None
+    """The one that has waited longest."""
+    waiting_for: timedelta = timedelta(0)
+    """For how long."""
     event: str = ""
     """What that job waits for."""
     sentence: str = ""
@@ -241,7 +244,7 @@ class Workers:
     """The workers, by their last heartbeats."""
 
     heartbeat_timeout: timedelta
-    workers: Sequence[WorkerStatus]
+    workers: Sequence[WorkerStatus] = ()
 
     @property
     def live(self) -> list[WorkerStatus]:
@@ -439,7 +442,7 @@ class Holder:
 class Horizon:
     """The xmin horizon and what holds it back, oldest first."""
 
-    holders: Sequence[Holder]
+    holders: Sequence[Holder] = ()
 
     @property
     def age(self) -> int:
@@ -498,12 +501,12 @@ class Setting:
     what: str
     """`queue` or `type`; `key` for the limit of each fairness key of a queue."""
     name: str
-    fairness_key: str
+    fairness_key: str = ""
     """Empty unless it is of this key of the queue."""
-    paused_for: timedelta | None
+    paused_for: timedelta | None = None
     """None if it is not paused."""
-    by: str | None
-    limit: int | None
+    by: str | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,16 +564,16 @@ class Health:
 
     measured_at: datetime
     """By the database's clock."""
-    queues: Sequence[QueueDepth]
+    server: Server
     rates: Rates
     workers: Workers
-    running: Running
-    failures: Failures
-    tables: Sequence[TableHealth]
-    indexes: Sequence[IndexHealth]
-    horizon: Horizon
-    server: Server
-    unserved: Sequence[str]
+    queues: Sequence[QueueDepth] = ()
+    running: Running = Running()
+    failures: Failures = Failures()
+    tables: Sequence[TableHealth] = ()
+    indexes: Sequence[IndexHealth] = ()
+    horizon: Horizon = Horizon()
+    unserved: Sequence[str] = ()
     """Queues with due jobs that no live worker serves."""
     waiting: Sequence[Waiting] = ()
     """Causes for which jobs wait in queues whose oldest job has been due for too long, by queue."""

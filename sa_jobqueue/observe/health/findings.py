@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, timedelta
 from typing import Any, Final
@@ -28,6 +28,7 @@ from sa_jobqueue.operations.explaining import REFUSED
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import DeadReason
 
+Evidence = Mapping[str, Any]
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
 
@@ -67,37 +68,10 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
                 never = [name for name in unserved.evidence["queues"] if name not in queues]
                 fold(unserved, silent, f"{silent.summary} Jobs are due in {_names(queues)}, which no other worker serves.")
                 left += [_unserved(never)] if never else []
-    for orphaned in of(Code.ORPHANED):
-        for silent in of(Code.WORKERS_SILENT):
-            if orphaned.evidence["orphaned"] <= silent.evidence["running"]:
-                fold(orphaned, silent)
-    for code in (Code.WORKERS_SILENT, Code.SCHEDULE_LATE):
+    for code, other, follows, joined in _FOLDS:
         for child in of(code):
-            for none in of(Code.NO_WORKER):
-                fold(child, none, f"{none.summary} {child.summary}")
-    for code in (Code.REPLICA, Code.READ_ONLY):
-        for child in (*of(Code.WORKERS_SILENT), *of(Code.NO_WORKER), *of(Code.QUEUE_UNSERVED), *of(Code.ORPHANED)):
-            for into in of(code):
-                if into.evidence.get("is_behind", True):
-                    fold(child, into, f"{into.summary} By its own data: {child.summary}")
-    for retries in of(Code.RETRIES):
-        kind = retries.evidence["type_name"]
-        for dead in of(Code.DEAD_LETTERS):
-            if kind and dead.evidence.get("type_name") == kind and dead.evidence["last_hour"] and retries in left:
-                fold(retries, dead)
-    for behind in of(Code.FALLING_BEHIND):
-        for waiting in of(Code.CLAIM_AGE):
-            if waiting.evidence["shared"] == SLOTS and behind in left:
-                fold(behind, waiting)
-    for locked in of(Code.LOCKED):
-        for waiting in of(Code.CLAIM_AGE):
-            if waiting.evidence["shared"] == f"session {locked.evidence['pid']}" and locked in left:
-                fold(locked, waiting)
-    for horizon in of(Code.HORIZON):
-        for other in (*of(Code.LOCKED), *of(Code.CLAIM_AGE)):
-            pids = [f"session {pid}" for pid in (other.evidence.get("pid"), *other.evidence.get("waiters", ()))]
-            if f"session {horizon.evidence['pid']}" in (*pids, other.evidence.get("shared")) and horizon in left:
-                fold(horizon, other)
+            for into in [one for one in of(other) if follows(child.evidence, one.evidence)][:1]:
+                fold(child, into, "" if joined is None else f"{into.summary} {joined}{child.summary}")
     bloated = of(Code.BLOAT)
     if len(bloated) > 1:
         names = [one.evidence["name"] for one in bloated]
@@ -111,6 +85,33 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     return left
 
 
+def _always(child: Evidence, into: Evidence) -> bool:
+    return True
+
+
+_UNSEEN: Final = "By its own data: "
+_FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], str | None]]] = (
+    (Code.ORPHANED, Code.WORKERS_SILENT, lambda child, into: child["orphaned"] <= into["running"], None),
+    (Code.WORKERS_SILENT, Code.NO_WORKER, _always, ""),
+    (Code.SCHEDULE_LATE, Code.NO_WORKER, _always, ""),
+    *(
+        (code, into, lambda child, into: into.get("is_behind", True), _UNSEEN)
+        for into in (Code.REPLICA, Code.READ_ONLY)
+        for code in (Code.WORKERS_SILENT, Code.NO_WORKER, Code.QUEUE_UNSERVED, Code.ORPHANED)
+    ),
+    (
+        Code.RETRIES,
+        Code.DEAD_LETTERS,
+        lambda child, into: child["type_name"] and child["type_name"] == into.get("type_name") and into["last_hour"],
+        None,
+    ),
+    (Code.FALLING_BEHIND, Code.CLAIM_AGE, lambda child, into: into["shared"] == SLOTS, None),
+    (Code.LOCKED, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
+    (Code.HORIZON, Code.LOCKED, lambda child, into: child["pid"] in {into["pid"], *into["waiters"]}, None),
+    (Code.HORIZON, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
+)
+"""Findings that follow from another: both codes, whether it follows, by the evidence of both, and the words that join
+their sentences; None if that of the other tells all."""
 _NAMED: Final = 5
 """Number of names in a sentence, and of quarantined rows with a separate finding; one more counts the rest."""
 _GROUPS: Final = 3
@@ -282,16 +283,11 @@ def _bulk_writes(of: Health, at: Thresholds) -> Iterator[Finding]:
     if bulk.oldest_for is not None and bulk.oldest_for >= at.bulk_unfinished:
         summary = f"Bulk write {bulk.oldest_write_id} staged rows {span(bulk.oldest_for)} ago and has not committed."
         advice = "If its driver has ended, write again with the same writeId, or delete its rows from job_bulk_staging."
-        seen: dict[str, Any] = {
-            "write_id": bulk.oldest_write_id,
-            "unfinished": bulk.unfinished,
-            "oldest_for": bulk.oldest_for,
-        }
-        yield _found(Code.BULK_UNFINISHED, WARNING, summary, advice, **seen)
+        yield _found(Code.BULK_UNFINISHED, WARNING, summary, advice, **_of(bulk))
     if bulk.rejected_last_day:
         summary = f"Bulk writes of the last day rejected {_times(bulk.rejected_last_day, 'row')}."
         advice = "See them with sa-jobqueue writes list and writes show ID; correct and write them, then delete them."
-        yield _found(Code.BULK_REJECTED, WARNING, summary, advice, rejected_last_day=bulk.rejected_last_day)
+        yield _found(Code.BULK_REJECTED, WARNING, summary, advice, **_of(bulk))
 
 
 FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined", "worker_failing"}
@@ -324,12 +320,9 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         mostly = f", {most} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
         sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
         summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
-        seen: dict[str, Any] = {"queue": oldest.queue, "cause": oldest.cause, "due": due, "job_id": oldest.oldest_job_id}
-        seen |= {"type_name": oldest.type_name, "claim_age": oldest.waiting_for}
-        seen |= {"threshold": at.of(oldest.queue).claim_age_warning}
-        seen |= {"limit_of": oldest.limit_of, "fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
+        seen = _of(oldest) | {"due": due, "queues": queues, "threshold": at.of(oldest.queue).claim_age_warning}
         bad = max(severity for severity, _ in same)
-        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.oldest_job_id}.", **seen)
+        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.job_id}.", **seen)
 
 
 def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -415,14 +408,12 @@ def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 def _awaited(of: Health, at: Thresholds) -> Iterator[Finding]:
     one = of.awaited
-    if one.sentence and one.longest_for >= at.claim_age_warning:
+    if one.sentence and one.waiting_for >= at.claim_age_warning:
         waits = f"{_times(one.jobs, 'job')} {'waits' if one.jobs == 1 else 'wait'} for {_times(one.events, 'event')}"
         sentence = one.sentence.replace("It has waited", "The longest has waited", 1)
-        advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {one.longest_job_id}."
-        bad = WARNING if one.similar_event or one.longest_for >= at.awaiting_event else OK
-        seen: dict[str, Any] = {"jobs": one.jobs, "job_id": one.longest_job_id, "event": one.event}
-        seen |= {"waits_for": one.longest_for, "similar_event": one.similar_event}
-        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **seen)
+        advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {one.job_id}."
+        bad = WARNING if one.similar_event or one.waiting_for >= at.awaiting_event else OK
+        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **_of(one))
 
 
 def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -470,14 +461,8 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
         summary = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}."
         advice = "Any live worker unblocks them; if there is one, check what locks the blocked jobs' rows (pg_locks)."
-        yield _found(
-            Code.CHAINS_TO_UNBLOCK,
-            WARNING,
-            summary,
-            advice,
-            chains_to_unblock=dead.chains_to_unblock,
-            waits_for=dead.to_unblock_for,
-        )
+        seen = {"chains_to_unblock": dead.chains_to_unblock, "waits_for": dead.to_unblock_for}
+        yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, summary, advice, **seen)
 
 
 def _horizon(of: Health, at: Thresholds) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -29,7 +29,6 @@ from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
     QueueStatus,
     TypeStatus,
-    WorkerStatus,
     explain_schedule,
     get_job,
     group_dead_letters,
@@ -106,45 +105,85 @@ def health(
     Obliges: SELECT on the job tables; pg_monitor to see other users' sessions, else the report has a finding.
     Raises: exceptions of the driver; with a session, those of a cancelled statement as well.
     """
+
+    def measure(session: Session, timeout: timedelta | None) -> Health:
+        reading = Reading(session, model, window=window, heartbeat_timeout=heartbeat_timeout, timeout=timeout)
+        return reading.report(thresholds)
+
     if isinstance(source, Session):
-        return measured(Parts(source), thresholds, window, heartbeat_timeout, model)
-    with reading(source, timeout) as session:
-        return measured(Parts(session, timeout=timeout), thresholds, window, heartbeat_timeout, model)
+        return measure(source, None)
+    with reading_session(source, timeout) as session:
+        return measure(session, timeout)
 
 
-class Parts:
-    """Reads the parts of a report, but for those whose statement the server cancels.
+class Reading:
+    """Reads the figures of one report, but for those whose statement the server cancels.
 
     `timeout`: of each statement, each its own transaction. None: a cancelled statement ends the session's transaction, so
     the error is raised.
     """
 
-    def __init__(self, session: Session, *, timeout: timedelta | None = None) -> None:
-        self.session = session
+    def __init__(
+        self,
+        session: Session,
+        model: JobClass = Job,
+        *,
+        window: timedelta = timedelta(minutes=1),
+        heartbeat_timeout: timedelta = timedelta(seconds=15),
+        timeout: timedelta | None = None,
+    ) -> None:
+        self.session, self.model, self.window, self.heartbeat_timeout = session, model, window, heartbeat_timeout
         self._timeout = timeout
+        self.server: RowMapping = session.execute(storage.server()).mappings().one()
+        self.now: datetime = self.server["now"]
+        self.thresholds = Thresholds()
+        self.found: dict[str, Any] = {
+            "rates": figures.Rates(window=window),
+            "workers": figures.Workers(heartbeat_timeout=heartbeat_timeout),
+        }
+        """The figures that were read so far, by name."""
         self.missing: list[str] = []
-        """Names of the parts that were left out."""
+        """Names of the figures that were left out."""
 
-    def read(self, name: str, part: Callable[[Session], T], otherwise: T) -> T:
-        """Return a part, or `otherwise` if its statement was cancelled."""
+    def report(self, thresholds: Thresholds | None) -> Health:
+        """Return the report. `thresholds`: None for those that are stored. Raises: as `health`."""
+        with self.part("thresholds"):
+            self.thresholds = thresholds or get_thresholds(self.session, model=self.model)
+        for name, figure in _FIGURES.items():
+            with self.part(name):
+                self.found[name] = figure(self)
+        missing = tuple(self.missing)
+        if missing:
+            self._limit()
+            with self.part("blockers"):
+                self.found["blockers"] = [dict(row) for row in self.rows(storage.exclusive_locks(self.model))]
+        server = _filled(figures.Server, self.server)
+        return judge(Health(measured_at=self.now, server=server, missing=missing, **self.found), self.thresholds)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Leave a part out if its statement is cancelled; then the others have a tenth of the time each."""
         try:
-            return part(self.session)
+            yield
         except DBAPIError as error:
             if self._timeout is None or sqlstate(error) not in _CANCELLED:
                 raise
             if not self.missing:  # a dozen others may wait for the same
-                self._limit(self._timeout / 10)
+                self._limit(10)
             self.missing.append(name)
-            return otherwise
 
-    def end(self) -> Sequence[str]:
-        """Return the names of the parts that were left out; from now on statements have their whole time again."""
-        if self.missing and self._timeout is not None:
-            self._limit(self._timeout)
-        return tuple(self.missing)
+    def _limit(self, parts: int = 1) -> None:
+        if self._timeout is not None:
+            limit = _milliseconds(self._timeout / parts)
+            self.session.execute(select(func.set_config("statement_timeout", limit, False)))
 
-    def _limit(self, timeout: timedelta) -> None:
-        self.session.execute(select(func.set_config("statement_timeout", _milliseconds(timeout), False)))
+    def rows(self, statement: Executable, **parameters: Any) -> Sequence[RowMapping]:
+        """Return the rows of a statement."""
+        return self.session.execute(statement, parameters).mappings().all()
+
+    def since(self, instant: datetime | None) -> timedelta | None:
+        """Return how long ago an instant was; 0 if it is later than the start of the report, None for None."""
+        return None if instant is None else max(self.now - instant, timedelta(0))
 
 
 def _milliseconds(timeout: timedelta) -> str:
@@ -152,7 +191,7 @@ def _milliseconds(timeout: timedelta) -> str:
 
 
 @contextmanager
-def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
+def reading_session(engine: Engine, timeout: timedelta) -> Iterator[Session]:
     """Yield a session for bounded reads, each in its own transaction, on a connection that is closed afterwards."""
     # Autocommit: within a transaction, the portal of the last SELECT keeps its snapshot until the next statement.
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -163,201 +202,192 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
             yield session
 
 
-def measured(
-    parts: Parts, thresholds: Thresholds | None, window: timedelta, heartbeat_timeout: timedelta, model: JobClass
-) -> Health:
-    """Return a report; parts that `parts` has left out before are among its missing ones. Raises: as `health`."""
-    server = parts.session.execute(storage.server()).mappings().one()
-    now: datetime = server["now"]
+def _queues(of: Reading) -> list[figures.QueueDepth]:
+    rows = of.rows(statements.depths(of.model), limit=COUNTED)
+    return [_filled(figures.QueueDepth, row, claim_age=of.since(row["oldest_due_at"]) or timedelta(0)) for row in rows]
 
-    def rows(name: str, statement: Executable) -> Sequence[RowMapping]:
-        return parts.read(name, lambda session: session.execute(statement).mappings().all(), ())
 
-    if thresholds is None:
-        thresholds = parts.read("thresholds", lambda session: get_thresholds(session, model=model), Thresholds())
-    queues: Sequence[figures.QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
-    late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.of(one.queue).claim_age_warning]
-    workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
-    latest: Sequence[figures.FailedAttempt] = parts.read("latest", lambda session: _latest(session, model), [])
-    report = Health(
-        measured_at=now,
-        queues=queues,
-        rates=parts.read("rates", lambda session: _rates(session, model, window, latest), figures.Rates(window=window)),
-        workers=figures.Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
-        running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), figures.Running()),
-        failures=parts.read("failures", lambda session: _failures(session, model, now), figures.Failures()),
-        tables=parts.read("tables", lambda session: measured_tables(session, server, model), []),
-        indexes=parts.read("indexes", lambda session: measured_indexes(session, model), []),
-        horizon=figures.Horizon(holders=parts.read("horizon", lambda session: measured_holders(session, model), [])),
-        server=_filled(figures.Server, server, version=server["server_version"]),
-        unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
-        waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
-        awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), figures.Awaited()),
-        retrying=parts.read("retrying", lambda session: _retrying(session, model, thresholds, queues), []),
-        locks=parts.read("locks", lambda session: _locks(session, model), []),
-        latest=latest,
-        statuses={row["status"]: row["n"] for row in rows("statuses", storage.statuses(model))},
-        settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
-        due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
-        schedules=parts.read("schedules", lambda session: list(_late(session, model, heartbeat_timeout)), []),
-        quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
-        bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), figures.BulkWrites()),
+def _workers(of: Reading) -> figures.Workers:
+    workers = list_workers(of.session, model=of.model).items
+    return figures.Workers(heartbeat_timeout=of.heartbeat_timeout, workers=workers)
+
+
+def _latest(of: Reading) -> list[figures.FailedAttempt]:
+    rows = of.rows(recent.failures(of.model), limit=_LATEST, scan=_SCANNED)
+    return [_filled(figures.FailedAttempt, row, error=_error(row)) for row in rows]
+
+
+def _error(row: RowMapping) -> Any:
+    return redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]})
+
+
+def _rates(of: Reading) -> figures.Rates:
+    parameters = {"window": of.window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
+    rows = of.rows(statements.lately(of.model), **parameters)
+    attempts = {row["outcome"]: row["n"] for row in of.rows(statements.recent_attempts(of.model), **parameters)}
+    is_partial = max(sum(row["examined"] for row in rows), sum(attempts.values())) >= MAX_EXAMINED
+    rates = figures.Rates(
+        window=of.window,
+        queues=[_filled(figures.QueueRates, row) for row in rows],
+        unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts.items()},
+        is_partial=is_partial,
     )
-    missing = parts.end()
-    if missing:
-        report = replace(report, blockers=[dict(row) for row in rows("blockers", storage.exclusive_locks(model))])
-    return judge(replace(report, missing=missing), thresholds)
+    return rates if rates.failed_attempts < _FEW else replace(rates, failing=_failing(of.found.get("latest", ())))
 
 
-def _retrying(
-    session: Session, model: JobClass, at: Thresholds, queues: Sequence[figures.QueueDepth]
-) -> list[figures.Retrying]:
-    if sum(queue.later for queue in queues) < at.retry_minimum:
+def _failing(latest: Sequence[figures.FailedAttempt]) -> tuple[str, str, str] | None:
+    """Return the type, error and fairness key of more than half of the latest failures."""
+    for (kind, error), n in Counter((one.type_name, one.error["type"] or "") for one in latest).most_common(1):
+        keys = {one.fairness_key for one in latest if (one.type_name, one.error["type"] or "") == (kind, error)}
+        if 2 * n > len(latest):
+            return kind, error, keys.pop() if len(keys) == 1 else ""
+    return None
+
+
+def _running(of: Reading) -> figures.Running:
+    rows = of.rows(statements.running(of.model), ttl=of.heartbeat_timeout)
+    return figures.Running(
+        groups=[_filled(figures.RunningGroup, row, running_for=of.since(row["started_at"]) or timedelta(0)) for row in rows],
+        **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")},
+    )
+
+
+def _failures(of: Reading) -> figures.Failures:
+    def row(statement: Executable) -> RowMapping:
+        return of.session.execute(statement, {"limit": COUNTED}).mappings().one()
+
+    dead_letters, behind = row(statements.unresolved(of.model)), row(statements.behind_dead(of.model))
+    cancelled, ended = row(statements.behind_cancelled(of.model)), row(statements.chains_to_unblock(of.model))
+    chain_ids = behind["chain_ids"] or []
+    dead = of.rows(statements.dead_jobs(of.model), chain_ids=chain_ids) if chain_ids else ()
+    has_any = dead_letters["unresolved"]
+    return _filled(
+        figures.Failures,
+        {**dead_letters, **behind, **cancelled, **ended},
+        is_capped=has_any >= COUNTED,
+        oldest_for=of.since(dead_letters["oldest_at"]),
+        groups=group_dead_letters(of.session, scan=COUNTED, limit=_DEAD_GROUPS, model=of.model) if has_any else (),
+        dead_blockers=[(one["id"], one["type_name"]) for one in dead],
+        example_chain_id=next(iter(chain_ids), None),
+        behind_cancelled_ids=cancelled["behind_cancelled_ids"] or (),
+        to_unblock_for=of.since(ended["ended_at"]),
+    )
+
+
+def measured_tables(of: Reading) -> list[figures.TableHealth]:
+    """Return the job tables, by name."""
+    return [_table(row, of.server) for row in of.rows(storage.tables(of.model))]
+
+
+def measured_indexes(of: Reading) -> list[figures.IndexHealth]:
+    """Return the indexes of the job tables, by name."""
+    return [_index(row) for row in of.rows(storage.indexes(of.model))]
+
+
+def _table(row: RowMapping, server: RowMapping) -> figures.TableHealth:
+    options = options_of(row["options"])
+    return _filled(
+        figures.TableHealth,
+        row,
+        vacuum_at=vacuum_threshold(
+            live=row["live"],
+            threshold=float(options.get("autovacuum_vacuum_threshold", server["vacuum_threshold"])),
+            scale_factor=float(options.get("autovacuum_vacuum_scale_factor", server["vacuum_scale_factor"])),
+        ),
+        wasted_bytes=wasted_in_heap(
+            row["heap_bytes"],
+            rows=row["live"],
+            row_bytes=row["row_bytes"],
+            fillfactor=int(options.get("fillfactor", 100)),
+        ),
+        is_vacuumed=server["autovacuum"] and options.get("autovacuum_enabled", "true") not in {"false", "off"},
+        last_vacuum=max((at for at in (row["last_vacuum"], row["last_autovacuum"]) if at), default=None),
+    )
+
+
+def _index(row: RowMapping) -> figures.IndexHealth:
+    wasted = None
+    if row["kind"] == "btree" and row["tuples"] >= 0:
+        fillfactor = int(options_of(row["options"]).get("fillfactor", 90))
+        wasted = wasted_in_index(row["bytes"], rows=row["tuples"], key_bytes=row["key_bytes"], fillfactor=fillfactor)
+    return _filled(figures.IndexHealth, row, wasted_bytes=wasted, scans=row["scans"] or 0)
+
+
+def options_of(given: Sequence[str] | None) -> dict[str, str]:
+    """Return the storage parameters of a table or index, as the catalog has them, by name."""
+    return dict(option.split("=", 1) for option in given or ())
+
+
+def measured_holders(of: Reading) -> list[figures.Holder]:
+    """Return what holds back the xmin horizon, oldest first."""
+    rows = of.rows(horizon.holders(), limit=_HOLDERS)
+    named = {row["pid"]: _job_id(of.model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION}
+    ids = [job_id for job_id in named.values() if job_id is not None]
+    columns = ("id", "type_name", "status", "attempt", "leased_by")
+    found = of.rows(jobs.named(of.model, columns), ids=ids) if ids else []
+    held = {str(job["id"]): {**job, "worker_id": job["leased_by"]} for job in found}
+    holders = []
+    for row in rows:
+        job_id = named.get(row["pid"]) if row["kind"] == figures.HolderKind.SESSION else None
+        of_row = {
+            "kind": figures.HolderKind.HANDLER if job_id is not None else figures.HolderKind(row["kind"]),
+            "held_for": None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
+            "query": shortened(row["query"]),
+            "job_id": job_id,
+        }
+        holders.append(_filled(figures.Holder, {**held.get(str(job_id), {}), **row}, **of_row))
+    return holders
+
+
+def _job_id(model: JobClass, name: str | None) -> Any:
+    """Return the job id in the application_name of a handler's session; None for any other name."""
+    if name is None or not name.startswith(PREFIX):
+        return None
+    written = name.removeprefix(PREFIX)
+    if model.__jobqueue__.id_type == "text":
+        return written
+    try:
+        return UUID(written)
+    except ValueError:
+        return None
+
+
+def _unserved(of: Reading) -> list[str]:
+    return list(of.session.scalars(jobs.unserved_queues(of.model), {"ttl": of.heartbeat_timeout}))
+
+
+def _waiting(of: Reading) -> list[figures.Waiting]:
+    """Explain the oldest job of the largest groups of due jobs of each late queue, and add up the groups of one cause."""
+    queues: Sequence[figures.QueueDepth] = of.found.get("queues", ())
+    at = of.thresholds
+    late = [one for one in queues if not one.fairness_key and one.claim_age >= at.of(one.queue).claim_age_warning]
+    if not late:
         return []
-    given = {"after": at.claim_age_critical, "scan": _RETRIES, "limit": _GROUPS}
-    found = session.execute(statements.retrying(model), given).mappings()
-    return [_filled(figures.Retrying, row, count=row["n"]) for row in found]
-
-
-def _unserved(session: Session, model: JobClass, heartbeat_timeout: timedelta) -> list[str]:
-    return list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout}))
-
-
-def _locks(session: Session, model: JobClass) -> list[figures.LockHolder]:
-    return [
-        _filled(
-            figures.LockHolder,
-            row,
-            pid=row["pid"] or None,
-            description=holder_of(row),
-            locked_for=row["locked_for"] or row["waited_for"],
-            end=end_of(row),
-        )
-        for row in session.execute(storage.lock_holders(model)).mappings()
-    ]
-
-
-def _awaited(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> figures.Awaited:
-    row = session.execute(steps.awaited(model), {"limit": COUNTED}).one()
-    if not row.jobs:
-        return figures.Awaited()
-    found = figures.Awaited(
-        jobs=row.jobs, events=row.events, longest_job_id=row.job_id, longest_for=_since(row.since, now) or timedelta(0)
-    )
-    with suppress(NotFoundError):
-        one = Explainer(session, model, heartbeat_timeout).explain(get_job(session, row.job_id, model=model))
-        if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
-            seen = one.evidence
-            return replace(found, sentence=one.sentence, event=seen["event"], similar_event=seen["similar_event"])
-    return found
-
-
-def _settings(session: Session, model: JobClass, now: datetime) -> Iterator[figures.Setting]:
-    def setting(what: str, name: str, key: str, of: QueueStatus | TypeStatus) -> figures.Setting:
-        paused_for = None if of.paused_at is None else now - of.paused_at
-        limit = of.global_concurrency
-        return figures.Setting(what=what, name=name, fairness_key=key, paused_for=paused_for, by=of.paused_by, limit=limit)
-
-    for queue in list_queues(session, model=model):
-        yield setting("queue", queue.name, queue.fairness_key, queue)
-        if (most := queue.concurrency_per_key) is not None:
-            yield figures.Setting(what="key", name=queue.name, fairness_key="", paused_for=None, by=None, limit=most)
-    for kind in list_job_types(session, model=model):
-        yield setting("type", kind.type_name, "", kind)
-
-
-def _due_by_type(session: Session, model: JobClass, now: datetime) -> dict[str, int]:
-    found = totals(session, since=now - timedelta(hours=1), by="type_name", model=model)
-    return {type_name: int(figures.due) for type_name, figures in found.items()}
-
-
-def _late(session: Session, model: JobClass, heartbeat_timeout: timedelta) -> Iterator[figures.LateSchedule]:
-    explained = 0
-    for one in list_schedules(session, model=model):
-        if one.overdue is not None or one.error is not None or one.missed_from is not None:
-            sentence = f"It has been due for {span(one.overdue)}." if one.overdue else ""
-            if one.overdue is not None and (explained := explained + 1) <= _GROUPS:
-                with suppress(NotFoundError):
-                    found = explain_schedule(session, one.name, heartbeat_timeout=heartbeat_timeout, model=model)
-                    sentence = found.sentence
-            yield figures.LateSchedule(
-                name=one.name,
-                sentence=sentence,
-                overdue=one.overdue,
-                error=one.error,
-                missed_from=one.missed_from,
-                missed_until=one.missed_until,
-                missed=len(one.missed_times(MISSED)),
-            )
-
-
-def _quarantined(session: Session, model: JobClass, now: datetime) -> Iterator[figures.Quarantined]:
-    for row in session.execute(quarantine.page(model), {"subjects": None, "limit": _QUARANTINED}).mappings():
-        failing_for = max(now - row["first_failed_at"], timedelta(0))
-        yield _filled(figures.Quarantined, row, statement=RefusedWrite(row["statement"]), failing_for=failing_for)
-
-
-def _bulk_writes(session: Session, model: JobClass, now: datetime) -> figures.BulkWrites:
-    layout = model.__jobqueue__
-    if not layout.pipeline or not session.execute(schema.versions(layout, "pipeline")).one().present:
-        return figures.BulkWrites()
-    oldest = session.execute(statements.unfinished_writes(model), {"limit": _WRITES}).mappings().first()
-    rejected = session.execute(statements.rejected_rows(model), {"limit": COUNTED}).mappings().one()
-    return figures.BulkWrites(
-        unfinished=oldest["unfinished"] if oldest else 0,
-        oldest_write_id=oldest["write_id"] if oldest else None,
-        oldest_for=_since(oldest["staged_at"], now) if oldest else None,
-        rejected=rejected["rejected"],
-        rejected_last_day=rejected["last_day"],
-    )
-
-
-def _queues(session: Session, model: JobClass, now: datetime) -> list[figures.QueueDepth]:
-    rows = session.execute(statements.depths(model), {"limit": COUNTED}).mappings()
-    return [
-        _filled(
-            figures.QueueDepth,
-            row,
-            oldest_due_at=row["oldest_at"],
-            claim_age=_since(row["oldest_at"], now) or timedelta(0),
-            next_due_at=row["next_at"],
-        )
-        for row in rows
-    ]
-
-
-def _waiting(
-    session: Session, model: JobClass, heartbeat_timeout: timedelta, queues: Sequence[figures.QueueDepth]
-) -> list[figures.Waiting]:
-    """Explain the oldest job of the largest groups of due jobs of each queue, and add up the groups of one cause."""
-    if not queues:
-        return []
-    explainer = Explainer(session, model, heartbeat_timeout)
+    explainer = Explainer(of.session, of.model, of.heartbeat_timeout)
     found: list[figures.Waiting] = []
-    for queue in sorted(queues, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
-        given = {"queue": queue.queue, "scan": COUNTED, "limit": _GROUPS}
-        by_cause: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
-        for row in session.execute(statements.due_groups(model), given):
+    for queue in sorted(late, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
+        by_cause: dict[tuple[str, str], list[tuple[RowMapping, Explanation]]] = {}
+        for row in of.rows(statements.due_groups(of.model), queue=queue.queue, scan=COUNTED, limit=_GROUPS):
             with suppress(NotFoundError):
-                one = explainer.explain(get_job(session, row.job_id, model=model))
+                one = explainer.explain(get_job(of.session, row["job_id"], model=of.model))
                 if one.status is JobStatus.PENDING:  # it may have been claimed meanwhile
                     of_type = one.type_name if one.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
                     by_cause.setdefault((one.cause, of_type), []).append((row, one))
-        for (cause, _), groups in by_cause.items():
-            oldest, explained = min(groups, key=lambda group: group[0].oldest_at)
-            due = sum(row.n for row, _ in groups)
+        for groups in by_cause.values():
+            oldest, explained = min(groups, key=lambda group: group[0]["oldest_at"])
+            due = sum(row["n"] for row, _ in groups)
             keys = Counter[str]()
             for row, _ in groups:
-                keys[row.fairness_key] += row.n
+                keys[row["fairness_key"]] += row["n"]
             key, of_key = keys.most_common(1)[0]
             is_one_key = key and 2 * of_key > due
             found.append(
                 figures.Waiting(
                     queue=queue.queue,
-                    cause=cause,
+                    cause=explained.cause,
                     due=due,
-                    oldest_job_id=explained.job_id,
-                    waiting_for=max(explainer.now - oldest.oldest_at, timedelta(0)),
+                    job_id=explained.job_id,
+                    waiting_for=max(explainer.now - oldest["oldest_at"], timedelta(0)),
                     sentence=explained.sentence,
                     type_name=explained.type_name,
                     limit_of=explained.evidence.get("limit_of"),
@@ -379,164 +409,135 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _latest(session: Session, model: JobClass) -> list[figures.FailedAttempt]:
-    rows = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _SCANNED}).mappings()
-    return [_filled(figures.FailedAttempt, row, error=_error(row)) for row in rows]
+def _awaited(of: Reading) -> figures.Awaited:
+    row = of.rows(steps.awaited(of.model), limit=COUNTED)[0]
+    if not row["jobs"]:
+        return figures.Awaited()
+    found = _filled(figures.Awaited, row, waiting_for=of.since(row["since"]) or timedelta(0))
+    with suppress(NotFoundError):
+        explainer = Explainer(of.session, of.model, of.heartbeat_timeout)
+        one = explainer.explain(get_job(of.session, found.job_id, model=of.model))
+        if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
+            seen = one.evidence
+            return replace(found, sentence=one.sentence, event=seen["event"], similar_event=seen["similar_event"])
+    return found
 
 
-def _error(row: RowMapping) -> Any:
-    return redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]})
+def _retrying(of: Reading) -> list[figures.Retrying]:
+    queues: Sequence[figures.QueueDepth] = of.found.get("queues", ())
+    if sum(queue.later for queue in queues) < of.thresholds.retry_minimum:
+        return []
+    after = of.thresholds.claim_age_critical
+    rows = of.rows(statements.retrying(of.model), after=after, scan=_RETRIES, limit=_GROUPS)
+    return [_filled(figures.Retrying, row) for row in rows]
 
 
-def _rates(session: Session, model: JobClass, window: timedelta, latest: Sequence[figures.FailedAttempt]) -> figures.Rates:
-    parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
-    rows = session.execute(statements.lately(model), parameters).mappings().all()
-    attempts = session.execute(statements.recent_attempts(model), parameters).all()
-    examined = max(sum(row["examined"] for row in rows), sum(n for _, n in attempts))
-    failing = None
-    if sum(n for outcome, n in attempts if outcome in statements.UNSUCCESSFUL) >= _FEW:
-        for (kind, error), n in Counter((one.type_name, one.error["type"] or "") for one in latest).most_common(1):
-            keys = {one.fairness_key for one in latest if (one.type_name, one.error["type"] or "") == (kind, error)}
-            failing = (kind, error, keys.pop() if len(keys) == 1 else "") if 2 * n > len(latest) else None
-    return figures.Rates(
-        window=window,
-        queues=[_filled(figures.QueueRates, row, died=row["dead"]) for row in rows],
-        failing=failing,
-        unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
-        is_partial=examined >= MAX_EXAMINED,
-    )
-
-
-def _running(session: Session, model: JobClass, now: datetime, heartbeat_timeout: timedelta) -> figures.Running:
-    rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().all()
-    groups = [
+def _locks(of: Reading) -> list[figures.LockHolder]:
+    return [
         _filled(
-            figures.RunningGroup,
+            figures.LockHolder,
             row,
-            worker_id=row["leased_by"],
-            running_for=_since(row["started_at"], now) or timedelta(0),
+            pid=row["pid"] or None,
+            description=holder_of(row),
+            locked_for=row["locked_for"] or row["waited_for"],
+            end=end_of(row),
         )
-        for row in rows
+        for row in of.rows(storage.lock_holders(of.model))
     ]
-    return figures.Running(
-        groups=groups, **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")}
+
+
+def _statuses(of: Reading) -> dict[str, int]:
+    return {row["status"]: row["n"] for row in of.rows(storage.statuses(of.model))}
+
+
+def _settings(of: Reading) -> list[figures.Setting]:
+    found = []
+    for queue in list_queues(of.session, model=of.model):
+        found.append(_setting(of, "queue", queue.name, queue))
+        if (most := queue.concurrency_per_key) is not None:
+            found.append(figures.Setting(what="key", name=queue.name, limit=most))
+    return found + [_setting(of, "type", kind.type_name, kind) for kind in list_job_types(of.session, model=of.model)]
+
+
+def _setting(of: Reading, what: str, name: str, row: QueueStatus | TypeStatus) -> figures.Setting:
+    return figures.Setting(
+        what=what,
+        name=name,
+        fairness_key=getattr(row, "fairness_key", ""),
+        paused_for=None if row.paused_at is None else of.now - row.paused_at,
+        by=row.paused_by,
+        limit=row.global_concurrency,
     )
 
 
-def _failures(session: Session, model: JobClass, now: datetime) -> figures.Failures:
-    dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
-    groups = group_dead_letters(session, scan=COUNTED, limit=_DEAD_GROUPS, model=model) if dead_letters["unresolved"] else ()
-    behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
-    dead = session.execute(statements.dead_jobs(model), {"chain_ids": behind["chain_ids"]}).all() if behind["chains"] else ()
-    cancelled = session.execute(statements.behind_cancelled(model), {"limit": COUNTED}).one()
-    chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
-    return _filled(
-        figures.Failures,
-        dead_letters,
-        is_capped=dead_letters["unresolved"] >= COUNTED,
-        oldest_for=_since(dead_letters["oldest_at"], now),
-        groups=groups,
-        waiting=behind["waiting"],
-        dead_chains=behind["chains"],
-        dead_blockers=[(row.id, row.type_name) for row in dead],
-        example_chain_id=behind["chain_ids"][0] if behind["chains"] else None,
-        behind_cancelled=cancelled.waiting,
-        cancelled_chains=cancelled.chains,
-        behind_cancelled_ids=cancelled.job_ids or (),
-        blocked=cancelled.blocked,
-        dead=cancelled.dead,
-        chains_to_unblock=chains_to_unblock["chains_to_unblock"],
-        to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
-    )
+def _due_by_type(of: Reading) -> dict[str, int]:
+    found = totals(of.session, since=of.now - timedelta(hours=1), by="type_name", model=of.model)
+    return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
-def measured_tables(session: Session, server: Mapping[Any, Any], model: JobClass) -> list[figures.TableHealth]:
-    """Return the job tables, by name. `server`: the row of `storage.server`."""
-    return [_table(row, server) for row in session.execute(storage.tables(model)).mappings()]
+def _schedules(of: Reading) -> list[figures.LateSchedule]:
+    schedules = []
+    explained = 0
+    for one in list_schedules(of.session, model=of.model):
+        if one.overdue is not None or one.error is not None or one.missed_from is not None:
+            sentence = f"It has been due for {span(one.overdue)}." if one.overdue else ""
+            if one.overdue is not None and (explained := explained + 1) <= _GROUPS:
+                with suppress(NotFoundError):
+                    found = explain_schedule(of.session, one.name, heartbeat_timeout=of.heartbeat_timeout, model=of.model)
+                    sentence = found.sentence
+            missed = len(one.missed_times(MISSED))
+            schedules.append(_filled(figures.LateSchedule, asdict(one), sentence=sentence, missed=missed))
+    return schedules
 
 
-def measured_indexes(session: Session, model: JobClass) -> list[figures.IndexHealth]:
-    """Return the indexes of the job tables, by name."""
-    return [_index(row) for row in session.execute(storage.indexes(model)).mappings()]
-
-
-def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> figures.TableHealth:
-    options = _options(row["options"])
-    return _filled(
-        figures.TableHealth,
-        row,
-        vacuum_at=vacuum_threshold(
-            live=row["live"],
-            threshold=float(options.get("autovacuum_vacuum_threshold", server["vacuum_threshold"])),
-            scale_factor=float(options.get("autovacuum_vacuum_scale_factor", server["vacuum_scale_factor"])),
-        ),
-        wasted_bytes=wasted_in_heap(
-            row["heap_bytes"],
-            rows=row["live"],
-            row_bytes=row["row_bytes"],
-            fillfactor=int(options.get("fillfactor", 100)),
-        ),
-        is_vacuumed=server["autovacuum"] and options.get("autovacuum_enabled", "true") not in {"false", "off"},
-        last_vacuum=max((at for at in (row["last_vacuum"], row["last_autovacuum"]) if at), default=None),
-    )
-
-
-def _index(row: Mapping[Any, Any]) -> figures.IndexHealth:
-    wasted = None
-    if row["kind"] == "btree" and row["tuples"] >= 0:
-        fillfactor = int(_options(row["options"]).get("fillfactor", 90))
-        wasted = wasted_in_index(row["bytes"], rows=row["tuples"], key_bytes=row["key_bytes"], fillfactor=fillfactor)
-    return _filled(figures.IndexHealth, row, table=row["table_name"], wasted_bytes=wasted, scans=row["scans"] or 0)
-
-
-def _options(given: Sequence[str] | None) -> dict[str, str]:
-    return dict(option.split("=", 1) for option in given or ())
-
-
-def measured_holders(session: Session, model: JobClass) -> list[figures.Holder]:
-    """Return what holds back the xmin horizon, oldest first."""
-    rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
-    named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION}
-    ids = [job_id for job_id in named.values() if job_id is not None]
-    columns = ("id", "type_name", "status", "attempt", "leased_by")
-    found = session.execute(jobs.named(model, columns), {"ids": ids}).all() if ids else []
-    held = {str(job.id): job for job in found}
-    holders = []
-    for row in rows:
-        job_id = named.get(row["pid"]) if row["kind"] == figures.HolderKind.SESSION else None
-        job = held.get(str(job_id))
-        holders.append(
-            _filled(
-                figures.Holder,
-                row,
-                kind=figures.HolderKind.HANDLER if job_id is not None else figures.HolderKind(row["kind"]),
-                held_for=None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
-                query=shortened(row["query"]),
-                job_id=job_id,
-                **({} if job is None else {"type_name": job.type_name, "attempt": job.attempt, "worker_id": job.leased_by}),
-            )
+def _quarantined(of: Reading) -> list[figures.Quarantined]:
+    return [
+        _filled(
+            figures.Quarantined,
+            row,
+            statement=RefusedWrite(row["statement"]),
+            failing_for=of.since(row["first_failed_at"]),
         )
-    return holders
+        for row in of.rows(quarantine.page(of.model), subjects=None, limit=_QUARANTINED)
+    ]
 
 
-def _job_id(model: JobClass, name: str | None) -> Any:
-    """Return the job id in the application_name of a handler's session; None for any other name."""
-    if name is None or not name.startswith(PREFIX):
-        return None
-    written = name.removeprefix(PREFIX)
-    if model.__jobqueue__.id_type == "text":
-        return written
-    try:
-        return UUID(written)
-    except ValueError:
-        return None
+def _bulk_writes(of: Reading) -> figures.BulkWrites:
+    layout = of.model.__jobqueue__
+    if not layout.pipeline or not of.session.execute(schema.versions(layout, "pipeline")).one().present:
+        return figures.BulkWrites()
+    rejected = of.rows(statements.rejected_rows(of.model), limit=COUNTED)[0]
+    for oldest in of.rows(statements.unfinished_writes(of.model), limit=_WRITES):
+        return _filled(figures.BulkWrites, {**rejected, **oldest}, oldest_for=of.since(oldest["staged_at"]))
+    return _filled(figures.BulkWrites, rejected)
+
+
+_FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
+    "queues": _queues,
+    "workers": _workers,
+    "latest": _latest,
+    "rates": _rates,
+    "running": _running,
+    "failures": _failures,
+    "tables": measured_tables,
+    "indexes": measured_indexes,
+    "horizon": lambda of: figures.Horizon(holders=measured_holders(of)),
+    "unserved": _unserved,
+    "waiting": _waiting,
+    "awaited": _awaited,
+    "retrying": _retrying,
+    "locks": _locks,
+    "statuses": _statuses,
+    "settings": _settings,
+    "due_by_type": _due_by_type,
+    "schedules": _schedules,
+    "quarantined": _quarantined,
+    "bulk_writes": _bulk_writes,
+}
+"""Functions that read a figure, by its name in the report, in their order: some use those before."""
 
 
 def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **others: Any) -> T:
     """Return figures with the columns of a row that have the names of their fields, and `others`."""
     names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in row.items() if name in names} | others)
-
-
-def _since(instant: datetime | None, now: datetime) -> timedelta | None:
-    return None if instant is None else max(now - instant, timedelta(0))

@@ -70,10 +70,9 @@ class Thresholds:
                 raise InvalidOptionError(name, f"must be a {kind.__name__}, got {value!r}")
             if not value > kind(0):
                 raise InvalidOptionError(name, f"must be greater than 0, got {value!r}")
-            if name.endswith("_warning"):
-                critical = name.removesuffix("warning") + "critical"
-                if value > getattr(self, critical):
-                    raise InvalidOptionError(name, f"must not be greater than {critical}")
+        for name, critical in _CRITICAL.items():
+            if getattr(self, name) > getattr(self, critical):
+                raise InvalidOptionError(name, f"must not be greater than {critical}")
 
     def of(self, queue: str) -> Thresholds:
         """Return the thresholds of one queue."""
@@ -82,6 +81,8 @@ class Thresholds:
 
 KINDS: Final[Mapping[str, type[Any]]] = {one.name: type(one.default) for one in fields(Thresholds) if one.name != "queues"}
 """The type of each threshold, by name."""
+_CRITICAL: Final = {name: name.replace("_warning", "_critical") for name in KINDS if name.endswith("_warning")}
+"""The critical threshold of each warning."""
 OF_QUEUES: Final = ("claim_age_warning", "claim_age_critical", "long_running")
 """Those that a queue may have."""
 
@@ -137,10 +138,7 @@ def _read(kind: type[Any], value: float) -> Any:
 
 def _consistent(of: Thresholds, values: dict[str, Any]) -> Thresholds:
     """Return thresholds with others values. A critical one that is lower than the warning counts for both."""
-    for name in KINDS:
-        if name.endswith("_warning"):
-            critical = name.removesuffix("warning") + "critical"
-            most = values.get(critical, getattr(of, critical))
-            if values.get(name, getattr(of, name)) > most:
-                values[name] = most
+    for name, critical in _CRITICAL.items():
+        most = values.get(critical, getattr(of, critical))
+        values[name] = min(values.get(name, getattr(of, name)), most)
     return replace(of, **values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from sa_jobqueue.observe.health import Health
@@ -16,10 +15,6 @@ class DatabaseCollector:
 
     def __init__(self, read: Callable[[], Health]) -> None:
         self._read = read
-
-    def register(self, registry: CollectorRegistry) -> None:
-        """Register with a registry; the first scrape reads the database."""
-        registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read the database."""

@@ -26,12 +26,10 @@ def serve_metrics(registry: CollectorRegistry, *, port: int, address: str = "127
     """Serve a registry's metrics on every path of a port, from a thread, while the block runs; yield the port.
 
     `port`: 0 means a free one. `address`: the address to listen on; the default accepts only this machine.
-    Raises: InvalidOptionError if the port cannot be bound; MissingExtraError.
+    Raises: InvalidOptionError if the port cannot be bound.
     """
-    try:
-        from prometheus_client import start_http_server
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("prometheus-client", "metrics") from error
+    from prometheus_client import start_http_server
+
     try:
         server, thread = start_http_server(port, addr=address, registry=registry)
     except (OSError, OverflowError) as error:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from sa_jobqueue import events as worker_events
+from sa_jobqueue import events
 from sa_jobqueue.models.minute import BOUNDS
-from sa_jobqueue.types import AttemptOutcome
 
 OTHER: Final = "other"
 """The label of a job type that the worker has no handler for, and of queues beyond `MOST_QUEUES`."""
@@ -43,44 +42,32 @@ ALL: Final = (ATTEMPTS, DEATHS, LOST, FAILURES, ENDANGERED, QUARANTINED)
 Count = tuple[Counted, tuple[str, ...]]
 
 _RARE: Final = (
-    *(
-        worker_events.JobRescheduled,
-        worker_events.JobDied,
-        worker_events.JobCancelled,
-        worker_events.AttemptLost,
-        worker_events.JobRescued,
-    ),
-    *(worker_events.ComponentFailed, worker_events.HeartbeatFailing, worker_events.WriteQuarantined),
+    *(events.JobRescheduled, events.JobDied, events.JobCancelled, events.AttemptLost, events.JobRescued),
+    *(events.ComponentFailed, events.HeartbeatFailing, events.WriteQuarantined),
 )
 """Counted events, except the one that occurs for every job."""
 
 
-def counts(event: worker_events.Event, known: frozenset[str]) -> tuple[Count, ...]:
+def counts(event: events.Event, known: frozenset[str]) -> tuple[Count, ...]:
     """Return the counters that an event increments, with label values; a type that is not `known` is `other`. Pure."""
     match event:
-        case worker_events.JobCompleted():
-            return ((ATTEMPTS, (_type(event, known), "completed")),)
-        case worker_events.JobRescheduled():
-            return ((ATTEMPTS, (_type(event, known), event.outcome.value)),)
-        case worker_events.JobDied():
+        case events.JobDied():
             kind = _type(event, known)
-            return ((ATTEMPTS, (kind, "died")), (DEATHS, (kind, event.reason.value)))
-        case worker_events.JobCancelled():
-            return ((ATTEMPTS, (_type(event, known), AttemptOutcome.CANCELLED.value)),)
-        case worker_events.AttemptLost():
-            return ((ATTEMPTS, (_type(event, known), "lost")),)
-        case worker_events.JobRescued():
+            return ((ATTEMPTS, (kind, event.outcome)), (DEATHS, (kind, event.reason.value)))
+        case events.JobCompleted() | events.JobRescheduled() | events.JobCancelled() | events.AttemptLost():
+            return ((ATTEMPTS, (_type(event, known), str(event.outcome))),)
+        case events.JobRescued():
             return ((LOST, ()),)
-        case worker_events.ComponentFailed():
+        case events.ComponentFailed():
             return ((FAILURES, (event.component,)),)
-        case worker_events.WriteQuarantined():
+        case events.WriteQuarantined():
             return ((QUARANTINED, (event.write.value,)),)
-        case worker_events.HeartbeatFailing():
+        case events.HeartbeatFailing():
             return ((ENDANGERED, ()),)
     return ()
 
 
-def _type(event: worker_events.AttemptEvent, known: frozenset[str]) -> str:
+def _type(event: events.AttemptEvent, known: frozenset[str]) -> str:
     return event.type_name if event.type_name in known else OTHER
 
 
@@ -122,23 +109,23 @@ class Tally:
             counted[kind if kind in self.known else OTHER] += count
         return counted
 
-    def subscribe_to(self, events: worker_events.EventBus) -> None:
+    def subscribe_to(self, bus: events.EventBus) -> None:
         """Subscribe to a worker's events."""
-        events.subscribe(self, kinds=_RARE)
-        events.subscribe(self, kinds=[worker_events.JobCompleted], many=self.add_completed)
+        bus.subscribe(self, kinds=_RARE)
+        bus.subscribe(self, kinds=[events.JobCompleted], many=self.add_completed)
 
-    def __call__(self, event: worker_events.Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Count an event."""
-        if isinstance(event, worker_events.JobCompleted):  # one per job, so counted together with its duration
+        if isinstance(event, events.JobCompleted):  # one per job, so counted together with its duration
             self.add_completed([event])
         else:
             for count in counts(event, self.known):
                 self.totals[count] += 1
 
-    def add_completed(self, events: Iterable[worker_events.JobCompleted]) -> None:
+    def add_completed(self, completed: Iterable[events.JobCompleted]) -> None:
         """Count completions."""
         of_types, others = self.completed, self.completed[OTHER]
-        for event in events:
+        for event in completed:
             of_types.get(event.type_name, others).add(event.ran)
             queue = event.queue
             self.waits[queue if queue in self.waits or len(self.waits) < MOST_QUEUES else OTHER].add(event.waited)

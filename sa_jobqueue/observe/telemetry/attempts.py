@@ -9,8 +9,7 @@ from typing import Any, Final
 from opentelemetry.context import attach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from sa_jobqueue import events as worker_events
-from sa_jobqueue import tracing
+from sa_jobqueue import events, tracing
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.display.redaction import is_redacted, redacted_error
 from sa_jobqueue.observe.telemetry import names
@@ -18,13 +17,7 @@ from sa_jobqueue.observe.telemetry.producers import context_within, traceparent_
 from sa_jobqueue.types import AttemptOutcome, JobId
 from sa_jobqueue.worker.logs import error_line
 
-_ENDS: Final = (
-    worker_events.JobCompleted,
-    worker_events.JobRescheduled,
-    worker_events.JobDied,
-    worker_events.JobCancelled,
-    worker_events.AttemptLost,
-)
+_ENDS: Final = (events.JobCompleted, events.JobRescheduled, events.JobDied, events.JobCancelled, events.AttemptLost)
 
 
 class AttemptSpans:
@@ -34,12 +27,7 @@ class AttemptSpans:
     spans of a killed worker are lost.
     """
 
-    kinds: Final = (
-        *_ENDS,
-        worker_events.StepCompleted,
-        worker_events.MiddlewareFailed,
-        worker_events.WorkerStopped,
-    )
+    kinds: Final = (*_ENDS, events.StepCompleted, events.MiddlewareFailed, events.WorkerStopped)
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -77,7 +65,7 @@ class AttemptSpans:
             attempt.notes["trace_context"] = traceparent_of(span.get_span_context())
             self._open[job.id, job.attempt] = (span, began)
 
-    def handle(self, event: worker_events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """End the span of an attempt that has ended; record failures of its middleware."""
         if isinstance(event, _ENDS):
             found = self._open.pop((event.job_id, event.attempt), None)
@@ -85,19 +73,19 @@ class AttemptSpans:
                 span, began = found
                 ran = _describe(span, event)
                 span.end(None if ran is None else began + int(ran / timedelta(microseconds=1)) * 1000)
-        elif isinstance(event, worker_events.StepCompleted):
+        elif isinstance(event, events.StepCompleted):
             if (event.job_id, event.attempt) in self._open:
                 self._trace_step(event, self._open[event.job_id, event.attempt][0])
-        elif isinstance(event, worker_events.MiddlewareFailed):
+        elif isinstance(event, events.MiddlewareFailed):
             if (event.job_id, event.attempt) in self._open and not is_redacted(event.type_name):
                 self._open[event.job_id, event.attempt][0].record_exception(event.error)
-        elif isinstance(event, worker_events.WorkerStopped):
+        elif isinstance(event, events.WorkerStopped):
             for span, _ in self._open.values():  # their results could not be written: other workers rescue the jobs
                 span.set_attribute(names.OUTCOME, "unknown")
                 span.end()
             self._open.clear()
 
-    def _trace_step(self, event: worker_events.StepCompleted, attempt: Span) -> None:
+    def _trace_step(self, event: events.StepCompleted, attempt: Span) -> None:
         ended = time.time_ns()
         attributes = {names.STEP: event.name, names.STEP_KIND: event.kind.value}
         attributes |= {names.STEP_KEY: event.key} if event.key else {}
@@ -110,28 +98,21 @@ class AttemptSpans:
         span.end(ended)
 
 
-def _describe(span: Span, event: worker_events.Event) -> timedelta | None:
+def _describe(span: Span, event: Any) -> timedelta | None:
     """Set the outcome of an attempt on its span; return how long it ran."""
+    span.set_attribute(names.OUTCOME, event.outcome)
     match event:
-        case worker_events.JobCompleted():
-            span.set_attribute(names.OUTCOME, "completed")
-            return event.ran
-        case worker_events.JobRescheduled():
-            span.set_attribute(names.OUTCOME, event.outcome.value)
-            if event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}:
-                _fail(span, redacted_error(event.type_name, event.error))
-            return event.ran
-        case worker_events.JobDied():
-            span.set_attributes({names.OUTCOME: "died", names.REASON: event.reason.value})
-            _fail(span, redacted_error(event.type_name, event.error))
-            return event.ran
-        case worker_events.JobCancelled():
-            span.set_attribute(names.OUTCOME, AttemptOutcome.CANCELLED.value)
-            return event.ran
-        case worker_events.AttemptLost():
-            span.set_attributes({names.OUTCOME: "lost", names.ERROR_TYPE: "lost"})
+        case events.AttemptLost():
+            span.set_attribute(names.ERROR_TYPE, "lost")
             span.set_status(Status(StatusCode.ERROR, "the worker lost the lease of the job"))
-    return None
+            return None
+        case events.JobDied():
+            span.set_attribute(names.REASON, event.reason.value)
+            _fail(span, redacted_error(event.type_name, event.error))
+        case events.JobRescheduled(outcome=AttemptOutcome.FAILED | AttemptOutcome.TIMED_OUT):
+            _fail(span, redacted_error(event.type_name, event.error))
+    ran: timedelta | None = event.ran
+    return ran
 
 
 def _fail(span: Span, error: Any) -> None:

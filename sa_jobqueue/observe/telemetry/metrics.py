@@ -12,7 +12,7 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from sa_jobqueue import events as worker_events
+from sa_jobqueue import events
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.observe.metrics.tally import ALL, OTHER, Counted, Tally
 from sa_jobqueue.observe.telemetry import names
@@ -30,6 +30,7 @@ _SENDING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 _MOST_TYPES: Final = 200
 """Limit of job types with separate metrics in a process that enqueues, where the type can be any text."""
 _MOST_ERRORS: Final = 100
+_ENDS: Final = (events.JobCompleted, events.JobCancelled, events.JobRescheduled, events.JobDied)
 
 
 class EnqueueMetrics:
@@ -95,37 +96,27 @@ class WorkerMetrics:
         keys = [_ATTRIBUTES[name] for name in counted.labels]
         return [Observation(total, dict(zip(keys, labels, strict=True))) for labels, total in self._tally.of(counted)]
 
-    def subscribe_to(self, events: worker_events.EventBus) -> None:
+    def subscribe_to(self, bus: events.EventBus) -> None:
         """Subscribe to a worker's events."""
-        self._tally.subscribe_to(events)
-        kinds = (
-            worker_events.JobStarted,
-            worker_events.JobCompleted,
-            worker_events.JobCancelled,
-            worker_events.JobRescheduled,
-            worker_events.JobDied,
-        )
-        events.subscribe(self, kinds=kinds)
+        self._tally.subscribe_to(bus)
+        bus.subscribe(self, kinds=(events.JobStarted, *_ENDS))
 
-    def __call__(self, event: worker_events.Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Count an event that the tally does not count."""
         match event:
-            case worker_events.JobCompleted() | worker_events.JobCancelled():
-                self._observe(event, event.ran)
-            case worker_events.JobStarted():
+            case events.JobStarted():
                 self._consumed[self._kind(event)] += 1
-            case worker_events.JobRescheduled():
-                failed = event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}
-                self._observe(event, event.ran, error_type(event.error) if failed else None)
-            case worker_events.JobDied():
+            case events.JobDied() | events.JobRescheduled(outcome=AttemptOutcome.FAILED | AttemptOutcome.TIMED_OUT):
                 self._observe(event, event.ran, error_type(event.error))
+            case events.JobCompleted() | events.JobCancelled() | events.JobRescheduled():
+                self._observe(event, event.ran)
 
-    def _observe(self, event: worker_events.AttemptEvent, ran: timedelta | None, error: str | None = None) -> None:
+    def _observe(self, event: events.AttemptEvent, ran: timedelta | None, error: str | None = None) -> None:
         if ran is not None:
             attributes = self._attributes[self._kind(event)]
             if error is not None:
                 attributes = attributes | {names.ERROR_TYPE: self._errors(error)}
             self._seconds.record(ran.total_seconds(), attributes)
 
-    def _kind(self, event: worker_events.AttemptEvent) -> str:
+    def _kind(self, event: events.AttemptEvent) -> str:
         return event.type_name if event.type_name in self._known else OTHER

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Tracer, TracerProvider
 
-_instrumented: list[Callable[[], None]] = []
-
 
 class NoTelemetrySdkError(JobQueueError):
     """No OpenTelemetry SDK is configured in this process, so nothing would be exported."""
@@ -32,10 +30,9 @@ class NoTelemetrySdkError(JobQueueError):
 
 def check_sdk() -> None:
     """Check that an SDK is configured. Raises: MissingExtraError, NoTelemetrySdkError."""
-    try:
-        from opentelemetry.metrics import get_meter_provider
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("opentelemetry-api", "otel") from error
+    _check_extra()
+    from opentelemetry.metrics import get_meter_provider
+
     # Until an SDK is configured, the API returns a proxy provider, which has no public name.
     if type(get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
         raise NoTelemetrySdkError
@@ -55,17 +52,7 @@ def instrument(
     from sa_jobqueue.observe.telemetry.metrics import EnqueueMetrics
     from sa_jobqueue.observe.telemetry.producers import EnqueueSpans
 
-    while _instrumented:
-        _instrumented.pop()()
-    end = tracing.on_enqueue(EnqueueSpans(tracer, EnqueueMetrics(meter)))
-    _instrumented.append(end)
-
-    def uninstrument() -> None:
-        if end in _instrumented:
-            _instrumented.remove(end)
-            end()
-
-    return uninstrument
+    return tracing.on_enqueue(EnqueueSpans(tracer, EnqueueMetrics(meter)))
 
 
 def subscribe(
@@ -106,17 +93,23 @@ def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvide
     DatabaseMetrics(meter, read, of_report(read()))
 
 
-def _tracer(provider: TracerProvider | None) -> Tracer:
+def _check_extra() -> None:
     try:
-        from opentelemetry.trace import get_tracer
+        import opentelemetry.metrics
+        import opentelemetry.trace  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError("opentelemetry-api", "otel") from error
+
+
+def _tracer(provider: TracerProvider | None) -> Tracer:
+    _check_extra()
+    from opentelemetry.trace import get_tracer
+
     return get_tracer(SCOPE, __version__, tracer_provider=provider, schema_url=SCHEMA_URL)
 
 
 def _meter(provider: MeterProvider | None) -> Meter:
-    try:
-        from opentelemetry.metrics import get_meter
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("opentelemetry-api", "otel") from error
+    _check_extra()
+    from opentelemetry.metrics import get_meter
+
     return get_meter(SCOPE, __version__, meter_provider=provider, schema_url=SCHEMA_URL)
