@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -27,6 +28,7 @@ USAGE: Final = 2
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Runs one process per command. Each receives `--control-fd`, a socket for commands on which it reports its worker's id.
 
@@ -40,16 +42,11 @@ class Supervisor:
     heartbeat timeout.
     """
 
-    def __init__(
-        self,
-        commands: Sequence[Sequence[str]],
-        environment: Mapping[str, str],
-        *,
-        on_death: Callable[[str], None] = lambda worker_id: None,
-    ) -> None:
-        self._commands = commands
-        self._on_death = on_death
-        self._environment = dict(environment)
+    commands: Sequence[Sequence[str]]
+    environment: Mapping[str, str]
+    on_death: Callable[[str], None] = lambda worker_id: None
+
+    def __post_init__(self) -> None:
         self._sockets: set[socket.socket] = set()
         self._stopping = asyncio.Event()
         self._command: bytes | None = None
@@ -64,7 +61,7 @@ class Supervisor:
             asyncio.get_running_loop().add_reader(control, self._on_closed, control)
         notifying = asyncio.create_task(keep_notifying())
         try:
-            return max(await asyncio.gather(*(self._keep(number, one) for number, one in enumerate(self._commands, 1))))
+            return max(await asyncio.gather(*(self._keep(number, one) for number, one in enumerate(self.commands, 1))))
         finally:
             notifying.cancel()
 
@@ -117,7 +114,7 @@ class Supervisor:
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     *("--control-fd", str(theirs.fileno())),
-                    env=self._environment,
+                    env=self.environment,
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                 )
@@ -138,7 +135,7 @@ class Supervisor:
         with suppress(BlockingIOError, ConnectionError):
             if worker_id := connection.recv(1000).decode():
                 # A daemon thread: neither the restart nor our own exit waits for a database that does not answer.
-                threading.Thread(target=self._on_death, args=(worker_id,), name="sa_jobqueue death", daemon=True).start()
+                threading.Thread(target=self.on_death, args=(worker_id,), name="sa_jobqueue death", daemon=True).start()
 
 
 def worker_command(*arguments: str) -> list[str]:

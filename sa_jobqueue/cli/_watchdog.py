@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -37,6 +38,7 @@ VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 _log = logging.getLogger("sa_jobqueue.watchdog")
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Checks a worker's vital signs, ten times within half its limit.
 
@@ -44,49 +46,43 @@ class Watchdog:
     process. `on_healthy`: called at each check that finds nothing stuck.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], Vitals],
-        *,
-        limit: timedelta,
-        end: Callable[[int], None],
-        on_healthy: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._read = read
-        self._limit = limit
-        self._end = end
-        self._on_healthy = on_healthy
-        self._clock = clock
-        self.rest = limit.total_seconds() / 20
+    read: Callable[[], Vitals]
+    _: KW_ONLY
+    limit: timedelta
+    end: Callable[[int], None]
+    on_healthy: Callable[[], None] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.rest = self.limit.total_seconds() / 20
         """Seconds between two checks."""
-        self._checked_at = clock()
+        self._checked_at = self.clock()
         self._blind_until = 0.0
         self._reported = False
 
     def check(self) -> None:
         """Check once."""
-        now = self._clock()
-        if now - self._checked_at > self.rest + self._limit.total_seconds() / 10:
+        now = self.clock()
+        if now - self._checked_at > self.rest + self.limit.total_seconds() / 10:
             # The process was stopped or the machine slept: all parts are overdue, and need time to move again.
-            self._blind_until = now + self._limit.total_seconds() / 2
+            self._blind_until = now + self.limit.total_seconds() / 2
         self._checked_at = now
-        vitals = self._read()
-        stuck = vitals.stuck(self._limit / 2)
+        vitals = self.read()
+        stuck = vitals.stuck(self.limit / 2)
         if not stuck or now < self._blind_until:
             self._reported = self._reported and bool(stuck)
-            self._on_healthy()
+            self.on_healthy()
             return
         words = ", ".join(f"the {part.name} for {part.silent.total_seconds():.0f} s" for part in stuck)
         if not self._reported:
             self._reported = True
             _within(_PATIENCE, lambda: _report(words))
-        if vitals.stuck(self._limit):
+        if vitals.stuck(self.limit):
             _within(
                 _PATIENCE,
                 lambda: _log.critical("stuck: %s; exiting with status %d; other workers rescue the jobs", words, STUCK),
             )
-            self._end(STUCK)
+            self.end(STUCK)
 
 
 def _report(words: str) -> None:

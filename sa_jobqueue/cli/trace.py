@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -40,33 +41,33 @@ def trace(database: opts.Database, /, *, chain_id: str, depth: int) -> None:
     print_result(found, tree)
 
 
+@dataclass
 class _Reader:
     """Reads chains as documents. Chains seen before, and those beyond `MOST_JOBS` jobs, have no jobs."""
 
-    def __init__(self, session: Session, model: Any) -> None:
-        self._session = session
-        self._model = model
-        self._seen: set[Any] = set()
-        self._left = MOST_JOBS
+    session: Session
+    model: Any
+    seen: set[Any] = field(default_factory=set)
+    left: int = MOST_JOBS
 
     def chain(self, chain_id: Any, depth: int) -> dict[str, Any]:
-        chain = get_chain(self._session, chain_id, model=self._model)
+        chain = get_chain(self.session, chain_id, model=self.model)
         found: dict[str, Any] = {name: getattr(chain, name) for name in _CHAIN}
-        if chain.id in self._seen or self._left <= 0:
-            return found | {"left_out": "shown above" if chain.id in self._seen else f"beyond {MOST_JOBS} jobs"}
-        self._seen.add(chain.id)
-        page = list_chain_jobs(self._session, chain.id, limit=self._left, model=self._model)
-        self._left -= len(page.items)
+        if chain.id in self.seen or self.left <= 0:
+            return found | {"left_out": "shown above" if chain.id in self.seen else f"beyond {MOST_JOBS} jobs"}
+        self.seen.add(chain.id)
+        page = list_chain_jobs(self.session, chain.id, limit=self.left, model=self.model)
+        self.left -= len(page.items)
         found["jobs"] = [self._job(job, depth) for job in page]
         return found
 
     def _job(self, job: Any, depth: int) -> dict[str, Any]:
-        blockers: Any = list_blockers(self._session, job.id, limit=MOST_JOBS, model=self._model) if depth else []
+        blockers: Any = list_blockers(self.session, job.id, limit=MOST_JOBS, model=self.model) if depth else []
         attempts = [
             {name: getattr(row, name) for name in ("attempt", "outcome", "started_at", "ended_at", "worker_id")}
             | {"error": first_line(row.error, job.type_name) or None}
             | {"trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None}
-            for row in every_item(lambda after: list_attempts(self._session, job.id, after=after, model=self._model))
+            for row in every_item(lambda after: list_attempts(self.session, job.id, after=after, model=self.model))
         ]
         if job.status is JobStatus.RUNNING or (job.status is JobStatus.COMPLETED and job.completed_by is not None):
             last = {"attempt": job.attempt, "outcome": job.status.value, "started_at": job.started_at}

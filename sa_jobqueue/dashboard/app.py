@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -104,7 +105,7 @@ def dashboard(
         raise InvalidOptionError("trace_url", f"must be an http or https URL with {{trace_id}} in it, got {trace_url!r}")
     pages = _Pages({source.name: source for source in sources}, title, trace_url)
     return Guard(
-        pages.application(),
+        app=pages.application(),
         refused=pages.refused,
         authorize=authorize,
         hosts=hosts,
@@ -113,13 +114,13 @@ def dashboard(
     )
 
 
+@dataclass(frozen=True)
 class _Pages:
     """The endpoints."""
 
-    def __init__(self, sources: dict[str, Source], title: str, trace_url: str | None = None) -> None:
-        self._sources = sources
-        self._trace_url = trace_url
-        self._title = title
+    sources: dict[str, Source]
+    title: str
+    trace_url: str | None = None
 
     def application(self) -> Starlette:
         """Return the routes; nothing else is served."""
@@ -152,7 +153,7 @@ class _Pages:
 
     async def _first(self, request: Request) -> Response:
         access: Access = request.state.access
-        names = [name for name in self._sources if access.may_open(name)]
+        names = [name for name in self.sources if access.may_open(name)]
         if not names:
             raise HTTPException(403, "You may not open any queue of this dashboard.")
         return RedirectResponse(f"{_root(request)}/{names[0]}/{SCREENS[0].name}", 303)
@@ -176,7 +177,7 @@ class _Pages:
 
     async def _readiness(self, request: Request) -> Response:
         """Ask every database; the answer names neither them nor the error."""
-        for source in self._sources.values():
+        for source in self.sources.values():
             if not await run_in_threadpool(source.is_ready):
                 return PlainTextResponse("not ready", 503)
         return PlainTextResponse("ok")
@@ -236,12 +237,12 @@ class _Pages:
 
     def _context(self, request: Request, query: list[tuple[str, str]], form: list[tuple[str, str]] | None = None) -> Context:
         access: Access = request.state.access
-        source = self._sources.get(request.path_params["source"])
+        source = self.sources.get(request.path_params["source"])
         # The same answer for a queue that does not exist and one that the user may not open.
         if source is None or not access.may_open(source.name):
             raise HTTPException(404, "There is no such queue in this dashboard.")
         params = Params(query) if form is None else Params.of_form(form)
-        return Context(source=source, access=access, params=params, root=_root(request), trace_url=self._trace_url)
+        return Context(source=source, access=access, params=params, root=_root(request), trace_url=self.trace_url)
 
     def _frame(
         self, request: Request, heading: str, context: Context | None = None, screen: Screen | None = None
@@ -249,10 +250,10 @@ class _Pages:
         """Return the variables of `base.html`."""
         access: Access | None = getattr(request.state, "access", None)
         root = _root(request)
-        sources = [name for name in self._sources if access and access.may_open(name)]
+        sources = [name for name in self.sources if access and access.may_open(name)]
         named = request.scope.get("path_params", {}).get("source")
         return {
-            "title": self._title,
+            "title": self.title,
             "heading": heading,
             "static": {file: f"{root}/static/{name}" for file, name in assets().names.items()},
             "home": f"{root}/",

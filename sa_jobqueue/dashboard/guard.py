@@ -7,6 +7,7 @@ import inspect
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -28,6 +29,7 @@ _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
+@dataclass(kw_only=True, eq=False)
 class Guard:
     """Middleware around the whole dashboard.
 
@@ -35,22 +37,16 @@ class Guard:
     credentials. `refused` makes the response to a refused request.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        refused: ASGIApp,
-        authorize: Authorize | None,
-        hosts: Sequence[str],
-        frame_ancestors: Sequence[str],
-        public: frozenset[str],
-    ) -> None:
-        self._app = app
-        self._refused = refused
-        self._authorize = authorize
-        self._hosts = {host.lower() for host in hosts}
-        self._public = public
-        self._headers = security_headers(frame_ancestors)
+    app: ASGIApp
+    refused: ASGIApp
+    authorize: Authorize | None
+    hosts: Sequence[str]
+    frame_ancestors: Sequence[str]
+    public: frozenset[str]
+
+    def __post_init__(self) -> None:
+        self._hosts = {host.lower() for host in self.hosts}
+        self._headers = security_headers(self.frame_ancestors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,14 +72,14 @@ class Guard:
 
         try:
             state["access"] = None
-            if scope["path"].removeprefix(scope.get("root_path", "")) not in self._public:
+            if scope["path"].removeprefix(scope.get("root_path", "")) not in self.public:
                 self._check(request)
                 state["access"] = await self._access(request)
         except HTTPException as error:
             state["refusal"] = error
-            await self._refused(scope, receive, sending)
+            await self.refused(scope, receive, sending)
             return
-        await self._app(scope, receive, sending)
+        await self.app(scope, receive, sending)
 
     def _check(self, request: Request) -> None:
         host = request.headers.get("host", "")
@@ -98,12 +94,12 @@ class Guard:
             )
 
     async def _access(self, request: Request) -> Access:
-        if self._authorize is None:
+        if self.authorize is None:
             raise HTTPException(503, "not set up")
-        if inspect.iscoroutinefunction(self._authorize):
-            found = await self._authorize(request)
+        if inspect.iscoroutinefunction(self.authorize):
+            found = await self.authorize(request)
         else:
-            found = await run_in_threadpool(self._authorize, request)
+            found = await run_in_threadpool(self.authorize, request)
             if inspect.isawaitable(found):
                 found = await found
         if found is None:
