@@ -8,7 +8,8 @@ work without JavaScript; with it, the part of a page that changes is fetched aga
 - `access`: who may do what; `guard`: every request passes it (host, credentials, method, origin, headers);
 - `sources`: the queues, and the transactions that read and write them; `sampler`: one cached health report per queue;
 - `parameters`: bounded reading of query strings and forms; `rendering`: templates, escaping, links;
-- `screens`: one module per page; `acts`: the changes that a page offers; `app`: puts them together;
+- `screens`: one module per page, or for a list and the page of one of its rows; `forms`: parts of forms and acts that they
+  share; `acts`: the changes that a page offers; `app`: puts them together;
 - `static`: our style and script; `static/vendored`: htmx and idiomorph, by `scripts/vendor`.
 
 A new screen is two files and one line:

@@ -1,4 +1,4 @@
-"""The pages, one module each; see the package's docstring for how to add one."""
+"""The pages; see the package's docstring for how to add one."""
 
 from typing import Final
 
