@@ -24,7 +24,7 @@ R = TypeVar("R")
 class Tables:
     """The tables of one queue, bound once for its `Job` class, with the names and types that its statements need.
 
-    Attributes: `job`, and each other table by the name of its class on `Job` (`dead_letter` for `Job.DeadLetter`).
+    Its attributes are `job`, and each other table by the name of its class on `Job` (`dead_letter` for `Job.DeadLetter`).
     `model`: the class. `layout`: the names of its objects. `id_type`: of job ids as parameters.
     """
 
