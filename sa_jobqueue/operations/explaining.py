@@ -260,14 +260,9 @@ class _Case:
     def _running(self) -> Answer:
         job = self.job
         worker = self.of.workers.get(job.leased_by)
-        self.evidence |= {
-            "worker": job.leased_by,
-            "started_at": job.started_at,
-            "attempt": job.attempt,
-            "max_attempts": job.max_attempts,
-            "times_out_at": job.leased_until,
-            "silent": worker.silent_for if worker else None,
-        }
+        self._add_columns("started_at", "attempt", "max_attempts")
+        silent = worker.silent_for if worker else None
+        self.evidence |= {"worker": job.leased_by, "times_out_at": job.leased_until, "silent": silent}
         number = f"attempt {job.attempt} of {job.max_attempts}"
         if worker is None or worker.silent_for > self.of.ttl:
             silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
@@ -312,7 +307,7 @@ class _Case:
     def _later(self) -> Answer:
         """Explain a job that is not due yet."""
         job, due = self.job, f"in {span(self.job.scheduled_at - self.now)}"
-        self._add_columns()
+        self._add_columns("scheduled_at", "attempt", "max_attempts")
         attempts = list_attempts(self.session, job.id, limit=1, newest_first=True, model=self.model).items
         if not attempts:
             return Cause.SCHEDULED, f"It is scheduled for later: due {due}."
@@ -353,7 +348,7 @@ class _Case:
 
     def _due(self) -> Answer:
         """Explain a job that is due, by the first reason that holds."""
-        self._add_columns()
+        self._add_columns("scheduled_at", "attempt", "max_attempts")
         counts = {"live_workers": self.of.live, "serving_queue": self.serving, "knowing_type": self.able}
         self.evidence |= {name: len(workers) for name, workers in counts.items()}
         reasons: tuple[Callable[[], Answer | None], ...] = (
@@ -372,8 +367,8 @@ class _Case:
         cause, words = next((found for reason in reasons if (found := reason()) is not None), None) or self._queued()
         return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
 
-    def _add_columns(self) -> None:
-        self.evidence |= {name: getattr(self.job, name) for name in ("scheduled_at", "attempt", "max_attempts")}
+    def _add_columns(self, *names: str) -> None:
+        self.evidence |= {name: getattr(self.job, name) for name in names}
 
     @cached_property
     def _settings(self) -> list[tuple[str, QueueKey, QueueStatus | TypeStatus | None]]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
@@ -470,32 +469,10 @@ def change(
         "delete": [*found],
     }[act]
     statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[act](of)
-    about: dict[str, Any] = {"by": by, "dry_run": dry_run, "names": named, "fairness_key": fairness_key or None}
-    return change_named(
-        session, operation, statement, given | {"names": ids}, ids=sorted(ids), matched=len(named), model=model, **about
-    )
-
-
-def change_named(
-    session: Session,
-    operation: str,
-    statement: Executable,
-    parameters: Any,
-    *,
-    ids: Sequence[str],
-    matched: int,
-    by: str | None,
-    dry_run: bool,
-    model: JobClass,
-    **about: Any,
-) -> BulkResult[str]:
-    """Change the locked rows `ids` of queues, job types or schedules, notify workers, and record the operation.
-
-    `about`: its arguments. With `dry_run`, only return the result.
-    """
     if not dry_run:
         if ids:
-            session.execute(statement, parameters)
+            session.execute(statement, given | {"names": ids})
             session.execute(controls.notify_rules(model))
-        record(session, operation, by=by, ids=ids, matched=matched, model=model, **about)
-    return BulkResult(list(ids), matched)
+        about: dict[str, Any] = {"names": named, "fairness_key": fairness_key or None}
+        record(session, operation, by=by, ids=sorted(ids), matched=len(named), model=model, **about)
+    return BulkResult(sorted(ids), len(named))

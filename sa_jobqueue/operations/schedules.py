@@ -25,7 +25,7 @@ from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
-from sa_jobqueue.operations.queues import change, change_named
+from sa_jobqueue.operations.queues import change
 from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
@@ -218,13 +218,16 @@ def resume_schedules(
     paused, by the database's clock. Locks, Raises: as
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
-    how: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
     found = _found(session, names, model, for_update=not dry_run)
     paused = [row for row in found if row["paused_at"] is not None or row["missed_from"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     ids = [row["name"] for row in paused]
-    resume = schedules.resume(model)
-    return change_named(session, "resume_schedules", resume, times, ids=ids, matched=len(found), names=names, **how)
+    if not dry_run:
+        if paused:
+            session.execute(schedules.resume(model), times)
+            session.execute(controls.notify_rules(model))
+        record(session, "resume_schedules", by=by, ids=ids, matched=len(found), model=model, names=names)
+    return BulkResult(ids, len(found))
 
 
 def run_schedule(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
@@ -110,12 +110,9 @@ def list_workers(
     pages.check_position(after, str, str)
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
-    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_without_nulls(row)}) for row in rows]
+    reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots")}} for row in rows)
+    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"])}) for row in reported]
     return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.id))
-
-
-def _without_nulls(row: RowMapping) -> dict[str, Any]:
-    return {name: row[name] or {} for name in ("selectors", "type_slots")}
 
 
 def drain_workers(
