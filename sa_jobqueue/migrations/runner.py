@@ -17,15 +17,7 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-from sa_jobqueue import ddl
-from sa_jobqueue.errors import (
-    InvalidOptionError,
-    SchemaError,
-    SchemaMissingError,
-    SchemaTooNewError,
-    UnsupportedServerError,
-    require_postgresql,
-)
+from sa_jobqueue import ddl, errors
 from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations import ahead
 from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
@@ -46,10 +38,10 @@ def statements(layout: Layout, *, from_version: int, to_version: int, unit: Unit
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
     """
     if unit not in ddl.UNITS:
-        raise InvalidOptionError("unit", f"must be {' or '.join(map(repr, ddl.UNITS))}, got {unit!r}")
+        raise errors.InvalidOptionError("unit", f"must be {' or '.join(map(repr, ddl.UNITS))}, got {unit!r}")
     for option, version in (("from_version", from_version), ("to_version", to_version)):
         if version < 0:
-            raise InvalidOptionError(option, f"must be 0 (no tables) or a schema version, got {version}")
+            raise errors.InvalidOptionError(option, f"must be 0 (no tables) or a schema version, got {version}")
         if version > ddl.LATEST:
             raise _too_new(f"the migration of {layout.qualified(STAMPED[unit])} names", version)
     names = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
@@ -66,14 +58,14 @@ def current_version(connection: Connection, layout: Layout, unit: Unit = "queue"
     `connection`: reads the catalog. `layout`, `unit`: as in `statements`.
     Raises: SchemaError if a table of that name exists without a stamp; UnsupportedServerError without PostgreSQL.
     """
-    require_postgresql(connection.dialect.name)
+    errors.require_postgresql(connection.dialect.name)
     name = layout.qualified(STAMPED[unit])
     present, comment = connection.execute(_FIND, {"name": name}).one()
     version = stamped_version(comment)
     if not present or (version is None and not layout.has_table(STAMPED[unit])):  # a table of the application
         return 0
     if version is None:
-        raise SchemaError(
+        raise errors.SchemaError(
             f"table {name} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
             "use another prefix for the queue: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
             f"comments were lost, restore its version: COMMENT ON TABLE {name} IS '{stamp(ddl.LATEST)}'"
@@ -137,14 +129,14 @@ def _migrate(
 ) -> None:
     planned = statements(layout, from_version=from_version, to_version=to_version, unit=unit)
     if to_version and (encoding := connection.execute(text("SHOW server_encoding")).scalar_one()) != "UTF8":
-        raise UnsupportedServerError.of_encoding(encoding)
+        raise errors.UnsupportedServerError.of_encoding(encoding)
     _lock(connection, layout)
     found = known_version(connection, layout, unit)
     if found != from_version:
         name = layout.qualified(STAMPED[unit])
         if found == 0:
-            raise SchemaMissingError(f"table {name} is not there; this migration starts at version {from_version}")
-        raise SchemaError(f"table {name} is of version {found}; this migration starts at version {from_version}")
+            raise errors.SchemaMissingError(f"table {name} is not there; this migration starts at version {from_version}")
+        raise errors.SchemaError(f"table {name} is of version {found}; this migration starts at version {from_version}")
 
     def take_steps() -> None:
         for statement in planned:
@@ -233,5 +225,7 @@ def _lock(connection: Connection, layout: Layout) -> None:
     connection.execute(_LOCK, {"job": layout.qualified("job")})
 
 
-def _too_new(what: str, version: int) -> SchemaTooNewError:
-    return SchemaTooNewError(f"{what} version {version}, this library knows up to {ddl.LATEST}: upgrade sa-jobqueue here")
+def _too_new(what: str, version: int) -> errors.SchemaTooNewError:
+    return errors.SchemaTooNewError(
+        f"{what} version {version}, this library knows up to {ddl.LATEST}: upgrade sa-jobqueue here"
+    )

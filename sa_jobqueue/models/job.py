@@ -19,27 +19,12 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, PipelineMiss
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.models import checks
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, expressed, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
-from sa_jobqueue.models.checks import (
-    MIXIN_FIRST,
-    check_bases,
-    check_class,
-    check_deadline,
-    check_flag,
-    check_id,
-    check_name,
-    check_subclass,
-    check_tables,
-    check_text,
-    declarative_base_of,
-    due_at,
-    id_argument,
-    own_table_args,
-)
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job_table import job_table_args
@@ -88,7 +73,7 @@ BOUNDS: Final = {
 def check_option(name: str, value: object) -> None:
     """Check an option of a job, or of a handler for all of its jobs. Raises: InvalidJobError naming it."""
     if name == "queue":
-        check_name(name, value)
+        checks.check_name(name, value)
     elif name in BOUNDS:
         check_number(name, value, *BOUNDS[name], refuse=InvalidJobError)
     else:
@@ -204,16 +189,16 @@ class JobMixin(Generic[IdT]):
         if not mapped or any("__jobqueue__" in base.__dict__ for base in cls.__mro__[1:]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
             if mapped:
-                check_subclass(cls)
+                checks.check_subclass(cls)
             super().__init_subclass__(**kwargs)
             return
-        check_bases(cls, JobMixin)
+        checks.check_bases(cls, JobMixin)
         if queue_schema is None:  # the schema of tables that do not set one
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
-        text_ids = id_argument(cls, JobMixin) is str
+        text_ids = checks.id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid", queue_pipeline)
-        check_class(cls, kwargs)
-        cls.__own_table_args__ = own_table_args(cls, JobMixin)
+        checks.check_class(cls, kwargs)
+        cls.__own_table_args__ = checks.own_table_args(cls, JobMixin)
         setattr(cls, "__table_args__", JobMixin.__dict__["__table_args__"])  # noqa: B010 - a method cannot be assigned to
         cls.__jobqueue__ = layout
         cls.__handlers__ = WeakValueDictionary()
@@ -227,7 +212,7 @@ class JobMixin(Generic[IdT]):
     def __add_companions(cls, mapper: Mapper[Any], _: type[Any]) -> None:
         """Map the other classes of the queue, now that the class itself is mapped."""
         layout = cls.__jobqueue__
-        base = declarative_base_of(cls)
+        base = checks.declarative_base_of(cls)
         cls.__table__.c.changed_xid.type = NotifyingXid(layout.schema, layout.name("job_notify_due"))
         expressed(cast("sa.Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _companions(layout).items():
@@ -305,7 +290,7 @@ class JobMixin(Generic[IdT]):
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
         if handler is None:
-            check_name("type_name", type_name)
+            checks.check_name("type_name", type_name)
             fields = dict(NEW)
             document = payloads.stored_untyped("input", input)
         else:  # what is the handler's was checked when that was declared
@@ -318,19 +303,19 @@ class JobMixin(Generic[IdT]):
                     check_option(name, value)
                     fields[name] = value
         if expires_at is not None:
-            check_deadline(expires_at)
+            checks.check_deadline(expires_at)
             columns["expires_at"] = expires_at
         if ordering_key is not None:
-            check_text("ordering_key", ordering_key)
+            checks.check_text("ordering_key", ordering_key)
             columns["ordering_key"] = ordering_key
         if skip_while_retrying is not None:
-            check_flag("skip_while_retrying", skip_while_retrying)
+            checks.check_flag("skip_while_retrying", skip_while_retrying)
             columns["skip_while_retrying"] = skip_while_retrying
         job_id = self.__id_factory__() if id is None else id
         if type(job_id) is not UUID or self.__jobqueue__.id_type == "text":
-            check_id(self, "id", job_id)
+            checks.check_id(self, "id", job_id)
         if deduplication_key is not None:
-            check_text("deduplication_key", deduplication_key)
+            checks.check_text("deduplication_key", deduplication_key)
             fields["deduplication_key"] = deduplication_key
         if blockers:
             self._blockers = waits(blockers, type(job_id))
@@ -359,7 +344,7 @@ class JobMixin(Generic[IdT]):
             self._handler = handler
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
         self._delay, self._at = delay, at
-        if (delay is not None or at is not None) and (due := due_at(delay=delay, at=at)) is not None:
+        if (delay is not None or at is not None) and (due := checks.due_at(delay=delay, at=at)) is not None:
             self.scheduled_at = due  # an expression of the database until the flush
 
     # `sort_order`: as the first migration has them. Without it, what is declared by a function would come last.
@@ -370,7 +355,7 @@ class JobMixin(Generic[IdT]):
         if not hasattr(cls, "__jobqueue__"):  # this is the first attribute that a mapper reads
             raise InvalidOptionError(
                 cls.__name__,  # type: ignore[attr-defined]
-                MIXIN_FIRST,
+                checks.MIXIN_FIRST,
             )
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
@@ -493,7 +478,7 @@ class JobMixin(Generic[IdT]):
         if "__jobqueue__" in cls.__dict__:  # not a subclass, which has the same tables
             tables = (table for _, table in _companions(cls.__jobqueue__).values())
             # Now, because a base may choose the metadata after `__init_subclass__`, as Flask-SQLAlchemy does by bind key.
-            check_tables(cls, cls.__jobqueue__, ("job", *tables))
+            checks.check_tables(cls, cls.__jobqueue__, ("job", *tables))
         *parts, options = job_table_args(cls.__jobqueue__)
         own, own_options = cls.__own_table_args__
         return (*parts, *own, own_options | options)

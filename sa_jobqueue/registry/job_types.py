@@ -18,17 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypedDict
 
+from sa_jobqueue import errors
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Continuation
-from sa_jobqueue.errors import (
-    InvalidHandlerError,
-    InvalidJobError,
-    InvalidOptionError,
-    InvalidOutputError,
-    InvalidPayloadError,
-    UndeclaredContinuationError,
-    UnknownJobTypeError,
-    UnreadableInputError,
-)
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
@@ -91,23 +82,25 @@ class Registry:
         """Register a codec. Raises: InvalidOptionError if it is not a codec, or another one has its name."""
         name = getattr(codec, "name", None)
         if not (isinstance(name, str) and name and all(callable(getattr(codec, one, None)) for one in ("encode", "decode"))):
-            raise InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
+            raise errors.InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
         if self.find_codec(name) not in (None, codec):
-            raise InvalidOptionError("codec", f"has the name {name!r} of another codec; use one object for all handlers")
+            raise errors.InvalidOptionError(
+                "codec", f"has the name {name!r} of another codec; use one object for all handlers"
+            )
         self._codecs[name] = codec
 
     def check_codecs(self, other: Registry) -> None:
         """Refuse to share codecs with a registry that has another of the same name. Raises: InvalidOptionError."""
         for name, codec in other._codecs.items():
             if self.find_codec(name) not in (None, codec):
-                raise InvalidOptionError("other", f"has another codec of the name {name!r}")
+                raise errors.InvalidOptionError("other", f"has another codec of the name {name!r}")
 
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises: InvalidHandlerError naming both places."""
         present = self._types.get(job_type.name)
         if present is not None:
             where = f"{present.place} and again at {job_type.place}"
-            raise InvalidHandlerError(f"job type {job_type.name!r} is declared at {where}; rename one")
+            raise errors.InvalidHandlerError(f"job type {job_type.name!r} is declared at {where}; rename one")
         self._types[job_type.name] = job_type
 
     def get(self, name: str) -> JobType:
@@ -115,7 +108,7 @@ class Registry:
         try:
             return self._types[name]
         except KeyError:
-            raise UnknownJobTypeError(name, list(self._types)) from None
+            raise errors.UnknownJobTypeError(name, list(self._types)) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._types
@@ -209,8 +202,8 @@ class JobType(HandlerOptions):
         document = self.output.encode_output(value)
         try:
             return sealed("output", document, self.codec).value
-        except InvalidPayloadError as error:
-            raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
+        except errors.InvalidPayloadError as error:
+            raise errors.InvalidOutputError(f"the handler's return value is not usable: {error}") from error
 
     def open(self, field: str, stored: Json) -> Json:
         """Return a stored payload, decoded by its codec. Raises: InvalidPayloadError."""
@@ -223,30 +216,32 @@ class JobType(HandlerOptions):
         fails, or the result does not match the type.
         """
         if isinstance(data, Unreadable):
-            raise UnreadableInputError("input", data.reason)
+            raise errors.UnreadableInputError("input", data.reason)
         if version > self.version:
-            raise UnreadableInputError(
+            raise errors.UnreadableInputError(
                 "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"
             )
         data = self._open_or_die("input", data)
         for step in range(version, self.version):
             upcast = self.upcasters.get(step)
             if upcast is None:
-                raise UnreadableInputError("input_version", f"is {version} and {self.name} has no upcaster from {step}")
+                raise errors.UnreadableInputError(
+                    "input_version", f"is {version} and {self.name} has no upcaster from {step}"
+                )
             try:
                 data = upcast(data)
             except (LookupError, TypeError, ValueError) as error:
-                raise UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
+                raise errors.UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
         try:
             return self.input.decode("input", data)
-        except InvalidPayloadError as error:
-            raise UnreadableInputError(error.field, error.reason) from error
+        except errors.InvalidPayloadError as error:
+            raise errors.UnreadableInputError(error.field, error.reason) from error
 
     def _open_or_die(self, field: str, stored: Json) -> Json:
         try:
             return self.open(field, stored)
-        except InvalidPayloadError as error:
-            raise UnreadableInputError(error.field, error.reason) from error
+        except errors.InvalidPayloadError as error:
+            raise errors.UnreadableInputError(error.field, error.reason) from error
 
     def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
         """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, including if a codec fails."""
@@ -264,11 +259,11 @@ class JobType(HandlerOptions):
         codec: Any = self.blockers
         for place, output in enumerate(outputs):
             if isinstance(output, Unreadable):
-                raise UnreadableInputError(f"blockers[{place}]", output.reason)
+                raise errors.UnreadableInputError(f"blockers[{place}]", output.reason)
         try:
             return codec.decode("blockers", outputs)
-        except InvalidPayloadError as error:
-            raise UnreadableInputError(error.field, f"{error.reason}; {self.name!r} takes {codec.name}") from error
+        except errors.InvalidPayloadError as error:
+            raise errors.UnreadableInputError(error.field, f"{error.reason}; {self.name!r} takes {codec.name}") from error
 
     def check_blocker_count(self, count: int) -> None:
         """Check the number of blockers of a new job. Raises: InvalidJobError."""
@@ -279,14 +274,14 @@ class JobType(HandlerOptions):
             return
         expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
         wanted = f"{expected}, for Blockers[{self.blockers.name}]"
-        raise InvalidJobError("blockers", f"{self.name!r} takes {wanted}, got {count}")
+        raise errors.InvalidJobError("blockers", f"{self.name!r} takes {wanted}, got {count}")
 
     def check_blocker(self, place: int, given: JobType) -> None:
         """Check the type of a blocker of a new job, which is that of its first job. Raises: InvalidJobError."""
         if self.blockers is None or given.chain_output.shape.can_be(self.blockers.shape.item(place)):
             return
         expected = item_name(self.blockers.annotated, place)
-        raise InvalidJobError(
+        raise errors.InvalidJobError(
             f"blockers[{place}]",
             f"{self.name!r} takes {expected} here (Blockers[{self.blockers.name}]), "
             f"but a chain of {given.name!r} ends with {given.chain_output.name}",
@@ -300,7 +295,7 @@ class JobType(HandlerOptions):
         if self.continues is not None and (given is None or given.chain_output.shape.can_be(self.continues.shape)):
             return
         name = "Any" if given is None else given.chain_output.name
-        raise UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, given=name)
+        raise errors.UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, given=name)
 
 
 _NOTHING: Final = nullcontext()
@@ -332,14 +327,14 @@ def describe(
     Raises: InvalidHandlerError for an unsupported signature.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
-        raise InvalidHandlerError(f"{options.type_name}: a handler is a function, got {func!r}")
+        raise errors.InvalidHandlerError(f"{options.type_name}: a handler is a function, got {func!r}")
     place = f"{func.__module__}:{func.__qualname__}"
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
+        raise errors.InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
     try:
         hints = typing.get_type_hints(func, include_extras=True)
     except NameError as error:
-        raise InvalidHandlerError(
+        raise errors.InvalidHandlerError(
             f"{place}: the annotation {error.name!r} cannot be found; declare or import it at the top of its module, not "
             "under `if TYPE_CHECKING:`, because annotations are read when the handler is registered"
         ) from error
@@ -359,38 +354,38 @@ def describe(
         wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
         provider = providers.get(origin) if wanted is None and isinstance(origin, type) else None
         if (by_fields or wanted or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
+            raise errors.InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
         if provider is not None:
             provided[parameter.name] = provider
         elif wanted is not None:
             if wanted in injected:
-                raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
+                raise errors.InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
             injected[wanted] = parameter.name
             if wanted in {Session, AsyncSession}:
                 session_class = origin
             if wanted is Blockers:
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
+            raise errors.InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
         elif by_fields:
             required = parameter.default is parameter.empty
             fields[parameter.name] = Required[hint] if required else NotRequired[hint]
         elif payload is None and not injected and not provided and parameter.kind is not parameter.KEYWORD_ONLY:
             payload = parameter
         elif parameter.default is parameter.empty:
-            raise InvalidHandlerError(
+            raise errors.InvalidHandlerError(
                 f"{place}: unexpected argument {parameter.name!r}; the payload comes first, then arguments annotated "
                 "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency. If they are "
                 "the fields of the payload, use @jobs.keyword_handler"
             )
     if Session in injected and is_async:
-        raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
+        raise errors.InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
     if AsyncSession in injected and not is_async:
-        raise InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
+        raise errors.InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
     names = [one.name for one in dataclass_fields(HandlerOptions) if hasattr(options, one.name)]
     own: dict[str, Any] = {name: getattr(options, name) for name in names}
     if own.get("isolation") is not None and (Session in injected or AsyncSession in injected):
-        raise InvalidHandlerError(
+        raise errors.InvalidHandlerError(
             f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
             "or continue_with a handler that takes a session and writes it"
         )
@@ -401,7 +396,7 @@ def describe(
     batch = None
     if isinstance(options, BatchOptions):
         if AttemptContext in injected or Blockers in injected:
-            raise InvalidHandlerError(
+            raise errors.InvalidHandlerError(
                 f"{place}: an AttemptContext or Blockers is of one attempt, a batch has many: take list[BatchItem[...]], "
                 "which have a context each"
             )
@@ -508,4 +503,4 @@ def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
         # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
         return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)
     except Exception as error:  # any error that Pydantic raises for a type it does not support
-        raise InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error
+        raise errors.InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error
