@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_instant, check_number
 
 _MOST: Final = 10_000_000
 
@@ -36,16 +36,12 @@ class ArchiveOptions:
     """Maximum time to wait for a lock, of another archiver or of a row; locked chains are tried again later, or stay."""
 
     def __post_init__(self) -> None:
-        for name in ("max_jobs", "read_batch_size", "delete_batch_size", "scan_batch_size", "max_runs"):
-            number = getattr(self, name)
-            if number is None and name == "max_runs":
-                continue
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST:
-                raise InvalidOptionError(name, f"must be a whole number from 1 to {_MOST:,}, got {number!r}")
+        for name in ("max_jobs", "read_batch_size", "delete_batch_size", "scan_batch_size"):
+            check_number(name, getattr(self, name), 1, _MOST)
+        if self.max_runs is not None:
+            check_number("max_runs", self.max_runs, 1, _MOST)
         for name in ("statement_timeout", "lock_timeout"):
-            duration = getattr(self, name)
-            if not isinstance(duration, timedelta) or not timedelta(milliseconds=1) <= duration <= timedelta(days=1):
-                raise InvalidOptionError(name, f"must be a timedelta from a millisecond to a day, got {duration!r}")
+            check_duration(name, getattr(self, name), most=timedelta(days=1))
 
 
 class Step(StrEnum):
@@ -184,7 +180,6 @@ class ArchivePreview:
 def check_before(before: object) -> None:
     """Check an age or a time."""
     if isinstance(before, datetime):
-        if before.utcoffset() is None:
-            raise InvalidOptionError("before", f"must be an aware datetime, such as datetime.now(UTC), got {before!r}")
-    elif not isinstance(before, timedelta) or before < timedelta(0):
-        raise InvalidOptionError("before", f"must be a non-negative timedelta or an aware datetime, got {before!r}")
+        check_instant("before", before)
+    else:
+        check_duration("before", before, or_zero=True)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
 from sa_jobqueue.pipeline.statements import writes
@@ -91,8 +91,7 @@ def prune_writes(
     Changes: deletes rows of `job_bulk_write` and `job_bulk_reject`. Clock: the database's. Locks: those rows.
     Raises: InvalidOptionError unless `older_than` is greater than zero.
     """
-    if not isinstance(older_than, timedelta) or older_than <= timedelta(0):
-        raise InvalidOptionError("older_than", f"must be a timedelta above zero, got {older_than!r}")
+    check_duration("older_than", older_than)
     chosen = sorted((row.write_id, row.sequence) for row in session.execute(writes.expired(model), {"age": older_than}))
     if chosen and not dry_run:
         given = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import Connection
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_number
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.pipeline.archive import ArchiveError, ArchiveOptions, ArchiveReport
 from sa_jobqueue.pipeline.archive.archiving import archive_with
@@ -54,8 +54,7 @@ def archive(
     pyarrow opens on both. Returns the same report.
     Raises: as `pipeline.archive.archive`; InvalidOptionError for `tasks` or `url`; ArchiveError with Spark's message.
     """
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
-        raise InvalidOptionError("tasks", f"must be a whole number from 1 to 10,000, got {tasks!r}")
+    check_number("tasks", tasks, 1, 10_000)
     given = options or ArchiveOptions()
     timeout = str(given.statement_timeout.total_seconds())
     database = read_options({"url": url, "passwordFile": password_file, "statementTimeout": timeout}, Use.READ)

@@ -32,6 +32,8 @@ from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.spark.errors import ReadError, WriteError
 from sa_jobqueue.pipeline.spark.options import WRITING, Options
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import schema
 
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
@@ -53,6 +55,12 @@ class Queue:
     def model(self) -> JobClass:
         """Return its model class: the application's, or the one shared by all queues with this layout."""
         return load_model(self.app) if self.app else model_of(self.layout)
+
+    @property
+    def registry(self) -> Registry | None:
+        """Return the job types of the application's JobQueue, if `app` names one."""
+        found = load_object(self.app) if self.app else None
+        return found.registry if isinstance(found, JobQueue) else None
 
 
 def url_of(options: Options) -> URL:

@@ -27,6 +27,7 @@ from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers
 from sa_jobqueue.pipeline.spark.connections import url_of
 from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
@@ -62,8 +63,8 @@ class WorkerSet:
     `url`: the database; default: `SA_JOBQUEUE_URL`, here and on every executor.
     `password_file`: a file with only the password, on each of them. `queues`, `concurrency` (per slot), `shutdown_timeout`,
     `worker_options`: as in `WorkerOptions`.
-    `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day.
-    `idle_exit`: how long it waits for work before that, 100 ms to 1 day.
+    `max_runtime`: how long a worker claims before it frees its core, at most 1 day.
+    `idle_exit`: how long it waits for work before that, at most 1 day.
     `until_idle`: end after a batch that was idle; otherwise only on request.
     `name`: prefix of the workers' names.
     `progress`: "lines" prints it on standard error.
@@ -90,10 +91,9 @@ class WorkerSet:
     ) -> None:
         if not _NAME.fullmatch(name):
             raise InvalidOptionError("name", f"must be 1 to 40 characters of A-Z, a-z, 0-9 and _.-, got {name!r}")
-        if not 1 <= slots <= 10_000:
-            raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
-        _between("max_runtime", max_runtime, timedelta(seconds=1))
-        _between("idle_exit", idle_exit, timedelta(milliseconds=100))
+        check_number("slots", slots, 1, 10_000)
+        check_duration("max_runtime", max_runtime, most=timedelta(days=1))
+        check_duration("idle_exit", idle_exit, most=timedelta(days=1))
         if progress not in {None, "lines"}:
             raise InvalidOptionError("progress", f'must be "lines" or None, got {progress!r}')
         if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
@@ -298,11 +298,6 @@ def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) ->
     workers = WorkerSet(spark, app, slots=slots, **options)
     with workers:
         return workers.wait()
-
-
-def _between(option: str, given: timedelta, low: timedelta) -> None:
-    if not isinstance(given, timedelta) or not low <= given <= timedelta(days=1):
-        raise InvalidOptionError(option, f"must be a timedelta from {low} to 1 day, got {given!r}")
 
 
 def _session_of_its_own(spark: Any) -> tuple[Any, bool]:

@@ -26,12 +26,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
-from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
+from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
 from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.options import Options, Use, refuse
 from sa_jobqueue.pipeline.spark.staging import Staged, Stager, new_writer_number, task_id_of, task_ids_of
 from sa_jobqueue.pipeline.spark.validation import Checker
-from sa_jobqueue.registry.job_queue import JobQueue
 
 T = TypeVar("T")
 _log = logging.getLogger("sa_jobqueue.pipeline.spark")
@@ -68,7 +67,6 @@ class _Writing:
         return staged
 
     def _checker(self) -> Checker:
-        jobs = load_object(self._queue.app) if self._queue.app else None
         model = self._queue.model
         factory: Any = model.__id_factory__
         is_ours = str(factory.__module__).partition(".")[0] == "sa_jobqueue"
@@ -76,7 +74,7 @@ class _Writing:
             id_type=self._queue.layout.id_type,
             id_factory=None if is_ours else factory,
             type_name=self._options["type"],
-            registry=jobs.registry if isinstance(jobs, JobQueue) else None,
+            registry=self._queue.registry,
         )
 
     def _commit(
@@ -210,10 +208,9 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     check_columns(schema, has_type=options["type"] is not None)
     with sanitised(options), connect(options) as connection:
         queue = find_queue(connection, options)
+    if queue.registry is not None and options["type"] is not None:
+        queue.registry.get(options["type"])
     if queue.app:
-        jobs = load_object(queue.app)
-        if isinstance(jobs, JobQueue) and options["type"] is not None:
-            jobs.registry.get(options["type"])
         _check_own_columns(queue)
     return queue
 

@@ -25,11 +25,13 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
 
     `guarded`: whether plans must go by indexes, as where rows of known chains are read and deleted.
     """
+    # At least 1: zero would mean no timeout.
+    statement_ms, lock_ms = (max(1, one // timedelta(milliseconds=1)) for one in (statement_timeout, lock_timeout))
     wanted = {
         "application_name": "sa_jobqueue archive",
-        "statement_timeout": f"{round(statement_timeout.total_seconds() * 1000)}ms",
-        "lock_timeout": f"{round(lock_timeout.total_seconds() * 1000)}ms",
-        "idle_in_transaction_session_timeout": f"{round(statement_timeout.total_seconds() * 1000)}ms",
+        "statement_timeout": f"{statement_ms}ms",
+        "lock_timeout": f"{lock_ms}ms",
+        "idle_in_transaction_session_timeout": f"{statement_ms}ms",
         "TimeZone": "UTC",
         "DateStyle": "ISO",
         "jit": "off",

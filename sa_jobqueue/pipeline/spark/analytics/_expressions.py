@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration, check_instant
 from sa_jobqueue.types import AttemptOutcome
 
 GROUPS: Final = ("type_name", "queue", "priority", "chain_type_name")
@@ -47,8 +48,7 @@ def bucket(instant: str | Column, every: timedelta) -> Column:
 
 def width_of(every: timedelta) -> int:
     """Return the width of a bucket in microseconds. Raises: InvalidOptionError if it is not above zero."""
-    if not isinstance(every, timedelta) or every <= timedelta(0):
-        raise InvalidOptionError("every", f"must be a timedelta above zero, such as timedelta(hours=1), got {every!r}")
+    check_duration("every", every)
     return every // timedelta(microseconds=1)
 
 
@@ -83,8 +83,7 @@ def instant_or_now(as_of: datetime | None) -> Column:
 
 def aware(option: str, given: datetime) -> Column:
     """Return an instant as a column. Raises: InvalidOptionError if it has no time zone."""
-    if not isinstance(given, datetime) or given.tzinfo is None:
-        raise InvalidOptionError(option, f"must be a datetime with a time zone, got {given!r}")
+    check_instant(option, given)
     # As a number, because a datetime literal would be converted through this machine's time zone.
     return sf.timestamp_micros(sf.lit(round(given.timestamp() * 1_000_000)))
 

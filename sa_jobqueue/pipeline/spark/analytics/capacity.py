@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.pipeline.spark.analytics._expressions import (
     GROUPS,
     HOUR,
@@ -137,7 +138,6 @@ def capacity(
 
 
 def _check_target(target_wait: timedelta, quantile: float) -> None:
-    if not isinstance(target_wait, timedelta) or target_wait < timedelta(0):
-        raise InvalidOptionError("target_wait", f"must be a timedelta, not below zero, got {target_wait!r}")
+    check_duration("target_wait", target_wait, or_zero=True)
     if not 0 < quantile < 1:
         raise InvalidOptionError("quantile", f"must be above 0 and below 1, got {quantile!r}")
