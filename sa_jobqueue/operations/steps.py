@@ -49,11 +49,6 @@ def restart(session: Session, model: JobClass, job_ids: Sequence[Any], step: str
         session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
-def recorded_steps(session: Session | Connection, model: JobClass, job_id: JobId) -> Sequence[Any]:
-    """Return the steps of a job, in the order of completion (`statements.steps.recorded`)."""
-    return session.execute(steps.recorded(model), {"job_id": job_id}).all()
-
-
 def record_step(
     session: Session | Connection,
     model: JobClass,

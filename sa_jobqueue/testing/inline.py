@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Select, func, or_, select, update
@@ -86,7 +87,7 @@ class Inline:
     async def _run(self, job: ClaimedJob) -> None:
         job_type = self._jobs.registry.get(job.type_name)
         steps = InlineSteps(self._jobs, self._session, self._events)
-        context = AttemptContext(job, INLINE, lambda *_: None, steps=lambda context: AttemptSteps(steps, context))
+        context = AttemptContext(job, INLINE, lambda *_: None, steps=partial(AttemptSteps, steps))
         enter_attempt(context)
         self._events.begin(context)
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))

@@ -81,7 +81,7 @@ class Executor(Part):
         self._slots.join(self, weight)
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
-        self._steps = WorkerSteps(shared, steps_engine, sessions)
+        self._open_steps = partial(AttemptSteps, WorkerSteps(shared, steps_engine, sessions))
         self._suspected: set[str] = set()
         self._verifying: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -372,9 +372,6 @@ class Executor(Part):
             job = running.job
             self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
         return results[0]
-
-    def _open_steps(self, context: AttemptContext) -> AttemptSteps:
-        return AttemptSteps(self._steps, context)
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
         # Called from the handler's thread or task; the work is done on the loop.

@@ -38,7 +38,7 @@ from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.completions import Finished, finish_parameters
-from sa_jobqueue.operations.steps import record_step, recorded_steps
+from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
@@ -432,8 +432,8 @@ class AttemptSteps:
         Raises: StepOutputError for another kind.
         """
         if self._recorded is None:
-            read = partial(recorded_steps, model=self._store.model, job_id=self._context.job.id)
-            rows = await self._store.call(read, is_async=self._type.is_async)
+            read, given = steps.recorded(self._store.model), {"job_id": self._context.job.id}
+            rows = await self._store.call(lambda one: one.execute(read, given).all(), is_async=self._type.is_async)
             self._recorded = {(row.name, row.key): row for row in rows}
         found = self._recorded.get(place)
         if found is not None and found.kind != kind:
