@@ -1,9 +1,9 @@
 """Enqueueing with a deduplication key: returns the chain that has the key, or creates it, also under concurrency.
 
 `session.add` cannot do this: a second job with the key of an open chain violates a unique index, and that error aborts the
-transaction. `enqueue_many` decides by that index for all jobs together, with `INSERT ... ON CONFLICT`: of two
-transactions with an equal key, the second waits for the first and then finds its job. Only windows and ended chains need
-locks on the keys as well.
+transaction. Here the chains that have the keys are looked for, and the other jobs written, under a savepoint. `enqueue_many`
+writes with `ON CONFLICT DO NOTHING`: of two transactions with an equal key, the second waits for the first and then finds
+its job. Windows and ended chains need locks on the keys as well.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
 
     require_transaction(queue_connection(session, model), "deduplication")
     with on_queue(session, model):
-        if given.scope != "open":
-            _lock(session, model, [(job.type_name, given.key)])
+        # For each scope: without it, the second of two transactions violates the index, and the server logs the error.
+        _lock(session, model, [(job.type_name, given.key)])
         ((job_id, outcome),) = _settle(session, model, {(job.type_name, given.key): job}, given, add).values()
         holder = job if outcome is Enqueued.CREATED else session.scalars(deduplication.again(model, job_id)).one()
     return holder, outcome

@@ -411,9 +411,9 @@ def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect:
     """
     dumps = getattr(dialect, "_json_serializer", None) or json.dumps
     values: dict[str, Sequence[Any]] = {}
-    states = [*map(vars, group)]
+    states, attributes = [*map(vars, group)], written_columns(kind)
     for name, key in names.items():
-        column_type = table(kind).c[name].type
+        column_type = attributes[key].type
         given: Sequence[Any] = [state[key] for state in states]
         if name == "input":
             given = [input_text(job) for job in group]
