@@ -151,7 +151,9 @@ def test_shares_are_measured_once_for_all_viewers_and_their_failure_leaves_limit
     jobs.add()
     counted: list[str] = []
     event.listen(
-        engine, "before_cursor_execute", lambda *given: counted.append(given[2]) if "AS started " in given[2] else None
+        engine,
+        "before_cursor_execute",
+        lambda *given: counted.append(given[2]) if "GROUP BY seen.queue, seen.fairness_key" in given[2] else None,
     )
     source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=200))
     client = Client(dashboard([source], authorize=everyone))
