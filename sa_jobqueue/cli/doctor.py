@@ -160,7 +160,7 @@ def examine(
     listen_url: URL | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Iterator[Check]:
-    """Yield the checks of an installation. Those that need a connection, the model or the tables are left out without these.
+    """Yield the checks of an installation; without a connection, the model or the tables, not the checks that need them.
 
     `role`: which of the grants' roles the user of the URL is to have. `now`: this machine's clock.
     """

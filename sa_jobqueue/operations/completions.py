@@ -130,7 +130,7 @@ def complete_attempts(
     Obliges: roll back the transaction if it raises, or if the worker no longer holds a job.
     Raises: HandlerCommitError if the handler ended its transaction; InvalidJobError and NotFoundError for a continuation.
     """
-    # What the handler left unflushed may lock other chains: before ours, not after.
+    # Pending objects of the handler may lock other chains when they are flushed: before ours, not after.
     session.flush()
     rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
     if len(rows) > 1:  # usually one, which its completion locks

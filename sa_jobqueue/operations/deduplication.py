@@ -258,7 +258,7 @@ def _check_snapshot(session: Session, model: JobClass, key: str | None, cause: E
 def _found_or_written(
     session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
 ) -> dict[_Key, _Result]:
-    """Try it with each key once; return the outcome for those that were decided."""
+    """Try it with each key once; return the outcome for each key that was decided."""
     results = _found(session, model, jobs, given)
     new = {key: job for key, job in jobs.items() if key not in results}
     if not new:

@@ -444,7 +444,7 @@ def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) ->
 
 @once_a_model
 def _uncarried_columns(kind: JobClass) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
+    """Return the columns whose values no array can carry, and the ones that may be set to SQL expressions, by attribute."""
     own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
     never = tuple(key for key, column in own.items() if not _is_carried(column.type))
     return never, ("expires_at", *(key for key in own if key not in never))

@@ -155,7 +155,7 @@ def spend(t: Tables) -> sa.Insert:
         fairness_key=array("fairness_keys", sa.Text()),
         version=array("versions", sa.BigInteger()),
         tokens=array("tokens", sa.Double()),
-        starts=array("starts", sa.Text()),  # each an array of its own length, which one array of all could not hold
+        starts=array("starts", sa.Text()),  # arrays of different lengths, which one array of all could not hold
     )
     key = ("is_type", "name", "fairness_key")
     # Scalar subqueries, which the planner never turns into a scan of the whole index.

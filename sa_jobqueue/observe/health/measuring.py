@@ -146,7 +146,7 @@ class Reading:
         """Names of the figures that were left out."""
 
     def report(self, thresholds: Thresholds | None) -> Health:
-        """Return the report. `thresholds`: None for those that are stored. Raises: as `health`."""
+        """Return the report. `thresholds`: None for the stored ones. Raises: as `health`."""
         with self.part("thresholds"):
             self.thresholds = thresholds or get_thresholds(self.session, model=self.model)
         for name, figure in _FIGURES.items():

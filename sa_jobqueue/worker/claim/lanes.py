@@ -29,7 +29,7 @@ from sa_jobqueue.worker.claim.rates import RolledBackError
 from sa_jobqueue.worker.shared import Part, Shared
 
 MOST_TRIED: Final = 5000
-"""Jobs that are tried to find those that cannot be started."""
+"""Jobs that are tried to find the ones that cannot be started."""
 _CHECK_NOW: Final = plain("SET CONSTRAINTS ALL IMMEDIATE")
 
 _SELECT_AGAIN: Final = 0.5

@@ -33,7 +33,7 @@ class Partition:
     """Its type, if that has a separate capacity."""
     executor: Executor
     limits: Limits | None
-    """Those that hold across all workers."""
+    """The limits that hold across all workers."""
     selection: Selection | None
     """Of a queue with a selector."""
     full_until: float = float("-inf")

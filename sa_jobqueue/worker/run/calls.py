@@ -180,7 +180,7 @@ class Calls(Part):
         """How many threads are occupied by handlers of attempts that have ended."""
 
     async def call(self, job_type: JobType, attempts: Sequence[Running]) -> list[Result | Failed]:
-        """Call a handler; return each attempt's result. Those that the commit of its session has completed are `ended`.
+        """Call a handler; return each attempt's result. Attempts that the commit of its session has completed are `ended`.
 
         A sync handler that does not stop in time when this is cancelled is left behind in its thread.
         Raises: an exception of the handler that fails all of them; LostAttemptsError.
