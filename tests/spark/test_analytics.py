@@ -444,7 +444,7 @@ def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> No
         ("by: must be different names out of type_name", lambda: analytics.latency_percentiles(history, ["input"])),
         ("by: must be different", lambda: analytics.latency_percentiles(history, "type_name")),
         ("every: must be a timedelta above zero", lambda: analytics.throughput(history, every=timedelta(0))),
-        ("as_of: must be a datetime with", lambda: analytics.dead_letter_ageing(history, as_of=datetime(2026, 1, 1))),
+        ("as_of: must be an aware datetime", lambda: analytics.dead_letter_ageing(history, as_of=datetime(2026, 1, 1))),
         ("slots: must be at least 1", lambda: analytics.capacity(history, slots=0)),
         ("quantile: must be above 0", lambda: analytics.capacity(history, quantile=1)),
         ("target_wait: must be a timedelta", lambda: analytics.capacity(history, target_wait=timedelta(-1))),
