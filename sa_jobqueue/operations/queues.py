@@ -442,7 +442,7 @@ def change(
     fairness_key: str = "",
     dry_run: bool,
 ) -> BulkResult[str]:
-    """Pause, resume or delete queues, job types or schedules; return the changed ones, or which would be.
+    """Pause, resume or delete queues, job types or schedules; return the names changed, or with `dry_run` to be changed.
 
     `operation`: begins with the verb. Raises: NotFoundError naming all missing schedules; for a queue or job type to pause
     that nothing else knows.

@@ -484,8 +484,8 @@ def time_in(job_id: Any) -> datetime | None:
 
 
 def unfired(session: Session, times: Mapping[str, Sequence[datetime]], model: JobClass) -> dict[str, list[datetime]]:
-    """Return those times that have not fired. `times`: of schedules, by their names, as the result."""
-    planned = [(id_of(name, time, model), name, time) for name, those in times.items() for time in those]
+    """Return the times that have not fired. `times`: of schedules, by their names, as the result."""
+    planned = [(id_of(name, time, model), name, time) for name, due in times.items() for time in due]
     ids, names, stamps = map(list, zip(*planned, strict=True)) if planned else ([], [], [])
     given = {"ids": ids, "names": names, "times": stamps}
     made = set(session.scalars(schedules.fired_already(model), given)) if planned else set()

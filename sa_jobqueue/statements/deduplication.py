@@ -48,7 +48,7 @@ def replace(t: Tables, replaced: tuple[str, ...]) -> sa.Select[Any]:
     Parameters: `ids`; of the later jobs, in the same order, those of `enqueue_many` for `deduplication_key` and those
     columns, whose names begin with `next_`; with "schedule" `max_wait`: however often it is moved, a job is due so long
     after it was enqueued, null for no limit.
-    Shape: `(id, queue, fairness_key)` of those changed, not those that have begun, have ended, or have the key no longer.
+    Shape: `(id, queue, fairness_key)` of the jobs changed; not of one that has begun, has ended, or has the key no longer.
     Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which delays count.
     Locks: their rows, awaited: a claim under way decides whether one has begun. Index: the primary key.
     """
