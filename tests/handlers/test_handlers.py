@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -35,6 +37,57 @@ class Base(DeclarativeBase):
 
 class MailJob(JobMixin, Base, queue_prefix="mail_"):
     pass
+
+
+@pytest.mark.parametrize("attribute", ["job", "enqueue", "enqueue_many", "continuation", "blocker", "payload"])
+@pytest.mark.parametrize("autospec", [None, True])
+def test_a_test_can_replace_each_method_of_a_handler_and_gets_it_back(attribute: str, autospec: bool | None) -> None:
+    jobs = JobQueue()
+
+    @jobs.keyword_handler("remind")
+    def remind(order_id: int) -> None: ...
+
+    arguments = ("session", [{"order_id": 7}]) if attribute == "enqueue_many" else ({"order_id": 7},)
+    with patch.object(remind, attribute, autospec=autospec) as replacement:
+        getattr(remind, attribute)(*arguments)
+        replacement.assert_called_once_with(*arguments)
+    assert remind.job(order_id=7).input == {"order_id": 7}
+    assert vars(remind).keys() == {"job_type", "model"}
+
+
+def test_attributes_can_be_set_on_a_handler_and_handlers_are_keys() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("ship")
+    def ship(order: Order) -> None: ...
+
+    handler: Any = ship
+    handler.owner = "sales"
+    assert ({ship: 1}[ship], handler.owner) == (1, "sales")
+
+
+def test_a_type_keeps_the_declaration_of_a_registry_that_exists_when_later_registries_are_collected() -> None:
+    def declare(queue: str) -> JobQueue[Job]:
+        jobs = JobQueue()
+
+        @jobs.handler("ship", queue=queue)
+        def ship(order: Order) -> None: ...
+
+        return jobs
+
+    registries = [declare("first"), declare("second"), declare("third")]
+    assert Job("ship", {"order_id": 7}).queue == "third"
+    for position, queue in [(1, "third"), (1, "first")]:  # the second, then the third
+        del registries[position]
+        gc.collect()
+        assert Job("ship", {"order_id": 7}).queue == queue
+        with pytest.raises(InvalidPayloadError):
+            Job("ship", {"order_id": "x"})
+    registries.append(declare("fourth"))
+    assert Job("ship", {"order_id": 7}).queue == "fourth"
+    registries.clear()
+    gc.collect()
+    assert Job("ship", {"order_id": "x"}).queue is None
 
 
 def test_a_handler_reads_the_payload_of_its_jobs() -> None:
