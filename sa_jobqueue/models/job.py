@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, TypeAlias, cast
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
@@ -26,6 +25,7 @@ from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, expressed, 
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job_table import job_table_args
 from sa_jobqueue.models.minute import MinuteMixin
@@ -145,8 +145,7 @@ class JobMixin(Generic[IdT]):
     __mapper__: ClassVar[Mapper[Any]]
     __id_factory__: ClassVar[staticmethod[[], Any]]
     __own_table_args__: ClassVar[tuple[tuple[Any, ...], dict[str, Any]]]
-    # The handlers that this process declares for the queue, by job type; their registries own them.
-    __handlers__: ClassVar[WeakValueDictionary[str, Any]]
+    __handlers__: ClassVar[Declarations]
 
     _delay: timedelta | None
     _at: datetime | None
@@ -201,7 +200,7 @@ class JobMixin(Generic[IdT]):
         cls.__own_table_args__ = checks.own_table_args(cls, JobMixin)
         setattr(cls, "__table_args__", JobMixin.__dict__["__table_args__"])  # noqa: B010 - a method cannot be assigned to
         cls.__jobqueue__ = layout
-        cls.__handlers__ = WeakValueDictionary()
+        cls.__handlers__ = Declarations()
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
         # Not after the next line: bases with a metaclass, such as that of `declarative_base()`, map the class later.

@@ -157,7 +157,7 @@ class JobQueue(Generic[JobT]):
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
             self._handlers[type_name] = handler
-            self.model.__handlers__[type_name] = handler  # what `Job(type_name, ...)` takes its options from
+            self.model.__handlers__.add(type_name, handler)  # what `Job(type_name, ...)` takes its options from
             return handler
 
         return register

@@ -11,6 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
 from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Worker, enqueue, enqueue_many
 from sa_jobqueue.models import Job
+from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import (
     delete_job_types,
@@ -58,7 +59,7 @@ def facts(session: Session, type_name: str = "mail") -> list[Facts]:
 @pytest.fixture(autouse=True)
 def _no_handler_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # The process of the test stands for both services: what one declares is not known to the other.
-    monkeypatch.setattr(Job, "__handlers__", {})
+    monkeypatch.setattr(Job, "__handlers__", Declarations())
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def recorded(sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -
     """Record the handler's declarations, as a worker does at start."""
     with sessions.begin() as session:
         assert record_job_types(session, service().registry) == ["mail"]
-    monkeypatch.setattr(Job, "__handlers__", {})
+    monkeypatch.setattr(Job, "__handlers__", Declarations())
 
 
 def by_the_unit_of_work(session: Session, **options: Any) -> None:
@@ -164,7 +165,7 @@ async def test_a_worker_records_its_types_and_again_when_they_are_deleted(
     engine: Engine, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = service()
-    monkeypatch.setattr(Job, "__handlers__", {})
+    monkeypatch.setattr(Job, "__handlers__", Declarations())
 
     def recorded_types() -> list[tuple[Any, ...]]:
         with sessions() as session:
@@ -198,7 +199,7 @@ async def test_explain_and_health_say_where_the_type_is_served(
         waiting = session.scalars(select(Job.id).limit(1)).one()
         session.execute(text("UPDATE job SET scheduled_at = now() - interval '1 hour'"))
     jobs = service()
-    monkeypatch.setattr(Job, "__handlers__", {})
+    monkeypatch.setattr(Job, "__handlers__", Declarations())
     async with working(Worker(jobs, engine, options=quick(queues=["mails"]))):
         move = "UPDATE job SET queue = 'mails' WHERE status = 'pending' AND queue = 'default' AND type_name = 'mail'"
         await until(lambda: workers(sessions) == 1)
