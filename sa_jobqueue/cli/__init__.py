@@ -35,7 +35,6 @@ _SECTIONS: Final = {
         "explain": ("cli.explain:explain", "Explain why a job is not running."),
         "trace": ("cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
         "audit": ("cli.audit:audit", "List what operators changed, and who did it."),
-        "report": ("pipeline.cli.report:report", "Create an HTML report of a queue's history."),
     },
     "Act": {
         "enqueue": ("cli.enqueue:enqueue", "Enqueue one job."),
@@ -61,11 +60,15 @@ _SECTIONS: Final = {
         "migrate": ("cli.migrate:migrate", "Create and upgrade the job tables without Alembic."),
         "grants": ("cli.grants:grants", "Print or create database roles with the least privileges."),
         "grafana": ("cli.grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),
-        "import": ("cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
     },
 }
 """The commands by section of the help: the module and attribute in `sa_jobqueue`, and the help line."""
 _COMMANDS: Final = {name: place for section in _SECTIONS.values() for name, (place, _) in section.items()}
+_EXAMPLES: Final = {
+    "import": "examples/moving_from_procrastinate.py moves the waiting jobs of another queue",
+    "report": "examples/flights/figures.py plots a queue's history",
+}
+"""What replaces commands that people look for, and that are a script to copy here."""
 
 _ERROR_STATUS: Final = {"health": 3}
 """Exit status of all errors of a command whose other statuses are its result, as in the Monitoring Plugins."""
@@ -86,6 +89,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; None if there is no such command."""
+        if cmd_name in _EXAMPLES:
+            raise click.UsageError(f"there is no command {cmd_name!r}: {_EXAMPLES[cmd_name]}")
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name].partition(":")

@@ -1,4 +1,4 @@
-"""The data pipeline: Spark's source, sink and workers, the archive in Parquet, and the report of a queue's history.
+"""The data pipeline: Spark's source, sink and workers, the archive in Parquet, and analytics of a queue's history.
 
 Nothing else in the package imports it; the command line finds its commands by name.
 """

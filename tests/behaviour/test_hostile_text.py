@@ -23,16 +23,14 @@ from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 from sa_jobqueue.worker import logs
 from tests.contracts.packages import SOURCE
 from tests.fixtures.events import CASES
-from tests.fixtures.hostile import FORGED, HOSTILE, LONE, HostileJob, unsafe, write_hostile
+from tests.fixtures.hostile import HOSTILE, LONE, HostileJob, unsafe, write_hostile
 
 ELSEWHERE = {
     "worker": "its output is its log: the formatters below",
     "dashboard": "its pages: tests/dashboard/test_hostile_text.py",
     "exporter": "its output is its figures: below",
-    "report": "below; Spark's frames hold nothing else",
     "demo": "it runs its own jobs",
     "postgres": "it reads no database",
-    "import": "tests/cli/test_import.py",
     "grafana": "it writes files that are ours",
     "grants": "it prints SQL and names of roles, checked by their own pattern",
     "migrate downgrade": "it deletes all of this",
@@ -255,22 +253,6 @@ def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) ->
     assert not unsafe(page)
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     assert [sample for sample in samples if "queue" in sample.labels]
-
-
-def test_a_report_shows_no_raw_control_characters() -> None:
-    from sa_jobqueue.pipeline.report.page import render
-    from tests.report.contents import filled
-
-    contents = filled()
-    rows: dict[str, Any] = {
-        one.name: [hostile_row(row) for row in getattr(contents, one.name)]
-        for one in fields(contents)
-        if isinstance(getattr(contents, one.name), list)
-    }
-    page = render(replace(contents, sources=(LONE,), queues=(LONE,), types=(LONE,), **rows))
-    body = page[page.index("<body>") :]
-    assert FORGED in body
-    assert not [char for char in unsafe(body) if not char.startswith("2026")]
 
 
 def hostile_row(row: dict[str, Any]) -> dict[str, Any]:

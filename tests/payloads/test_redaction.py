@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -18,13 +17,10 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.display.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
 from sa_jobqueue.observe.log_lines import LogCapture
 from sa_jobqueue.observe.telemetry.attempts import _describe
-from sa_jobqueue.pipeline.report import render
-from sa_jobqueue.pipeline.report.contents import _as_shown
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from sa_jobqueue.worker import logs
 from tests.fixtures.attempts import attempt, within
 from tests.fixtures.jobs import Jobs
-from tests.report.contents import filled
 
 CARD = "4111 1111"
 ERROR = {"type": "Declined", "message": f"card {CARD}", "traceback": CARD, "log": [CARD], "trace_context": "00-1-2-01"}
@@ -52,24 +48,6 @@ def test_types_are_named_exactly_or_by_patterns(
     assert redacted(type_name, None) is None
     shown = {"type": "Declined", "trace_context": "00-1-2-01", "message": REDACTED}
     assert redacted_error(type_name, ERROR) == (shown if hidden else ERROR)
-
-
-def test_reports_quote_no_error_of_redacted_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(kind: str | None) -> str:
-        group = {"example_type_name": kind, "error_type": "Declined"}
-        texts = {"example_message": f"card {CARD}", "example_traceback": CARD}
-        return render(replace(filled(), errors=[filled().errors[0] | group | _as_shown(group | texts)]))
-
-    assert CARD in shown("charge")
-    assert CARD in shown(None)
-    monkeypatch.setenv(VARIABLE, "charge")
-    assert CARD in shown("mail")
-    for kind in ("charge", None):  # a job that is not in the history may be of any type
-        page = shown(kind)
-        assert CARD not in page
-        assert f"<strong>Declined</strong> {REDACTED}" in page
-    without = {"example_type_name": "charge", "example_message": None, "example_traceback": None}
-    assert _as_shown(without) == without
 
 
 def test_logs_spans_and_captured_lines_omit_redacted_payloads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The pipeline's commands of `sa-jobqueue`: archive, report, writes."""
+"""The pipeline's commands of `sa-jobqueue`: archive, writes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session(name: str, settings: Mapping[str, str] = {}) -> Iterator[SparkSession]:
+def spark_session(name: str) -> Iterator[SparkSession]:
     """Yield the active session, or one that is stopped afterwards; its master is from `spark-defaults.conf`, or local.
 
-    `settings`: of a session that is made here.
     Raises: MissingExtraError, JavaNotFoundError.
     """
     from sa_jobqueue.pipeline.spark import java_home
@@ -33,7 +32,6 @@ def spark_session(name: str, settings: Mapping[str, str] = {}) -> Iterator[Spark
         return
     builder = SparkSession.builder.appName(f"sa-jobqueue {name}")
     settings = {
-        **settings,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
