@@ -81,13 +81,13 @@ class Quarantine:
         """Whether more failing rows hold up the others."""
         return len(self._entries) >= MOST
 
-    def retry_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
+    def retry_in(self, *writes: RefusedWrite, since: float | None = None) -> float | None:
         """Return the seconds until the first row is tried again that rested at `since`, by the monotonic clock, or now.
 
         None if no row did; zero for one whose pause has ended since then, which the write before has left out.
         """
         now = self._clock()
-        ends = (entry.until for (of, _), entry in self._entries.items() if of is write and entry.until > (since or now))
+        ends = (entry.until for (of, _), entry in self._entries.items() if of in writes and entry.until > (since or now))
         first = min(ends, default=None)
         return None if first is None else max(first - now, 0.0)
 

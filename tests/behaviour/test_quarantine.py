@@ -23,7 +23,7 @@ from sa_jobqueue.settings import Retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker import quarantine
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import Start, until
+from tests.fixtures.workers import PATIENCE, Start, until
 
 GOOD = 4
 _KEPT = Retention(completed=timedelta(days=1), dead_letters=timedelta(days=1))
@@ -123,7 +123,7 @@ def unblocking(world: World) -> Given:
 
 
 def rescue(world: World) -> Given:
-    world.jobs.add_worker("gone:1", silent_for=60)
+    world.jobs.add_worker("gone:1", silent_for=600)
     ids = [world.jobs.add(JobStatus.RUNNING, worker_id="gone:1") for _ in range(GOOD + 1)]
     return Given(ids, of_statuses(world, JobStatus.PENDING, JobStatus.COMPLETED))
 
@@ -176,6 +176,21 @@ def declaring_queues(world: World) -> Given:
         declared = select(func.count()).where(Job.Queue.name.in_(some), Job.Queue.weight == 2)
         with world.engine.connect() as connection:
             return connection.scalar(declared) == len(some)
+
+    return Given(names, done)
+
+
+def recording_types(world: World) -> Given:
+    names = [f"recorded_{number}" for number in range(GOOD + 1)]
+    for name in names:
+
+        @world.queue.handler(name, priority=3)
+        async def nothing() -> None: ...
+
+    def done(some: Sequence[Any]) -> bool:
+        recorded = select(func.count()).where(Job.JobType.type_name.in_(some), Job.JobType.priority == 3)
+        with world.engine.connect() as connection:
+            return connection.scalar(recorded) == len(some)
 
     return Given(names, done)
 
@@ -251,6 +266,7 @@ class Case:
 NOT_OF_JOBS = {
     RefusedWrite.DECLARE,
     RefusedWrite.DECLARE_QUEUE,
+    RefusedWrite.RECORD_TYPE,
     RefusedWrite.FIRE,
     RefusedWrite.PRUNE,
     RefusedWrite.CLAIM,
@@ -267,6 +283,7 @@ CASES = [
     Case(RefusedWrite.FIRE, firing, "BEFORE INSERT ON job FOR EACH ROW", "type_name"),
     Case(RefusedWrite.DECLARE, declaring, "BEFORE INSERT ON schedule FOR EACH ROW", "name"),
     Case(RefusedWrite.DECLARE_QUEUE, declaring_queues, "BEFORE INSERT ON queue FOR EACH ROW", "name"),
+    Case(RefusedWrite.RECORD_TYPE, recording_types, "BEFORE INSERT ON job_type FOR EACH ROW", "type_name"),
     Case(RefusedWrite.PRUNE, pruning, "BEFORE DELETE ON job FOR EACH ROW"),
     Case(RefusedWrite.PRUNE, pruning_of_letters, "BEFORE DELETE ON dead_letter FOR EACH ROW"),
     Case(RefusedWrite.START, starting, f"{UPDATE} (NEW.status = 'running')"),
@@ -332,7 +349,12 @@ async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.prepare.__name__) for case in CASES if case.prepare in {declaring_queues, pruning}]
+    "case",
+    [
+        pytest.param(case, id=case.prepare.__name__)
+        for case in CASES
+        if case.prepare in {declaring_queues, recording_types, pruning}
+    ],
 )
 async def test_a_quarantined_row_is_retried_if_its_pause_ends_before_it_is_recorded(
     case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
@@ -355,6 +377,38 @@ async def test_a_quarantined_row_is_retried_if_its_pause_ends_before_it_is_recor
             connection.execute(text("DELETE FROM refused"))
         await until(lambda: given.done([bad]), what="it is written when nothing refuses it any more")
         await until(lambda: not records(engine), what="its record is deleted")
+
+
+def test_every_write_of_a_worker_has_a_case() -> None:
+    assert {case.write for case in CASES} == set(RefusedWrite) - {RefusedWrite.ARCHIVE}
+
+
+AT_ITS_TIME = {rescue, rescue_of_orphans, expiry, firing, declaring, declaring_queues, recording_types, starting, unblocking}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.prepare.__name__) for case in CASES if case.prepare in AT_ITS_TIME]
+)
+async def test_a_quarantined_row_is_tried_again_when_its_pause_ends_without_a_heartbeat(
+    case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = timedelta(milliseconds=200)
+    monkeypatch.setattr(quarantine, "PAUSES", Backoff(base=pause, cap=pause, jitter=False))
+    world = World(engine, jobs, JobQueue(), asyncio.Event())
+    world.handlers()
+    given = case.prepare(world)
+    bad = given.subjects[-1]
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSE)
+        connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
+    rare = {"heartbeat_interval": 2 * PATIENCE, "heartbeat_timeout": 5 * PATIENCE, "poll_interval": 2 * PATIENCE}
+    async with start(world.queue, **{name: timedelta(seconds=seconds) for name, seconds in rare.items()}) as log:
+        world.gate.set()
+        await log.until(WriteQuarantined, 3)
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM refused"))
+        await until(lambda: given.done([bad]), what="it is written at the end of its pause")
 
 
 async def test_a_completion_that_cannot_be_written_does_not_delay_shutdown(engine: Engine, jobs: Jobs, start: Start) -> None:

@@ -152,7 +152,7 @@ class ControlReader(Part, Component):
             began = time.monotonic()
             await self.read()
             await asyncio.sleep(_PACE)
-            pause = self._quarantine.retry_in(RefusedWrite.DECLARE_QUEUE, began)
+            pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
             write = WRITE_AGAIN if any(map(self._is_to_write, _DECLARATIONS)) else None
             await waited(self._woken, min((one for one in (every, write, pause) if one is not None), default=None))

@@ -64,7 +64,8 @@ class Pruner(Part, Component):
         started = float("-inf")
         while True:
             await asyncio.sleep(self._options.prune_interval.total_seconds() * random.uniform(0.8, 1.2))
-            if self._idle_for() > _IDLE.total_seconds() and loop.time() < started + _IDLE_INTERVAL.total_seconds():
+            is_idle = self._idle_for() > _IDLE.total_seconds() and loop.time() < started + _IDLE_INTERVAL.total_seconds()
+            if is_idle and not self._quarantine.lapsed(RefusedWrite.PRUNE):
                 continue
             started, began = loop.time(), time.monotonic()
             is_full = started >= self._full_walk_at

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.operations.workers import Rescued, rescue
 from sa_jobqueue.statements import corrections, expiry, leases
@@ -20,13 +22,15 @@ from sa_jobqueue.worker.signals import Answer
 BATCH = 100
 CORRECTED = 1000
 """Rows corrected per transaction: about 20 ms."""
+_RETRY: Final = Answer(has_ended_chains=False, is_ahead=False, has_leftovers=False)
+"""What to do when the pause of a quarantined row ends: rescue and expire again."""
 
 
 class Rescuer(Part, Component):
     """Rescues jobs, one batch per transaction, whether or not this worker has a free slot.
 
     Every worker runs one. Two may overlap: a job is rescued under its row lock by one of them. A crash leaves the rest to
-    the next tick of any worker. Woken by ticks only.
+    the next tick of any worker. Woken by ticks, and when the pause of a quarantined row ends.
     """
 
     name = "rescuer"
@@ -40,6 +44,8 @@ class Rescuer(Part, Component):
         self._correct_leases = compiled(corrections.correct_leases, model)
         self._correct_transactions = compiled(corrections.correct_transactions, model)
         self._answer = Answer()
+        self._began = time.monotonic()
+        """When it last began to rescue, by the monotonic clock."""
         self._woken = asyncio.Event()
 
     def ticked(self, answer: Answer) -> None:
@@ -50,9 +56,11 @@ class Rescuer(Part, Component):
     async def run(self) -> None:
         """Rescue until cancelled."""
         while True:
-            await self._woken.wait()
+            pause = self._quarantine.retry_in(RefusedWrite.RESCUE, RefusedWrite.EXPIRE, since=self._began)
+            await waited(self._woken, pause)
+            self._began = time.monotonic()
+            answer = self._answer if self._woken.is_set() else _RETRY
             self._woken.clear()
-            answer = self._answer
             if answer.has_orphans or (answer.lost_in is not None and answer.lost_in <= 0):
                 while await self.rescue(orphans=bool(answer.has_orphans)) >= BATCH:
                     pass

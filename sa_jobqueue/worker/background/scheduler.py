@@ -91,7 +91,7 @@ class Scheduler(Part, Component):
                 if await self.fire() == 0:
                     await asyncio.sleep(_HELD_REST)
                 continue
-            declare_in = self._quarantine.retry_in(RefusedWrite.DECLARE, began)
+            declare_in = self._quarantine.retry_in(RefusedWrite.DECLARE, since=began)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             rest = min(pauses, default=None)
             self._sleeps_until = None if rest is None else asyncio.get_running_loop().time() + rest
@@ -129,8 +129,8 @@ class Scheduler(Part, Component):
         async with self._transactions.connect() as connection:
             given = {"excluded": self._quarantine.quarantined(RefusedWrite.FIRE)}
             found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
-        pauses = [seconds for seconds in (found, self._quarantine.retry_in(RefusedWrite.FIRE, began)) if seconds is not None]
-        return min(pauses, default=None)
+        pause = self._quarantine.retry_in(RefusedWrite.FIRE, since=began)
+        return min((seconds for seconds in (found, pause) if seconds is not None), default=None)
 
     async def fire(self) -> int:
         """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""

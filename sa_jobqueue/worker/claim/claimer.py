@@ -231,7 +231,7 @@ class Claimer(Part, Component):
         # Otherwise ticks poll.
         seconds = poll_interval.total_seconds() if self._until_idle or poll_interval < heartbeat_interval else math.inf
         times = [seconds, *lanes.waits(), self._idleness.poll_in(), self._capacity_in()]
-        times += [self._quarantine.retry_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
+        times.append(self._quarantine.retry_in(RefusedWrite.START, RefusedWrite.CLAIM, since=self._claim_began))
         seconds = min(time for time in times if time is not None)
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self._until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
