@@ -64,10 +64,12 @@ class Access:
         for name in ("permissions", "sources", "payload_types"):
             if isinstance(getattr(self, name), str):
                 raise InvalidOptionError(name, f"must be a list, not one value: [{getattr(self, name)!r}]")
-        known = {permission.value for permission in Permission}
+        permission_names = {permission.value for permission in Permission}
         for permission in self.permissions:
-            if permission not in known:
-                raise InvalidOptionError("permissions", f"must be among {', '.join(sorted(known))}, got {permission!r}")
+            if permission not in permission_names:
+                raise InvalidOptionError(
+                    "permissions", f"must be among {', '.join(sorted(permission_names))}, got {permission!r}"
+                )
 
     def may_open(self, source: str) -> bool:
         """Return whether the user may open a queue; `source` is its name."""

@@ -56,12 +56,12 @@ def perform(act: Act, context: Context) -> Changes:
             return act.run(context, session)
     try:
         with context.source.write() as session:
-            done = act.run(context, session)
+            changes = act.run(context, session)
     except Exception as error:
         _audit(act, context, "refused", error=type(error).__name__)
         raise
-    _audit(act, context, "performed", count=done.count, ids=done.ids)
-    return done
+    _audit(act, context, "performed", count=changes.count, ids=changes.ids)
+    return changes
 
 
 def _audit(act: Act, context: Context, result: str, *, count: int = 0, ids: Sequence[Any] = (), error: str = "") -> None:
@@ -71,7 +71,7 @@ def _audit(act: Act, context: Context, result: str, *, count: int = 0, ids: Sequ
         "source": context.source.name,
         "result": result,
         "count": count,
-        "ids": [str(one) for one in ids[:_LOGGED]],
+        "ids": [str(row_id) for row_id in ids[:_LOGGED]],
         # Without payloads, as in the audit.
         "parameters": {name: values for name, values in context.params.as_dict().items() if name != "input"},
         "error": error,

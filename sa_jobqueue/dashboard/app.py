@@ -160,17 +160,17 @@ class _Pages:
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        found = assets().contents.get(name)
+        file = assets().contents.get(name)
         current = assets().names.get(_HASH.sub(".", name)) if _HASH.search(name) else None
-        if found is None and current is not None:
+        if file is None and current is not None:
             # A page of the release before, or of the next one while several processes are replaced: it gets the file of
             # this one, and reloads itself at its next update.
             content, kind = assets().contents[current]
             return Response(content, media_type=kind, headers={"Cache-Control": "no-store"})
-        if found is None:
+        if file is None:
             raise HTTPException(404, "There is no such file.")
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-        return Response(found[0], media_type=found[1], headers=headers)
+        return Response(file[0], media_type=file[1], headers=headers)
 
     async def _liveness(self, request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -202,35 +202,35 @@ class _Pages:
 
     def _download(self, download: Callable[[Context], Download]) -> Callable[[Request], Any]:
         async def save(request: Request) -> Response:
-            found = await run_in_threadpool(download, self._context(request, request.query_params.multi_items()))
-            headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
-            return Response(found.content.encode(), media_type="application/octet-stream", headers=headers)
+            attachment = await run_in_threadpool(download, self._context(request, request.query_params.multi_items()))
+            headers = {"Content-Disposition": f'attachment; filename="{attachment.name}"'}
+            return Response(attachment.content.encode(), media_type="application/octet-stream", headers=headers)
 
         return save
 
     def _render(self, request: Request, context: Context, screen: Screen, is_fragment: bool) -> str:
-        shown = screen.view(context)  # first: the frame has the time of the database's last answer
-        variables = self._frame(request, screen.title, context, screen) | shown
+        screen_variables = screen.view(context)  # first: the frame has the time of the database's last answer
+        variables = self._frame(request, screen.title, context, screen) | screen_variables
         return render(f"{screen.name}.html", variables, block="live" if is_fragment else None)
 
     async def _act(self, request: Request) -> Response:
         fields = await read_form(request)
         context = self._context(request, [], form=fields)
         act = ACTS[request.url.path.rpartition("/")[2]]
-        found = await run_in_threadpool(perform, act, context)
+        changes = await run_in_threadpool(perform, act, context)
         back = _back(request, context)
-        if act.deletes_from and not context.is_preview and found.count:
+        if act.deletes_from and not context.is_preview and changes.count:
             listed = context.url(act.deletes_from)
             page = urlsplit(back)
             back = back if page.path == listed and "name=" not in page.query else listed
-        what = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
-        if not context.is_preview and found.after is not None:
-            what["after"] = [str(found.after)]
+        form_values = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
+        if not context.is_preview and changes.after is not None:
+            form_values["after"] = [str(changes.after)]
         variables = self._frame(request, act.title, context) | {
             "act": act,
-            "found": found,
+            "changes": changes,
             "is_preview": context.is_preview,
-            "what": what | {"back": [back], "expected": [str(found.count)] if context.is_preview else []},
+            "what": form_values | {"back": [back], "expected": [str(changes.count)] if context.is_preview else []},
             "back": back,
         }
         return HTMLResponse(await run_in_threadpool(render, "act.html", variables))
@@ -251,7 +251,7 @@ class _Pages:
         access: Access | None = getattr(request.state, "access", None)
         root = _root(request)
         sources = [name for name in self.sources if access and access.may_open(name)]
-        named = request.scope.get("path_params", {}).get("source")
+        path_source = request.scope.get("path_params", {}).get("source")
         return {
             "title": self.title,
             "heading": heading,
@@ -260,9 +260,9 @@ class _Pages:
             "context": context,
             "url": context.url if context else None,
             "screen": screen,
-            "screens": [one for one in SCREENS if one.part_of is None],
+            "screens": [listed for listed in SCREENS if listed.part_of is None],
             "sources": sources,
-            "source_name": named if named in sources else None,
+            "source_name": path_source if path_source in sources else None,
             "root": root,
             "access": access,
             "here": quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
@@ -311,9 +311,9 @@ def _root(request: Request) -> str:
 
 def _back(request: Request, context: Context) -> str:
     """Return the page that the form was sent from, if it is one of this dashboard."""
-    own = f"{context.root}/{context.source.name}/"
+    prefix = f"{context.root}/{context.source.name}/"
     sent_from = urlsplit(request.headers.get("referer", ""))
     page = sent_from.path + (f"?{sent_from.query}" if sent_from.query else "")
     if "/acts/" in page or len(page) > MAX_TEXT:
         page = context.params.text("back") or ""
-    return page if page.startswith(own) else context.url(SCREENS[0].name)
+    return page if page.startswith(prefix) else context.url(SCREENS[0].name)

@@ -54,7 +54,7 @@ def chart(
     `name`: id of the chart on its page. `unit`: writes a value.
     """
     values = [[line.value(point) for point in points] for line in lines]
-    top = _nice(max((one for each in values for one in each if one is not None), default=0.0))
+    top = _nice(max((value for line_values in values for value in line_values if value is not None), default=0.0))
     width = (_WIDTH - _LEFT - _RIGHT) / max(count - 1, 1)
 
     def x(at: datetime) -> float:
@@ -79,24 +79,24 @@ def chart(
         if mark.at >= since:
             drawn = Markup('<g class="mark"><path d="M{0:.1f} {1}V{2}"/><title>{3}</title></g>')
             parts.append(drawn.format(min(x(mark.at), _WIDTH - _RIGHT), _TOP, _BOTTOM, printable(mark.text)))
-    for number, each in enumerate(values, 1):
-        parts.append(Markup('<path class="line line-{}" d="{}"/>').format(number, _path(points, each, step, x, y)))
+    for number, line_values in enumerate(values, 1):
+        parts.append(Markup('<path class="line line-{}" d="{}"/>').format(number, _path(points, line_values, step, x, y)))
     for at, point in enumerate(points):
-        shown = ", ".join(
+        readings = ", ".join(
             f"{line.label} {unit(value)}"
-            for line, each in zip(lines, values, strict=True)
-            if (value := each[at]) is not None
+            for line, line_values in zip(lines, values, strict=True)
+            if (value := line_values[at]) is not None
         )
         when = point.key.astimezone(UTC).strftime("%H:%M UTC")
         drawn = Markup('<g class="at"><rect x="{0:.1f}" y="{1}" width="{2:.1f}" height="{3}"/><title>{4}: {5}</title></g>')
-        parts.append(drawn.format(x(point.key) - width / 2, _TOP, width, _BOTTOM - _TOP, when, shown or "no job ended"))
+        parts.append(drawn.format(x(point.key) - width / 2, _TOP, width, _BOTTOM - _TOP, when, readings or "no job ended"))
     keys = Markup(" ").join(
         Markup('<span class="key key-{}">{}</span>').format(number, line.label) for number, line in enumerate(lines, 1)
     )
     latest = ", ".join(
-        f"{line.label} {unit(found[-1])}"
-        for line, each in zip(lines, values, strict=True)
-        if (found := [one for one in each if one is not None])
+        f"{line.label} {unit(measured[-1])}"
+        for line, line_values in zip(lines, values, strict=True)
+        if (measured := [value for value in line_values if value is not None])
     )
     return Markup(
         '<figure id="chart-{0}"><figcaption>{1} {2}</figcaption><svg class="chart" viewBox="0 0 {3} {4}" role="img"'
@@ -110,7 +110,7 @@ def seconds(value: float) -> str:
     """Write a number of seconds as a duration."""
     if value < 1:
         return f"{value * 1000:.0f} ms"
-    size, unit = next((one for one in ((86400, "d"), (3600, "h"), (60, "min")) if value >= one[0]), (1, "s"))
+    size, unit = next((pair for pair in ((86400, "d"), (3600, "h"), (60, "min")) if value >= pair[0]), (1, "s"))
     return f"{value / size:.3g} {unit}"
 
 
@@ -122,14 +122,14 @@ def _path(
     y: Callable[[float], float],
 ) -> str:
     """Return the path of a line. A single point is a short line, so that it is seen."""
-    found, before = [], None
+    commands, before = [], None
     for point, value in zip(points, values, strict=True):
         if value is None:
             continue
         place = f"{x(point.key):.1f} {y(value):.1f}"
-        found.append(f"L{place}" if before is not None and point.key - before <= step else f"M{place}h1")
+        commands.append(f"L{place}" if before is not None and point.key - before <= step else f"M{place}h1")
         before = point.key
-    return "".join(found)
+    return "".join(commands)
 
 
 def _nice(value: float) -> float:
@@ -137,4 +137,4 @@ def _nice(value: float) -> float:
     if value <= 0:
         return 1.0
     unit = 10.0 ** floor(log10(value))
-    return float(next((one for one in (1, 2, 4, 8) if one * unit >= value), ceil(value / unit)) * unit)
+    return float(next((multiple for multiple in (1, 2, 4, 8) if multiple * unit >= value), ceil(value / unit)) * unit)

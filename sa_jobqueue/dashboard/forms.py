@@ -26,28 +26,28 @@ LISTED: Final = 20
 """Maximum number of rows that a preview or an outcome lists."""
 
 
-def names(context: Context, of: str) -> list[str]:
+def names(context: Context, noun: str) -> list[str]:
     """Return the names in a form. Raises: ParameterError without any."""
-    found = context.params.texts("name", at_most=MAX_NAMES)
-    if not found:
-        raise ParameterError("name", f"is missing: the name of a {of}")
-    return found
+    names_in_form = context.params.texts("name", at_most=MAX_NAMES)
+    if not names_in_form:
+        raise ParameterError("name", f"is missing: the name of a {noun}")
+    return names_in_form
 
 
-def name(context: Context, of: str) -> str:
+def name(context: Context, noun: str) -> str:
     """Return the one name in a form. Raises: ParameterError."""
-    found = names(context, of)
-    if len(found) > 1:
-        raise ParameterError("name", f"may have one value, got {len(found)}")
-    return found[0]
+    names_in_form = names(context, noun)
+    if len(names_in_form) > 1:
+        raise ParameterError("name", f"may have one value, got {len(names_in_form)}")
+    return names_in_form[0]
 
 
-def ids(context: Context, of: str) -> list[Any]:
+def ids(context: Context, noun: str) -> list[Any]:
     """Return the ids of jobs or chains in a form. Raises: ParameterError without any."""
-    found = context.params.job_ids("id", context.model)
-    if not found:
-        raise ParameterError("id", f"must name at least one {of}: select one first")
-    return found
+    ids_in_form = context.params.job_ids("id", context.model)
+    if not ids_in_form:
+        raise ParameterError("id", f"must name at least one {noun}: select one first")
+    return ids_in_form
 
 
 def cut(lines: Sequence[str], count: int = 0) -> list[str]:
@@ -61,7 +61,7 @@ def seen(updated_at: datetime | None) -> str:
     return "" if updated_at is None else updated_at.astimezone(UTC).isoformat()
 
 
-def settings(context: Context, of: type[S]) -> S:
+def settings(context: Context, settings_class: type[S]) -> S:
     """Return the settings in a form; an empty field is no limit, or the default. Raises: ParameterError."""
     params = context.params
     read: dict[type, Callable[[str], Any]] = {
@@ -70,8 +70,8 @@ def settings(context: Context, of: type[S]) -> S:
         timedelta: params.duration,
         RateAlgorithm: params.text,
     }
-    found = {name: read[setting.kind](name) for name, setting in settings_of(of).items()}
-    return of(**{name: value for name, value in found.items() if value is not None})
+    values = {name: read[setting.kind](name) for name, setting in settings_of(settings_class).items()}
+    return settings_class(**{name: value for name, value in values.items() if value is not None})
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, hidden: Collection[str] = ()) -> list[str]:
@@ -119,13 +119,20 @@ class NamedRows:
         """Return the `run` of an act on one or more rows. `unchanged`: why a row stays as it is."""
 
         def run(context: Context, session: Session) -> Changes:
-            given, key = names(context, self.noun), self.key(context)
-            result: BulkResult[str] = operation(session, given, **key, **context.change)
-            rest = [one for one in given if one not in result.ids]
-            others = self.listed(session, names=rest, model=context.model, **key) if rest else ()
-            pausers = {getattr(one, self.name): one.paused_by or "an unknown user" for one in others if one.paused_at}
+            row_names, key = names(context, self.noun), self.key(context)
+            result: BulkResult[str] = operation(session, row_names, **key, **context.change)
+            unchanged_names = [row_name for row_name in row_names if row_name not in result.ids]
+            unchanged_rows = (
+                self.listed(session, names=unchanged_names, model=context.model, **key) if unchanged_names else ()
+            )
+            pausers = {
+                getattr(row, self.name): row.paused_by or "an unknown user" for row in unchanged_rows if row.paused_at
+            }
             title = self.titles(context, key.get("fairness_key", ""))
-            lines = [f"{title(one)} {unchanged}{f', by {pausers[one]}' if one in pausers else ''}" for one in rest]
+            lines = [
+                f"{title(row_name)} {unchanged}{f', by {pausers[row_name]}' if row_name in pausers else ''}"
+                for row_name in unchanged_names
+            ]
             details = cut([*map(title, result.ids), *lines])
             return Changes(count=result.changed, details=details, ids=result.ids)
 
@@ -136,22 +143,24 @@ class NamedRows:
 
         Raises: HTTPException if it was changed after the form was opened.
         """
-        given, key = name(context, self.noun), self.key(context)
-        one = next(iter(self.listed(session, names=[given], model=context.model, **key)), None)
+        row_name, key = name(context, self.noun), self.key(context)
+        row = next(iter(self.listed(session, names=[row_name], model=context.model, **key)), None)
         if context.is_preview:
-            return one
-        if one is not None and one.created_at is not None:
-            one = self.get(session, given, for_update=True, model=context.model, **key)
-        updated_at = one.updated_at if one else None
+            return row
+        if row is not None and row.created_at is not None:
+            row = self.get(session, row_name, for_update=True, model=context.model, **key)
+        updated_at = row.updated_at if row else None
         if (context.params.text("seen") or "") != seen(updated_at):
-            what = "deleted" if updated_at is None else f"changed at {updated_at.astimezone(UTC):%H:%M:%S} UTC"
-            raise HTTPException(409, f"It was {what}, after this form was opened. Nothing was changed: open the form again.")
-        return one
+            change = "deleted" if updated_at is None else f"changed at {updated_at.astimezone(UTC):%H:%M:%S} UTC"
+            raise HTTPException(
+                409, f"It was {change}, after this form was opened. Nothing was changed: open the form again."
+            )
+        return row
 
     def upsert(self, context: Context, session: Session, operation: Operation, after: Any, default: Any) -> Changes:
         """Write the settings `after` of the row in a form; `default`: those of a row that does not exist."""
-        one = self.locked(context, session)
-        before = default.row if one is None else {column: getattr(one, column) for column in default.row}
+        row = self.locked(context, session)
+        before = default.row if row is None else {column: getattr(row, column) for column in default.row}
         is_written = operation(session, after, **context.change)
         details = differences(before, after.row)
         return Changes(count=int(is_written), details=details, ids=[name(context, self.noun)])

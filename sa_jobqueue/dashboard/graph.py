@@ -72,13 +72,13 @@ def fold(
         if node.key not in keep and not node.is_stuck:
             groups[node.status, frozenset(after[node.key])].append(node)
     stands: dict[Hashable, Hashable] = {}
-    made: dict[Hashable, Node] = {}
+    folded_nodes: dict[Hashable, Node] = {}
     for number, ((status, _), group) in enumerate(groups.items()):
         if len(group) > 1:
             key: Hashable = ("folded", number)
-            of = {node.title for node in group}
-            title = f"{len(group):,} {of.pop() if len(of) == 1 else 'chains'}"
-            made[key] = Node(key=key, title=title, status=status, note="folded", folded=len(group))
+            titles = {node.title for node in group}
+            title = f"{len(group):,} {titles.pop() if len(titles) == 1 else 'chains'}"
+            folded_nodes[key] = Node(key=key, title=title, status=status, note="folded", folded=len(group))
             stands |= dict.fromkeys((node.key for node in group), key)
     remaining = [node for node in nodes if node.key not in stands]
     moved: dict[Edge, bool] = {}
@@ -86,22 +86,22 @@ def fold(
         edge = stands.get(start, start), stands.get(end, end)
         if edge[0] != edge[1]:
             moved[edge] = moved.get(edge, True) and is_resolved
-    return [*remaining, *made.values()], moved
+    return [*remaining, *folded_nodes.values()], moved
 
 
 def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:
     """Lay out a graph; edges of unknown nodes, and those from a node to itself, are left out."""
-    known = set(keys)
-    wanted = sorted({edge for edge in edges if edge[0] != edge[1] and known.issuperset(edge)}, key=str)
-    layer = _layers(keys, wanted)
-    paths = _paths(wanted, layer)
+    node_keys = set(keys)
+    drawn_edges = sorted({edge for edge in edges if edge[0] != edge[1] and node_keys.issuperset(edge)}, key=str)
+    layer = _layers(keys, drawn_edges)
+    paths = _paths(drawn_edges, layer)
     rows = _ordered(keys, layer, paths)
     places = {
         point: (MARGIN + column * (WIDTH + GAP_X), MARGIN + place * (HEIGHT + GAP_Y))
         for column, row in enumerate(rows)
         for place, point in enumerate(row)
     }
-    lines = {edge: [_anchor(places, paths[edge], index) for index in range(len(paths[edge]))] for edge in wanted}
+    lines = {edge: [_anchor(places, paths[edge], index) for index in range(len(paths[edge]))] for edge in drawn_edges}
     highest = max(map(len, rows), default=0)
     return Drawing(
         places={key: places[key] for key in keys},
@@ -131,7 +131,7 @@ def _layers(keys: Sequence[Hashable], edges: Sequence[Edge]) -> dict[Hashable, i
 
 def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int]) -> dict[Edge, list[Hashable]]:
     """Return the points of each edge: its ends, and between them an invisible node in each layer that it crosses."""
-    found: dict[Edge, list[Hashable]] = {}
+    paths: dict[Edge, list[Hashable]] = {}
     bends = 0
     for start, end in edges:
         low, high = sorted((layer[start], layer[end]))
@@ -139,8 +139,8 @@ def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int]) -> dict[Edge, l
         if bends + high - low - 1 <= MAX_BENDS:
             between = [("bend", start, end, column) for column in range(low + 1, high)]
             bends += len(between)
-        found[start, end] = [start, *(between if layer[start] < layer[end] else between[::-1]), end]
-    return found
+        paths[start, end] = [start, *(between if layer[start] < layer[end] else between[::-1]), end]
+    return paths
 
 
 def _ordered(
@@ -156,9 +156,9 @@ def _ordered(
         points = list(path) if layer[start] <= layer[end] else list(path)[::-1]
         for point in points[1:-1]:
             rows[point[3]].append(point)  # type: ignore[index]
-        for one, other in itertools.pairwise(points):
-            after[one].append(other)
-            before[other].append(one)
+        for point, following in itertools.pairwise(points):
+            after[point].append(following)
+            before[following].append(point)
     place = {point: index for row in rows for index, point in enumerate(row)}
     for sweep in range(SWEEPS):
         neighbours = after if sweep % 2 else before
@@ -170,7 +170,7 @@ def _ordered(
 
 
 def _mean(point: Hashable, neighbours: Sequence[Hashable], place: Mapping[Hashable, int]) -> float:
-    return sum(place[one] for one in neighbours) / len(neighbours) if neighbours else float(place[point])
+    return sum(place[neighbour] for neighbour in neighbours) / len(neighbours) if neighbours else float(place[point])
 
 
 def _anchor(places: Mapping[Hashable, tuple[int, int]], path: Sequence[Hashable], index: int) -> tuple[int, int]:
@@ -222,29 +222,29 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _short(text: str) -> str:
-    shown = printable(text)
-    return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
+    printed = printable(text)
+    return printed if len(printed) <= _LETTERS else f"{printed[: _LETTERS - 1]}…"
 
 
 def marked(nodes: Sequence[Node], edges: Mapping[Edge, bool]) -> list[Node]:
     """Return the nodes, marked where they wait, directly or not, for a chain that is dead, or for themselves."""
-    known = {node.key: node for node in nodes}
+    node_by_key = {node.key: node for node in nodes}
     after: dict[Hashable, list[Hashable]] = defaultdict(list)
     open_before: dict[Hashable, int] = defaultdict(int)
     for (start, end), is_resolved in edges.items():
-        if not is_resolved and start in known and end in known:
+        if not is_resolved and start in node_by_key and end in node_by_key:
             after[start].append(end)
             open_before[end] += 1
     stuck = {node.key for node in nodes if node.status is JobStatus.DEAD}
     # What is left when all that waits for nothing has been taken away, again and again, waits for a circle.
-    left = {key: open_before[key] for key in known}
-    free = [key for key, count in left.items() if not count]
+    open_counts = {key: open_before[key] for key in node_by_key}
+    free = [key for key, count in open_counts.items() if not count]
     for key in free:  # grows
         for following in after[key]:
-            left[following] -= 1
-            if not left[following]:
+            open_counts[following] -= 1
+            if not open_counts[following]:
                 free.append(following)
-    stuck |= {key for key, count in left.items() if count}
+    stuck |= {key for key, count in open_counts.items() if count}
     walk = list(stuck)
     for key in walk:  # grows
         new = [following for following in after[key] if following not in stuck]

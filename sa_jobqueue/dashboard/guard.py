@@ -83,8 +83,8 @@ class Guard:
 
     def _check(self, request: Request) -> None:
         host = request.headers.get("host", "")
-        found = _HOST.fullmatch(host)
-        if "*" not in self._hosts and (found is None or found[1].lower() not in self._hosts):
+        match = _HOST.fullmatch(host)
+        if "*" not in self._hosts and (match is None or match[1].lower() not in self._hosts):
             raise HTTPException(400, "This host name is not among the `hosts` of the dashboard.")
         if request.method not in {"GET", "HEAD", "POST"}:
             raise HTTPException(405, "Only GET, HEAD and POST are accepted.", headers={"Allow": "GET, HEAD, POST"})
@@ -97,16 +97,16 @@ class Guard:
         if self.authorize is None:
             raise HTTPException(503, "not set up")
         if inspect.iscoroutinefunction(self.authorize):
-            found = await self.authorize(request)
+            access = await self.authorize(request)
         else:
-            found = await run_in_threadpool(self.authorize, request)
-            if inspect.isawaitable(found):
-                found = await found
-        if found is None:
+            access = await run_in_threadpool(self.authorize, request)
+            if inspect.isawaitable(access):
+                access = await access
+        if access is None:
             raise HTTPException(401, "Log in to see this page.")
-        if not isinstance(found, Access):
-            raise InvalidOptionError("authorize", f"must return an Access or None, got a {type(found).__name__}")
-        return found
+        if not isinstance(access, Access):
+            raise InvalidOptionError("authorize", f"must return an Access or None, got a {type(access).__name__}")
+        return access
 
 
 def mounted(scope: Scope) -> Scope:
@@ -130,10 +130,10 @@ def is_same_origin(headers: Headers) -> bool:
     return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() if _ORIGIN.fullmatch(origin) else False
 
 
-def check_token(request: Request, given: str | None) -> None:
+def check_token(request: Request, form_token: str | None) -> None:
     """Check that a form repeats the token of the browser's cookie. Raises: HTTPException."""
     expected = request.cookies.get(COOKIE, "")
-    if not _TOKEN.fullmatch(expected) or not hmac.compare_digest(expected.encode(), (given or "").encode()):
+    if not _TOKEN.fullmatch(expected) or not hmac.compare_digest(expected.encode(), (form_token or "").encode()):
         raise HTTPException(403, "The form has expired or belongs to another browser. Open the page again, then repeat it.")
 
 
@@ -142,8 +142,8 @@ def security_headers(frame_ancestors: Sequence[str] = ()) -> dict[str, str]:
     for origin in frame_ancestors:
         if origin != "'self'" and not _ORIGIN.fullmatch(origin):
             raise InvalidOptionError("frame_ancestors", f"must be origins such as https://intranet.example, got {origin!r}")
-    own = ("script-src", "style-src", "img-src", "connect-src", "form-action")
-    policy = ["default-src 'none'", *(f"{name} 'self'" for name in own), "base-uri 'none'"]
+    directives = ("script-src", "style-src", "img-src", "connect-src", "form-action")
+    policy = ["default-src 'none'", *(f"{name} 'self'" for name in directives), "base-uri 'none'"]
     policy.append(f"frame-ancestors {' '.join(frame_ancestors) or chr(39) + 'none' + chr(39)}")
     return {
         "Content-Security-Policy": "; ".join(policy),

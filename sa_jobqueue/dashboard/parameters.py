@@ -51,25 +51,25 @@ class Params:
 
     def texts(self, name: str, *, at_most: int = 20, longest: int = MAX_TEXT) -> list[str]:
         """Return the values of a name, without duplicates."""
-        found = list(dict.fromkeys(self._values.get(name, ())))
-        if len(found) > at_most:
-            raise ParameterError(name, f"may have at most {at_most} values, got {len(found)}")
-        for value in found:
+        texts = list(dict.fromkeys(self._values.get(name, ())))
+        if len(texts) > at_most:
+            raise ParameterError(name, f"may have at most {at_most} values, got {len(texts)}")
+        for value in texts:
             _check_text(name, value, longest)
-        return found
+        return texts
 
     def text(self, name: str, *, longest: int = MAX_TEXT) -> str | None:
         """Return the value of a name, None if missing."""
-        found = self.texts(name, at_most=1, longest=longest)
-        return found[0] if found else None
+        texts = self.texts(name, at_most=1, longest=longest)
+        return texts[0] if texts else None
 
     def choices(self, name: str, kind: type[E]) -> list[E]:
         """Return the values of a name, each a member of `kind`."""
-        known = {member.value: member for member in kind}
-        for value in (found := self.texts(name)):
-            if value not in known:
-                raise ParameterError(name, f"must be among {', '.join(known)}")
-        return [known[value] for value in found]
+        members = {member.value: member for member in kind}
+        for value in (texts := self.texts(name)):
+            if value not in members:
+                raise ParameterError(name, f"must be among {', '.join(members)}")
+        return [members[value] for value in texts]
 
     def choice(self, name: str, among: Sequence[str]) -> str:
         """Return a value among some; the first of them if missing."""
@@ -84,10 +84,10 @@ class Params:
 
     def number(self, name: str, *, low: int, high: int, default: int) -> int:
         """Return a whole number within bounds."""
-        found = self._read(name, _whole, "must be a whole number")
-        if found is not None and not low <= found <= high:
+        number = self._read(name, _whole, "must be a whole number")
+        if number is not None and not low <= number <= high:
             raise ParameterError(name, f"must be from {low} to {high}")
-        return default if found is None else found
+        return default if number is None else number
 
     def whole(self, name: str) -> int | None:
         """Return a whole number of four bytes, None if missing."""
@@ -123,8 +123,8 @@ class Params:
 
     def job_id(self, name: str, model: JobClass) -> Any:
         """Return the value of a name as an id of a queue, None if missing."""
-        found = self.job_ids(name, model, at_most=1)
-        return found[0] if found else None
+        job_ids = self.job_ids(name, model, at_most=1)
+        return job_ids[0] if job_ids else None
 
     def document(self, name: str, *, longest: int = MAX_TEXT) -> Any:
         """Return a JSON document, None if missing."""
@@ -132,13 +132,13 @@ class Params:
         if value is None:
             return None
         try:
-            found = json.loads(value)
-            json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+            document = json.loads(value)
+            json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError):  # a lone surrogate, too
             raise ParameterError(name, 'must be JSON such as {"order_id": 7}') from None
         if "\\u0000" in value:
             raise ParameterError(name, "has a character that PostgreSQL does not store")
-        return found
+        return document
 
     @classmethod
     def of_form(cls, items: Iterable[tuple[str, Any]]) -> Params:
@@ -147,11 +147,11 @@ class Params:
         The field `what` has the subject of the form as one JSON document in ASCII, because a browser changes line ends in
         the values of a form. Fields that people fill in, and checkboxes, are beside it. Raises: ParameterError.
         """
-        given = list(items)
-        if len(given) > MAX_VALUES + 50:
+        fields = list(items)
+        if len(fields) > MAX_VALUES + 50:
             raise ParameterError("form", f"may have at most {MAX_VALUES} rows")
         flat: list[tuple[str, Any]] = []
-        for name, value in given:
+        for name, value in fields:
             if name not in {"what", "ids"}:
                 flat.append((name, value))
                 continue
@@ -166,10 +166,10 @@ class Params:
             if not isinstance(read, dict):
                 raise ParameterError(name, "must be a JSON object")
             for key, values in read.items():
-                for one in values if isinstance(values, list) else [values]:
-                    if not isinstance(one, str):
+                for text in values if isinstance(values, list) else [values]:
+                    if not isinstance(text, str):
                         raise ParameterError(name, "may have only texts")
-                    flat.append((key, one))
+                    flat.append((key, text))
         return cls(flat)
 
 
@@ -180,15 +180,15 @@ def _whole(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    found = float(text)
-    if not isfinite(found):
+    number = float(text)
+    if not isfinite(number):
         raise ValueError
-    return found
+    return number
 
 
 def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    instant = datetime.fromisoformat(text)
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _check_text(name: str, value: str, longest: int) -> None:

@@ -29,7 +29,7 @@ _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+x
 @cache
 def environment() -> Environment:
     """Return the environment of the templates."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("sa_jobqueue.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -37,7 +37,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=displayed,
     )
-    made.filters |= {
+    templates.filters |= {
         "ago": _ago,
         "brief": lambda value: "-" if value is None else seconds(value.total_seconds()),
         "clipped": _clipped,
@@ -56,8 +56,8 @@ def environment() -> Environment:
         "words": lambda value: str(value).replace("_", " "),
     }
     # Not imported by the templates: a block that is rendered alone does not see what its template imports.
-    made.globals["ui"] = made.get_template("macros.html").module
-    return made
+    templates.globals["ui"] = templates.get_template("macros.html").module
+    return templates
 
 
 def render(name: str, variables: Mapping[str, Any], *, block: str | None = None) -> str:
@@ -101,9 +101,9 @@ def as_json(document: Any) -> str:
 
 def _clipped(text: str) -> Markup:
     """Return text of several lines, at most `SHOWN` characters of it."""
-    shown = escape(printable(text[:SHOWN], newline="\n"))
+    beginning = escape(printable(text[:SHOWN], newline="\n"))
     more = len(text) - SHOWN
-    return shown + (Markup("\n… {} more characters").format(f"{more:,}") if more > 0 else Markup())
+    return beginning + (Markup("\n… {} more characters").format(f"{more:,}") if more > 0 else Markup())
 
 
 def _lines(text: str) -> Markup:
@@ -137,7 +137,7 @@ def query(parameters: Iterable[tuple[str, Any]]) -> str:
     pairs: list[tuple[str, str]] = []
     for name, value in parameters:
         values = value if isinstance(value, list | tuple) else [value]
-        pairs += [(name, _plain(one)) for one in values if one not in (None, "")]
+        pairs += [(name, _plain(element)) for element in values if element not in (None, "")]
     return f"?{urlencode(pairs, quote_via=quote)}" if pairs else ""
 
 
@@ -169,10 +169,10 @@ class Assets:
 def version() -> str:
     """Return a hash of the static files and the templates: another one means that an open page is of another release."""
     templates = files("sa_jobqueue.dashboard") / "templates"
-    made = hashlib.sha256(" ".join(sorted(assets().names.values())).encode())
-    for file in sorted(templates.iterdir(), key=lambda one: one.name):
-        made.update(file.read_bytes())
-    return made.hexdigest()[:16]
+    digest = hashlib.sha256(" ".join(sorted(assets().names.values())).encode())
+    for file in sorted(templates.iterdir(), key=lambda template: template.name):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @cache

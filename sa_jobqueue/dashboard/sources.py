@@ -139,8 +139,8 @@ class Source:
 
     def dispose(self) -> None:
         """Close the connections that were opened in place of an async engine's; engines that were given stay as they are."""
-        for given, used in ((self.engine, self._reader), (self.operator, self._writer)):
-            if used is not None and used is not given:
+        for application_engine, used in ((self.engine, self._reader), (self.operator, self._writer)):
+            if used is not None and used is not application_engine:
                 used.dispose()
 
     def is_ready(self) -> bool:
@@ -162,9 +162,9 @@ class Source:
             session.execute(text("SET TRANSACTION READ ONLY"))
         # For the transaction only: the application's pool must not keep them.
         settings = {"statement_timeout": f"{self.timeout.total_seconds() * 1000:.0f}ms", "application_name": NAME}
-        given = (func.set_config(name, value, True) for name, value in settings.items())
-        asked = (func.clock_timestamp().label("now"), func.pg_is_in_recovery().label("is_replica"))
-        row = session.execute(select(*asked, *given)).one()
+        settings_columns = (func.set_config(name, value, True) for name, value in settings.items())
+        clock_columns = (func.clock_timestamp().label("now"), func.pg_is_in_recovery().label("is_replica"))
+        row = session.execute(select(*clock_columns, *settings_columns)).one()
         self._clock = row.now, time.monotonic()
         if read_only:
             self.is_replica = row.is_replica
@@ -186,8 +186,8 @@ class Source:
         self._is_checked = False
         with self.read():
             pass  # an unreachable database, or tables of another version since the last report, as one sentence
-        given: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
-        return health(self._reader, **given)
+        options: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
+        return health(self._reader, **options)
 
 
 def _threaded(engine: Engine | AsyncEngine) -> Engine:

@@ -34,22 +34,22 @@ class OneTimeToken:
 
     def authorize(self, request: Request) -> Access | None:
         """Return the access of a browser with the cookie."""
-        given = request.cookies.get(COOKIE, "")
-        return self._access if hmac.compare_digest(given.encode(), self._session.encode()) else None
+        cookie = request.cookies.get(COOKIE, "")
+        return self._access if hmac.compare_digest(cookie.encode(), self._session.encode()) else None
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an application that exchanges the token for the cookie, and leaves it out of the URL then."""
 
         async def exchanging(scope: Scope, receive: Receive, send: Send) -> None:
             fields = parse_qsl(scope.get("query_string", b"").decode("latin-1")) if scope["type"] == "http" else []
-            given = [value for name, value in fields if name == PARAMETER]
-            if not given or scope["method"] != "GET" or not self._exchange(given[0], scope):
+            tokens = [value for name, value in fields if name == PARAMETER]
+            if not tokens or scope["method"] != "GET" or not self._exchange(tokens[0], scope):
                 await app(scope, receive, send)
                 return
-            rest = urlencode([field for field in fields if field[0] != PARAMETER])
+            query = urlencode([field for field in fields if field[0] != PARAMETER])
             # One slash and quoted: a path such as `//host/` would be the URL of another site.
             path = quote("/" + scope["path"].lstrip("/\\"))
-            response = RedirectResponse(f"{path}{'?' + rest if rest else ''}", 303)
+            response = RedirectResponse(f"{path}{'?' + query if query else ''}", 303)
             # Lax: the link may be opened from another program, which a strict cookie would not survive.
             response.set_cookie(COOKIE, self._session, httponly=True, samesite="lax", path="/")
             response.headers["Cache-Control"] = "no-store"
@@ -57,8 +57,8 @@ class OneTimeToken:
 
         return exchanging
 
-    def _exchange(self, given: str, scope: Scope) -> bool:
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+    def _exchange(self, token: str, scope: Scope) -> bool:
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             return False
         cookie = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
         if cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -68,6 +69,14 @@ def test_a_url_whose_bytes_are_not_utf8_is_not_shown(run: Run, monkeypatch: pyte
     error = run("health", status=3).stderr
     assert "environment variable DATABASE_URL has bytes that are not UTF-8" in error
     assert "secr" not in error
+
+
+@pytest.mark.parametrize("command", ["import", "report"])
+def test_a_command_that_an_example_replaced_names_the_example(run: Run, command: str) -> None:
+    result = run(command, "--anything")
+    assert result.exit_code == 2
+    (path,) = re.findall(r"examples/\S+\.py", result.stderr)
+    assert (Path(__file__).parents[2] / path).exists()
 
 
 def test_version_is_the_librarys(run: Run) -> None:

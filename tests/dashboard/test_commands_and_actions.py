@@ -35,7 +35,6 @@ WITHOUT_ACT = {
     "queues sync": "it reads the declarations of an application, which a dashboard need not have",
     "schedules sync": "as queues sync",
     "enqueue": "a payload is checked by its handler, which a dashboard need not have",
-    "import": "it reads the database of another queue, and runs for longer than a request",
     "dead-letters prune": "retention is the workers' business; it runs for longer than a request",
     "audit prune": "who can act could remove the trace of it",
     "writes prune": "as dead-letters prune",
@@ -66,7 +65,7 @@ READS = {
     ),
     *("chains list", "chains show", "schedules explain", "schedules list", "schedules next"),
     *("schedules show", "thresholds list", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
-    *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
+    *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "migrate sql"),
     *("migrate version", "grants", "doctor"),
 }
 

@@ -39,13 +39,13 @@ def activity(
     since = now - length
     points = series(session, since=since, step=step, queue=queue, type_name=type_name, model=context.model)
     page, name = ("queue", queue) if queue else ("job-type", type_name)
-    operations = [one for one in MARKED if ("type" in one) == (type_name is not None)]
+    operations = [operation for operation in MARKED if ("type" in operation) == (type_name is not None)]
     where = AuditFilter(operations=operations, done_after=since)
     acts = list_audit(session, where=where, limit=MOST_MARKS, model=context.model)
-    marks = marked(workers, [one for one in acts if name in one.ids])
+    marks = marked(workers, [act for act in acts if name in act.ids])
     return {
         "range": chosen,
-        "ranges": [(one, context.url(page, range=one, name=name), one == chosen, None) for one in RANGES],
+        "ranges": [(label, context.url(page, range=label, name=name), label == chosen, None) for label in RANGES],
         "total": combined(points),
         "last": points[-1] if points else None,
         "charts": charts(points, since=since, step=step, marks=marks) if points else [],
@@ -60,10 +60,10 @@ def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: li
     def rate(name: str) -> Line:
         return Line(name, lambda point: point.per_second(name))
 
-    def share(of: str, part: float) -> Line:
+    def share(measure: str, part: float) -> Line:
         def value(point: Figures) -> float | None:
-            found = getattr(point, of)(part)
-            return None if found is None else found.total_seconds()
+            quantile = getattr(point, measure)(part)
+            return None if quantile is None else quantile.total_seconds()
 
         return Line(f"p{part * 100:.0f}", value)
 
@@ -78,14 +78,14 @@ def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: li
 
 def marked(workers: Iterable[WorkerStatus], acts: Iterable[AuditMixin]) -> list[Mark]:
     """Return the minutes in which workers started, which is a deployment or a restart, and the acts of operators."""
-    starts = Counter(one.started_at.replace(second=0, microsecond=0) for one in workers)
-    found = [
+    starts = Counter(worker.started_at.replace(second=0, microsecond=0) for worker in workers)
+    marks = [
         Mark(at, f"{at.astimezone(UTC):%H:%M} {count} {'worker' if count == 1 else 'workers'} started")
         for at, count in starts.items()
     ]
-    for one in acts:
-        names = ", ".join(map(str, one.ids[:3]))
-        found.append(
-            Mark(one.done_at, f"{one.done_at.astimezone(UTC):%H:%M} {names} {MARKED[one.operation]} by {one.done_by}")
+    for act in acts:
+        names = ", ".join(map(str, act.ids[:3]))
+        marks.append(
+            Mark(act.done_at, f"{act.done_at.astimezone(UTC):%H:%M} {names} {MARKED[act.operation]} by {act.done_by}")
         )
-    return found
+    return marks

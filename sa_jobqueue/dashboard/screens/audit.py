@@ -25,7 +25,7 @@ def view(context: Context) -> dict[str, Any]:
         page = list_audit(session, where=where, after=_position(context), limit=PAGE, model=context.model)
     filters: dict[str, Any] = params.given("operation", "by", "since", "before")
     return {
-        "records": [(one, as_json(one.arguments), [str(row_id) for row_id in one.ids]) for one in page],
+        "records": [(record, as_json(record.arguments), [str(row_id) for row_id in record.ids]) for record in page],
         "filters": filters,
         "next_url": None if page.next is None else context.url("audit", **filters, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,
@@ -34,11 +34,11 @@ def view(context: Context) -> dict[str, Any]:
 
 
 def _position(context: Context) -> UUID | None:
-    given = context.params.text("after")
-    if given is None:
+    position = context.params.text("after")
+    if position is None:
         return None
     try:
-        return UUID(given)
+        return UUID(position)
     except ValueError:
         raise ParameterError("after", "must be a UUID") from None
 

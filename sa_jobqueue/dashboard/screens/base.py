@@ -71,19 +71,21 @@ class Context:
 
     def trace(self, traceparent: Any) -> str | None:
         """Return the link to the trace of a W3C traceparent; None without one, or without a place that shows traces."""
-        found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
-        if self.trace_url is None or found is None:
+        match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+        if self.trace_url is None or match is None:
             return None
-        return self.trace_url.replace("{trace_id}", found[1]).replace("{span_id}", found[2])
+        return self.trace_url.replace("{trace_id}", match[1]).replace("{span_id}", match[2])
 
-    def known(self) -> tuple[set[str], set[str]]:
+    def names_in_report(self) -> tuple[set[str], set[str]]:
         """Return the job types and queues of the cached report."""
         report = self.sample().value
         if report is None:
             return set(), set()
         workers = report.workers.workers
-        queues = {one.queue for one in report.queues}
-        return {name for one in workers for name in one.job_types}, queues.union(*(one.queues for one in workers))
+        queues = {depth.queue for depth in report.queues}
+        return {name for worker in workers for name in worker.job_types}, queues.union(
+            *(worker.queues for worker in workers)
+        )
 
     def may(self, permission: str) -> bool:
         """Return whether the user has a permission and the dashboard can change this queue."""
@@ -99,8 +101,8 @@ class Context:
         """Return a stored error of a job type; if it is redacted, only its class."""
         if error is None or self.access.may_see(type_name):
             return redacted_error(type_name, error)
-        shown = {"type": error["type"]} if isinstance(error, dict) and "type" in error else {}
-        return shown | {"message": REDACTED}
+        public_fields = {"type": error["type"]} if isinstance(error, dict) and "type" in error else {}
+        return public_fields | {"message": REDACTED}
 
     def error_line(self, type_name: str | None, error: Any) -> str:
         """Return a stored error on one line, at most 200 characters."""
@@ -130,14 +132,14 @@ class Act:
     """A change that a screen offers.
 
     `title`: an imperative, as on its button. `run`: calls the operation with `context.change`: for the preview as a dry run
-    in a READ ONLY transaction, then in one of the operator engine. `effect`: sentences of the preview. `done`: follows the
-    number of changed rows.
+    in a READ ONLY transaction, then in one of the operator engine. `effect`: sentences of the preview. `summary`: the words
+    after the number of changed rows.
     """
 
     permission: Permission
     title: str
     run: Callable[[Context, Session], Changes]
-    done: str
+    summary: str
     effect: str = ""
     deletes_from: str | None = None
     """The screen with the list of its rows: a page about a deleted row leads back to that list."""
@@ -178,7 +180,7 @@ def status_tabs(
     context: Context, screen: str, filters: dict[str, Any], counts: Mapping[str, str] = MappingProxyType({})
 ) -> list[tuple[str, str, bool, str | None]]:
     """Return a tab for each status of a list, and one for all; `filters`: the list's other ones stay as they are."""
-    chosen = [[], *([one] for one in JobStatus)]
+    chosen = [[], *([status] for status in JobStatus)]
     return [
         (name, context.url(screen, **filters | {"status": among}), filters["status"] == among, counts.get(name))
         for name, among in zip(("all", *JobStatus), chosen, strict=True)

@@ -45,7 +45,7 @@ def view(context: Context) -> dict[str, Any]:
     filters = params.given("status", "type", "queue", "top_level")
     links: dict[str, Any] = filters | params.given("order")
     return {
-        "chains": [(one, context.error_line(one.last_type_name, one.error)) for one in page],
+        "chains": [(chain, context.error_line(chain.last_type_name, chain.error)) for chain in page],
         "filters": filters,
         "order": order,
         "tabs": status_tabs(context, "chains", links),
@@ -61,12 +61,12 @@ def view_one(context: Context) -> dict[str, Any]:
         raise ParameterError("id", "is missing: the id of a job of the chain")
     after = context.params.number("after", low=0, high=2**31 - 1, default=-1)
     with context.read() as session:
-        found = list_chains(
+        chains_of_job = list_chains(
             session, where=ChainFilter(job_ids=[job_id]), columns=(*COLUMNS, "last_job_id"), limit=1, model=context.model
         ).items
-        if not found:
+        if not chains_of_job:
             raise NotFoundError("chain", [job_id], reason="")
-        chain = found[0]
+        chain = chains_of_job[0]
         columns = ("id", "chain_index", "type_name", "status", "attempt", "max_attempts", "scheduled_at", "completed_at")
         jobs = list_chain_jobs(
             session,
@@ -78,7 +78,7 @@ def view_one(context: Context) -> dict[str, Any]:
         )
         nodes, edges, is_cut = _graph(context, session, chain.id)
     stuck = {node.key for node in nodes if node.is_stuck}
-    shown, drawn = graph.fold(nodes, edges, keep=[chain.id, *stuck])
+    drawn_nodes, drawn_edges = graph.fold(nodes, edges, keep=[chain.id, *stuck])
     return {
         "heading": f"Chain {chain.type_name} {short(chain.id)}",
         "chain": chain,
@@ -87,10 +87,10 @@ def view_one(context: Context) -> dict[str, Any]:
         "next_url": None if jobs.next is None else context.url("chain", id=chain.id, after=jobs.next),
         "is_alone": len(nodes) == 1,
         "count": len(nodes),
-        "drawn": len(shown),
+        "drawn": len(drawn_nodes),
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
-        "picture": graph.svg(shown, drawn, current=chain.id, label=f"Graph of {len(shown)} chains"),
+        "picture": graph.svg(drawn_nodes, drawn_edges, current=chain.id, label=f"Graph of {len(drawn_nodes)} chains"),
         "can_redrive": chain.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
         "can_cancel": chain.status not in ENDED and context.may("cancel_chains"),
     }
@@ -99,60 +99,61 @@ def view_one(context: Context) -> dict[str, Any]:
 def _graph(context: Context, session: Session, chain_id: JobId) -> tuple[list[graph.Node], dict[graph.Edge, bool], bool]:
     """Return the chains connected with one, their edges, and whether there are more."""
     model = context.model
-    known, frontier, is_cut = {chain_id}, [chain_id], False
+    chain_ids, frontier, is_cut = {chain_id}, [chain_id], False
     edges: dict[graph.Edge, bool] = {}
     while frontier:
         rows = session.execute(chains.edges_of(model), {"ids": frontier, "limit": EDGES}).all()
-        found: list[JobId] = []
+        new_ids: list[JobId] = []
         for blocker, waiting, is_resolved in rows:
             edges[blocker, waiting] = edges.get((blocker, waiting), True) and is_resolved
-            found += [one for one in (blocker, waiting) if one not in known]
-        fresh = list(dict.fromkeys(found))
-        is_cut = is_cut or len(rows) >= EDGES or len(known) + len(fresh) > CHAINS
-        frontier = [] if len(edges) >= 2 * EDGES else fresh[: CHAINS - len(known)]
-        known.update(frontier)
+            new_ids += [end for end in (blocker, waiting) if end not in chain_ids]
+        fresh = list(dict.fromkeys(new_ids))
+        is_cut = is_cut or len(rows) >= EDGES or len(chain_ids) + len(fresh) > CHAINS
+        frontier = [] if len(edges) >= 2 * EDGES else fresh[: CHAINS - len(chain_ids)]
+        chain_ids.update(frontier)
     columns = ("id", "type_name", "status", "length")
-    listed = list_chains(session, where=ChainFilter(ids=list(known)), columns=columns, limit=CHAINS, model=model)
+    listed = list_chains(session, where=ChainFilter(ids=list(chain_ids)), columns=columns, limit=CHAINS, model=model)
     nodes = [
         graph.Node(
-            key=one.id,
-            title=one.type_name,
-            status=one.status,
-            href=context.url("chain", id=one.id),
-            note=f"{one.length:,} job{'' if one.length == 1 else 's'}",
+            key=chain.id,
+            title=chain.type_name,
+            status=chain.status,
+            href=context.url("chain", id=chain.id),
+            note=f"{chain.length:,} job{'' if chain.length == 1 else 's'}",
         )
-        for one in listed
+        for chain in listed
     ]
     here = {node.key for node in nodes}
     edges = {edge: is_resolved for edge, is_resolved in edges.items() if here.issuperset(edge)}
     return graph.marked(nodes, edges), edges, is_cut
 
 
-def _named(context: Context, session: Session, found: BulkResult[Any]) -> list[str]:
+def _named(context: Context, session: Session, result: BulkResult[Any]) -> list[str]:
     """Return the first of the chains that are meant, with their types, states and errors."""
-    where = ChainFilter(ids=list(found)[: forms.LISTED])
-    page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if found.ids else ()
+    where = ChainFilter(ids=list(result)[: forms.LISTED])
+    page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if result.ids else ()
     lines = [
-        f"{one.type_name} {one.id} ({one.status.value}) {context.error_line(one.last_type_name, one.error)}" for one in page
+        f"{chain.type_name} {chain.id} ({chain.status.value}) {context.error_line(chain.last_type_name, chain.error)}"
+        for chain in page
     ]
-    return forms.cut(lines, found.changed)
+    return forms.cut(lines, result.changed)
 
 
 def _cancel(context: Context, session: Session) -> Changes:
     result = cancel_chains(session, forms.ids(context, "chain"), **context.change)
-    rest = result.matched - result.changed
-    details = [*_named(context, session, result), *([f"{rest} had already ended"] if rest else [])]
+    ended_count = result.matched - result.changed
+    details = [*_named(context, session, result), *([f"{ended_count} had already ended"] if ended_count else [])]
     return Changes(count=result.changed, details=details, ids=result.ids)
 
 
 def _delete(context: Context, session: Session) -> Changes:
-    given, cascade = forms.ids(context, "chain"), context.params.flag("cascade")
-    result = delete_chains(session, given, cascade=cascade, **context.change)
-    what = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
-    if more := result.changed - len(given):
-        what += f" {more:,} of them are chains that those selected wait or waited for."
+    chain_ids, cascade = forms.ids(context, "chain"), context.params.flag("cascade")
+    result = delete_chains(session, chain_ids, cascade=cascade, **context.change)
+    effect = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
+    if more := result.changed - len(chain_ids):
+        effect += f" {more:,} of them are chains that those selected wait or waited for."
     details = _named(context, session, result) if context.is_preview else ()
-    return Changes(count=result.changed, effect=what, details=details, ids=result.ids)
+    return Changes(count=result.changed, effect=effect, details=details, ids=result.ids)
 
 
 SCREEN = Screen(name="chains", title="Chains", view=view)

@@ -58,19 +58,24 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         now = _now(session)
         where = read_filter(context, now)
-        found = operations.group_dead_letters(session, where=where, model=context.model) if after is None else []
+        groups = operations.group_dead_letters(session, where=where, model=context.model) if after is None else []
         page = operations.list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
     return {
-        "letters": [(one, context.error_line(one.type_name, one.error)) for one in page],
-        "groups": [(one, group_error(context, one)) for one in found[:_GROUPS]],
-        "groups_left_out": max(len(found) - _GROUPS, 0),
-        "total": sum(group.count for group in found),
+        "letters": [(letter, context.error_line(letter.type_name, letter.error)) for letter in page],
+        "groups": [(group, group_error(context, group)) for group in groups[:_GROUPS]],
+        "groups_left_out": max(len(groups) - _GROUPS, 0),
+        "total": sum(group.count for group in groups),
         "filters": filters,
         "is_filtered": any(filters.values()),
         "empty": "No dead letter matches." if any(filters.values()) else "There is no unresolved dead letter.",
         "tabs": [
-            (f"last {one}" if length else one, context.url("dead-letters", **filters | {"within": one}), one == within, None)
-            for one, length in WINDOWS.items()
+            (
+                f"last {window}" if length else window,
+                context.url("dead-letters", **filters | {"within": window}),
+                window == within,
+                None,
+            )
+            for window, length in WINDOWS.items()
         ],
         "within": within,
         "resolved": params.choice("resolved", tuple(_RESOLVED)),
@@ -91,8 +96,8 @@ def group_error(context: Context, group: operations.DeadLetterGroup) -> str:
 
 
 def _now(session: Session) -> datetime:
-    found: datetime = session.execute(select(func.now())).scalar_one()
-    return found.astimezone(UTC)
+    database_time: datetime = session.execute(select(func.now())).scalar_one()
+    return database_time.astimezone(UTC)
 
 
 def _redrive(context: Context, session: Session) -> Changes:
@@ -110,19 +115,23 @@ def _changes(context: Context, session: Session, where: operations.DeadLetterFil
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
     details = [f"job {job_id} stays dead: {reason}" for job_id, reason in result.conflicts.items()][: forms.LISTED]
     if context.is_preview:
-        found = operations.list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
+        dead_letters = operations.list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
         details = forms.cut(
-            [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found],
+            [
+                f"{letter.type_name} {letter.job_id}: {context.error_line(letter.type_name, letter.error) or letter.reason}"
+                for letter in dead_letters
+            ],
             result.changed,
         )
     elif result.changed < min(expected, 1000) and where.resolved is False:
-        others = operations.list_dead_letters(
+        resolved_letters = operations.list_dead_letters(
             session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model
         )
         details += [
-            f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
-            for one in others
-            if one.resolved_at is not None
+            f"job {letter.job_id} was already {letter.resolution} at {letter.resolved_at:%Y-%m-%d %H:%M:%S} UTC"
+            f" by {letter.resolved_by}"
+            for letter in resolved_letters
+            if letter.resolved_at is not None
         ]
     return Changes(count=result.changed, details=details, ids=result.ids, has_more=result.next is not None)
 

@@ -18,10 +18,10 @@ def keys(
 ) -> list[Any]:
     """Return the keys of a queue, or of all, each with its share of the last minute's starts; None where none is known."""
     statement = fairness_keys.waiting(context.model, order=order, in_queue=queue is not None)
-    given: dict[str, Any] = {"prefix": prefix, "scan": _SCANNED, "limit": limit}
-    rows = session.execute(statement, given | ({} if queue is None else {"queue": queue})).all()
+    parameters: dict[str, Any] = {"prefix": prefix, "scan": _SCANNED, "limit": limit}
+    rows = session.execute(statement, parameters | ({} if queue is None else {"queue": queue})).all()
     measured = context.source.shares.sample().value
-    shares = {(one.queue, one.fairness_key): one for one in measured.keys} if measured else {}
+    shares = {(share.queue, share.fairness_key): share for share in measured.keys} if measured else {}
     return [(row, shares.get((row.queue, row.fairness_key))) for row in rows]
 
 
@@ -31,12 +31,12 @@ def view(context: Context) -> dict[str, Any]:
     queue, prefix = params.text("queue"), params.text("key") or ""
     order = params.choice("order", fairness_keys.ORDERS)
     with context.read() as session:
-        found = keys(context, session, queue=queue, prefix=prefix, order=order, limit=_LISTED + 1)
+        pairs = keys(context, session, queue=queue, prefix=prefix, order=order, limit=_LISTED + 1)
     return {
-        "keys": found[:_LISTED],
+        "keys": pairs[:_LISTED],
         "now": context.source.now(),
-        "is_cut": len(found) > _LISTED,
-        "is_partial": bool(found) and found[0][0].read >= _SCANNED,
+        "is_cut": len(pairs) > _LISTED,
+        "is_partial": bool(pairs) and pairs[0][0].read >= _SCANNED,
         "scanned": _SCANNED,
         "queue": queue,
         "key": prefix,

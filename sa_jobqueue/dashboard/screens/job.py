@@ -67,16 +67,20 @@ def view(context: Context) -> dict[str, Any]:
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
             "payloads": list(_payloads(context, job)),
             "explanations": list(_explained(context, explanation)),
-            "attempts": [(one, context.error(job.type_name, one.error), _trace(context, one.error)) for one in attempts],
+            "attempts": [
+                (attempt, context.error(job.type_name, attempt.error), _trace(context, attempt.error))
+                for attempt in attempts
+            ],
             "trace": context.trace(job.trace_context),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
             "recorded": [
-                (one, _result(context, job, one)) for one in operations.list_steps(session, job_id, limit=STEPS, model=model)
+                (step, _result(context, job, step))
+                for step in operations.list_steps(session, job_id, limit=STEPS, model=model)
             ],
             "letters": list(dead_letters),
             "chain": chain,
-            "blockers": [(one, one.chain) for one in blockers],
+            "blockers": [(blocker, blocker.chain) for blocker in blockers],
             "blocked": list(blocked),
             "blocked_has_more": blocked.next is not None,
             "last_error": context.error(job.type_name, job.last_error),
@@ -87,7 +91,7 @@ def view(context: Context) -> dict[str, Any]:
             and context.may("trigger_jobs"),
             "can_set_priority": job.status in INITIAL and context.may("set_priority"),
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
-            "can_dismiss": any(one.resolution is None for one in dead_letters) and context.may("dismiss_dead_letters"),
+            "can_dismiss": any(letter.resolution is None for letter in dead_letters) and context.may("dismiss_dead_letters"),
         }
 
 
@@ -105,10 +109,10 @@ def _progress(context: Context, job: Any, progress: Progress | None) -> Progress
 
 
 def _job_id(context: Context) -> JobId:
-    found: JobId | None = context.params.job_id("id", context.model)
-    if found is None:
+    job_id: JobId | None = context.params.job_id("id", context.model)
+    if job_id is None:
         raise ParameterError("id", "is missing: the id of a job")
-    return found
+    return job_id
 
 
 def _payloads(context: Context, job: Any) -> Iterator[tuple[str, str, bool]]:
@@ -122,33 +126,35 @@ def _payloads(context: Context, job: Any) -> Iterator[tuple[str, str, bool]]:
 
 def _explained(context: Context, explanation: Explanation) -> Iterator[tuple[Explanation, str, str | None, str | None]]:
     """Yield the root causes, or the explanation without any: each with its sentence, and the link that ends the cause."""
-    roots = [one for one in explanation.roots if one.job_id != explanation.job_id]
-    hidden = not all(context.access.may_see(one.type_name) for one in (explanation, *roots))
-    for one in roots or [explanation]:  # a blocked job's own sentence repeats that of its root cause
+    roots = [cause for cause in explanation.roots if cause.job_id != explanation.job_id]
+    hidden = not all(context.access.may_see(cause.type_name) for cause in (explanation, *roots))
+    for cause in roots or [explanation]:  # a blocked job's own sentence repeats that of its root cause
         # Sentences quote errors, also those of the jobs that it waits for.
-        quotes = hidden and one.cause in {Cause.DEAD, Cause.RETRYING, Cause.QUARANTINED, Cause.BLOCKED}
-        sentence = "The explanation quotes an error that you may not see." if quotes else one.sentence
-        yield one, sentence, *_remedy(context, one)
+        quotes = hidden and cause.cause in {Cause.DEAD, Cause.RETRYING, Cause.QUARANTINED, Cause.BLOCKED}
+        sentence = "The explanation quotes an error that you may not see." if quotes else cause.sentence
+        yield cause, sentence, *_remedy(context, cause)
 
 
-def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]:
-    match one.cause:
+def _remedy(context: Context, explanation: Explanation) -> tuple[str | None, str | None]:
+    match explanation.cause:
         case Cause.QUEUE_PAUSED | Cause.LIMITED | Cause.RATE_LIMITED:
-            return context.url("queue", name=one.queue), f"Open queue {one.queue}"
+            return context.url("queue", name=explanation.queue), f"Open queue {explanation.queue}"
         case Cause.TYPE_PAUSED:
-            return context.url("job-type", name=one.type_name), f"Open job type {one.type_name}"
+            return context.url("job-type", name=explanation.type_name), f"Open job type {explanation.type_name}"
         case Cause.DEAD:
-            return context.url("dead-letters", job=one.job_id, resolved="any"), "Open its dead letter"
+            return context.url("dead-letters", job=explanation.job_id, resolved="any"), "Open its dead letter"
         case Cause.WAITING_FOR_EVENT:
-            return context.url("events", name=one.evidence["event"]), "Open the event, to send it"
+            return context.url("events", name=explanation.evidence["event"]), "Open the event, to send it"
         case Cause.WAITING_FOR_ORDERING_KEY:
-            return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
+            return context.url("job", id=explanation.evidence.get("waits_for")), "Open the job that is first"
         case cause if cause in _OF_WORKERS:
             return context.url("workers"), "See the workers"
         case Cause.LOCKED:
             return context.url("storage"), "See the sessions"
         case Cause.QUEUED | Cause.NOT_SELECTED | Cause.READY:
-            return context.url("jobs", queue=one.queue, status="pending", order="oldest"), "See the queue's pending jobs"
+            return context.url(
+                "jobs", queue=explanation.queue, status="pending", order="oldest"
+            ), "See the queue's pending jobs"
     return None, None
 
 
@@ -158,35 +164,41 @@ def _trace(context: Context, error: Any) -> str | None:
 
 def _steps(job: Any, attempts: list[Any]) -> list[Step]:
     """Return the instants of a job's way in their order, of its attempts those of the page."""
-    found: list[tuple[datetime, str, bool]] = [(job.created_at, "enqueued", False)]
-    for one in reversed(attempts):
-        if one.started_at is not None:
-            found.append((one.started_at, f"attempt {one.attempt} started", False))
-        found.append((one.ended_at, f"attempt {one.attempt} {one.outcome.replace('_', ' ')}", one.outcome != "snoozed"))
-    is_known = any(one.attempt == job.attempt for one in attempts)
+    steps: list[tuple[datetime, str, bool]] = [(job.created_at, "enqueued", False)]
+    for attempt in reversed(attempts):
+        if attempt.started_at is not None:
+            steps.append((attempt.started_at, f"attempt {attempt.attempt} started", False))
+        steps.append(
+            (
+                attempt.ended_at,
+                f"attempt {attempt.attempt} {attempt.outcome.replace('_', ' ')}",
+                attempt.outcome != "snoozed",
+            )
+        )
+    is_known = any(attempt.attempt == job.attempt for attempt in attempts)
     if job.started_at is not None and not is_known and job.status not in INITIAL:
-        found.append((job.started_at, f"attempt {job.attempt} started", False))
+        steps.append((job.started_at, f"attempt {job.attempt} started", False))
     if job.completed_at is not None:
-        found.append((job.completed_at, job.status.value, job.status is JobStatus.DEAD))
+        steps.append((job.completed_at, job.status.value, job.status is JobStatus.DEAD))
     elif job.status in INITIAL:
-        found.append((job.scheduled_at, "due", False))
-    found.sort(key=lambda step: step[0])
-    before = [None, *(step[0] for step in found)]
+        steps.append((job.scheduled_at, "due", False))
+    steps.sort(key=lambda step: step[0])
+    before = [None, *(step[0] for step in steps)]
     return [
         Step(name, at, None if earlier is None else at - earlier, is_bad)
-        for (at, name, is_bad), earlier in zip(found, before, strict=False)
+        for (at, name, is_bad), earlier in zip(steps, before, strict=False)
     ]
 
 
 def _download(context: Context) -> Download:
     """Return a whole payload, or the last error, as JSON."""
-    what = context.params.choice("what", ("input", "output", "last_error"))
+    column = context.params.choice("what", ("input", "output", "last_error"))
     with context.read() as session:
         job: Any = operations.get_job(session, _job_id(context), model=context.model)
-    value = getattr(job, what)
-    shown = context.error(job.type_name, value) if what == "last_error" else context.payload(job.type_name, value)
+    value = getattr(job, column)
+    visible_value = context.error(job.type_name, value) if column == "last_error" else context.payload(job.type_name, value)
     name = re.sub("[^A-Za-z0-9-]", "_", str(job.id))[:80]
-    return Download(f"{name}.{what}.json", as_json(shown))
+    return Download(f"{name}.{column}.json", as_json(visible_value))
 
 
 SCREEN = Screen(name="job", title="Job", view=view, part_of="jobs", downloads={"payload": _download})

@@ -39,15 +39,17 @@ def view(context: Context) -> dict[str, Any]:
         )
         now = context.source.now()
         figures = totals(session, since=now - HOUR, by="type_name", model=context.model)
-    listed: dict[str, Any] = {one.type_name: one for one in page}
+    listed: dict[str, Any] = {status.type_name: status for status in page}
     if not (names or "after" in params or page.next):
         # They have jobs, and neither a row nor a worker.
         listed |= {name: None for name in sorted(figures) if name not in listed}
     report = context.sample().value
     waiting = report.waiting if report else ()
     return {
-        "types": [(one, name, figures.get(name)) for name, one in listed.items()],
-        "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and (not names or one.type_name in names)],
+        "types": [(status, name, figures.get(name)) for name, status in listed.items()],
+        "unhandled": [
+            group for group in waiting if group.cause == Cause.TYPE_UNKNOWN and (not names or group.type_name in names)
+        ],
         "names": names,
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
@@ -60,27 +62,29 @@ def view_one(context: Context) -> dict[str, Any]:
         raise ParameterError("name", "is missing: the name of a job type")
     timeout, model = context.source.heartbeat_timeout, context.model
     with context.read() as session:
-        found = operations.list_job_types(session, names=[name], heartbeat_timeout=timeout, model=model).items
+        types = operations.list_job_types(session, names=[name], heartbeat_timeout=timeout, model=model).items
         now = context.source.now()
         live = [
-            one for one in operations.list_workers(session, limit=_WORKERS, model=model) if now - one.heartbeat_at <= timeout
+            worker
+            for worker in operations.list_workers(session, limit=_WORKERS, model=model)
+            if now - worker.heartbeat_at <= timeout
         ]
-        serving = [one for one in live if name in one.job_types]
-        shown = activity(context, session, workers=serving, type_name=name)
+        serving = [worker for worker in live if name in worker.job_types]
+        figures = activity(context, session, workers=serving, type_name=name)
     report = context.sample().value
     waiting = report.waiting if report else ()
-    failures = [one for one in report.latest if one.type_name == name] if report else []
-    return shown | {
+    failures = [failure for failure in report.latest if failure.type_name == name] if report else []
+    return figures | {
         "name": name,
         "heading": f"Job type {name}",
-        "one": found[0] if found else None,
-        "seen": forms.seen(found[0].updated_at if found else None),
-        "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and one.type_name == name],
-        "groups": [(one, group_error(context, one)) for one in report.failures.groups if one.type_name == name]
+        "status": types[0] if types else None,
+        "seen": forms.seen(types[0].updated_at if types else None),
+        "unhandled": [group for group in waiting if group.cause == Cause.TYPE_UNKNOWN and group.type_name == name],
+        "groups": [(group, group_error(context, group)) for group in report.failures.groups if group.type_name == name]
         if report
         else [],
         "now": now,
-        "failures": [(one, context.error_line(name, one.error)) for one in failures[:_FAILURES]],
+        "failures": [(failure, context.error_line(name, failure.error)) for failure in failures[:_FAILURES]],
         "serving": serving,
         "settings": settings_of(Limits),
         "algorithms": list(RateAlgorithm),

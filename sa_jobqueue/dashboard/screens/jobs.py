@@ -74,15 +74,15 @@ def view(context: Context) -> dict[str, Any]:
             limit=limit,
             seconds=SEARCH_SECONDS,
         )
-    filters, shown = params.given(*_FILTERS), params.given("order", "limit")
-    links: dict[str, Any] = filters | shown
-    types, queues = context.known()
+    filters, list_options = params.given(*_FILTERS), params.given("order", "limit")
+    links: dict[str, Any] = filters | list_options
+    types, queues = context.names_in_report()
     return {
         "heading": _heading(filters),
         "tabs": status_tabs(context, "jobs", links, _counts(context)),
         "names": sorted([f"type:{name}" for name in types] + [f"queue:{name}" for name in queues]),
         "kept": [(name, value) for name in ("status", *_SEARCHED.values()) for value in filters[name]],
-        "chips": list(_chips(context, filters, shown)),
+        "chips": list(_chips(context, filters, list_options)),
         "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in page],
         "filters": filters,
         "order": order,
@@ -100,17 +100,17 @@ def view(context: Context) -> dict[str, Any]:
 
 def _with_search(context: Context) -> Context:
     """Return the context with the filter that the search names: an id, `queue:mail`, or the name of a type or queue."""
-    given = context.params.as_dict()
+    values_by_name = context.params.as_dict()
     searched = context.params.text("search")
     if searched is None:
         return context
     kind, colon, value = searched.strip().partition(":")
     if not colon or kind not in _SEARCHED:
         value = searched.strip()
-        types, queues = context.known()
+        types, queues = context.names_in_report()
         kind = "id" if _is_uuid(value) else "queue" if value in queues - types else "type"
-    given |= {"search": [], _SEARCHED[kind]: [*given.get(_SEARCHED[kind], []), value]}
-    return replace(context, params=Params((name, one) for name, values in given.items() for one in values))
+    values_by_name |= {"search": [], _SEARCHED[kind]: [*values_by_name.get(_SEARCHED[kind], []), value]}
+    return replace(context, params=Params((name, text) for name, values in values_by_name.items() for text in values))
 
 
 def _is_uuid(text: str) -> bool:
@@ -129,12 +129,12 @@ def _heading(filters: dict[str, list[str]]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _chips(context: Context, filters: dict[str, list[str]], shown: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+def _chips(context: Context, filters: dict[str, list[str]], list_options: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     """Yield each filter besides the status, with the URL of the list without it."""
     for name in _FILTERS[1:]:
         for value in filters[name]:
-            rest: dict[str, Any] = filters | shown | {name: [one for one in filters[name] if one != value]}
-            yield f"{name.replace('_', ' ')}: {value}", context.url("jobs", **rest)
+            parameters: dict[str, Any] = filters | list_options | {name: [text for text in filters[name] if text != value]}
+            yield f"{name.replace('_', ' ')}: {value}", context.url("jobs", **parameters)
 
 
 def _counts(context: Context) -> dict[str, str]:
@@ -142,16 +142,16 @@ def _counts(context: Context) -> dict[str, str]:
     report = context.sample().value
     if report is None:
         return {}
-    found = {}
+    counts = {}
     if "queues" not in report.missing:
-        more = "+" if any(one.is_capped for one in report.queues) else ""
-        found["pending"] = f"{sum(one.due + one.later for one in report.queues):,}{more}"
+        more = "+" if any(depth.is_capped for depth in report.queues) else ""
+        counts["pending"] = f"{sum(depth.due + depth.later for depth in report.queues):,}{more}"
     if "running" not in report.missing:
-        found["running"] = f"{report.running.running:,}"
+        counts["running"] = f"{report.running.running:,}"
     if "failures" not in report.missing:
         more = "+" if report.failures.blocked + report.failures.dead >= COUNTED else ""
-        found |= {"blocked": f"{report.failures.blocked:,}{more}", "dead": f"{report.failures.dead:,}{more}"}
-    return found | {name: f"~{n:,}" for name, n in report.statuses.items() if name in {"completed", "cancelled"}}
+        counts |= {"blocked": f"{report.failures.blocked:,}{more}", "dead": f"{report.failures.dead:,}{more}"}
+    return counts | {name: f"~{n:,}" for name, n in report.statuses.items() if name in {"completed", "cancelled"}}
 
 
 def _created(job_id: Any) -> datetime | None:
@@ -161,7 +161,7 @@ def _created(job_id: Any) -> datetime | None:
     return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
-def _found(context: Context, session: Session) -> tuple[list[Any], Any]:
+def _selected(context: Context, session: Session) -> tuple[list[Any], Any]:
     """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
     columns = ("id", "type_name", "status", "last_error")
     if not context.params.flag("matching"):
@@ -170,12 +170,12 @@ def _found(context: Context, session: Session) -> tuple[list[Any], Any]:
         return page.items, None
     where = read_filter(context)
     # What ended needs no change; the caller's other conditions are in the filter.
-    where = replace(where, statuses=[one for one in where.statuses or _OPEN if one in _OPEN])
+    where = replace(where, statuses=[status for status in where.statuses or _OPEN if status in _OPEN])
     if not where.statuses:
         return [], None
     contains = context.params.document("input")
     matching = None if contains is None else context.model.input.contains(type_coerce(contains, JSONB))
-    found: list[Any] = []
+    jobs: list[Any] = []
     after = context.params.job_id("after", context.model)
     for _ in range(_SCANS):
         page = list_jobs(
@@ -184,22 +184,22 @@ def _found(context: Context, session: Session) -> tuple[list[Any], Any]:
             matching=matching,
             columns=columns,
             after=after,
-            limit=MAX_VALUES - len(found),
+            limit=MAX_VALUES - len(jobs),
             newest_first=False,
             model=context.model,
         )
-        found += page
+        jobs += page
         after = page.next
-        if after is None or len(found) >= MAX_VALUES:
+        if after is None or len(jobs) >= MAX_VALUES:
             break
-    return found, after
+    return jobs, after
 
 
 def _changes(
     context: Context, session: Session, change: Callable[..., BulkResult[Any]], statuses: frozenset[JobStatus]
 ) -> Changes:
     """Change those of the jobs that have one of the statuses; name them, and why the others stay as they are."""
-    jobs, following = _found(context, session)
+    jobs, following = _selected(context, session)
     before = {job.id: job.status for job in jobs}
     lines = {
         job.id: f"{job.type_name} {job.id} ({job.status}) {context.error_line(job.type_name, job.last_error)}"
@@ -208,9 +208,11 @@ def _changes(
     result = change(session, [job_id for job_id, status in before.items() if status in statuses], **context.change)
     changed = set(result)
     details = forms.cut([line for job_id, line in lines.items() if job_id in changed])
-    if rest := [status.value for job_id, status in before.items() if job_id not in changed]:
-        stay = "stays as it is" if len(rest) == 1 else "stay as they are"
-        details.append(f"{len(rest)} of the selected jobs {stay}: {', '.join(sorted(set(rest)))}")
+    if unchanged_statuses := [status.value for job_id, status in before.items() if job_id not in changed]:
+        stay = "stays as it is" if len(unchanged_statuses) == 1 else "stay as they are"
+        details.append(
+            f"{len(unchanged_statuses)} of the selected jobs {stay}: {', '.join(sorted(set(unchanged_statuses)))}"
+        )
     if not context.params.flag("matching") and (missing := len(forms.ids(context, "job")) - len(jobs)):
         details.append(f"{missing} of the selected jobs no longer exist")
     return Changes(count=result.changed, details=details, ids=result.ids, after=following)
@@ -222,8 +224,8 @@ def _set_priority(context: Context, session: Session) -> Changes:
     def change(session: Session, ids: list[Any], **how: Any) -> BulkResult[Any]:
         return set_priority(session, priority, where=JobFilter(ids=ids), **how) if ids else BulkResult([], 0)
 
-    what = f"They get priority {priority}; larger runs first. Workers apply it from their next claim on."
-    return replace(_changes(context, session, change, frozenset(INITIAL)), effect=what)
+    effect = f"They get priority {priority}; larger runs first. Workers apply it from their next claim on."
+    return replace(_changes(context, session, change, frozenset(INITIAL)), effect=effect)
 
 
 SCREEN = Screen(

@@ -22,7 +22,7 @@ def view(context: Context) -> dict[str, Any]:
     key = context.params.text("key") or ""
     return {
         "shares": shares,
-        "keys": [one for one in shares.keys if key.casefold() in f"{one.queue} {one.fairness_key}".casefold()]
+        "keys": [share for share in shares.keys if key.casefold() in f"{share.queue} {share.fairness_key}".casefold()]
         if shares
         else [],
         "key": key,
@@ -36,10 +36,10 @@ def view(context: Context) -> dict[str, Any]:
 
 def _longest(row: Any, groups: Iterable[RunningGroup]) -> RunningGroup | None:
     """Return the first group of running jobs under a limit; the longest running job is in the first one."""
-    for one in groups:
-        of_key = not row.fairness_key or one.fairness_key == row.fairness_key
-        if row.name == (one.type_name if row.is_type else one.queue) and of_key:
-            return one
+    for group in groups:
+        of_key = not row.fairness_key or group.fairness_key == row.fairness_key
+        if row.name == (group.type_name if row.is_type else group.queue) and of_key:
+            return group
     return None
 
 

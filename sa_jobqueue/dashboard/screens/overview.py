@@ -27,14 +27,14 @@ def view(context: Context) -> dict[str, Any]:
     if sample.value is None:
         return variables
     report = sample.value
-    depths = {QueueKey(one.queue, one.fairness_key).label: one for one in report.queues}
-    rates = {one.queue: one for one in report.rates.queues}
+    depths = {QueueKey(depth.queue, depth.fairness_key).label: depth for depth in report.queues}
+    rates = {rate.queue: rate for rate in report.rates.queues}
 
     def worst(name: str) -> tuple[timedelta, str]:
         return (-depths[name].claim_age if name in depths and depths[name].due else timedelta(0)), name
 
     marks = marked(report.workers.workers, recorded.acts) if recorded else []
-    failures = [(one, context.error_line(one.type_name, one.error)) for one in report.latest]
+    failures = [(failure, context.error_line(failure.type_name, failure.error)) for failure in report.latest]
     holder = next(iter(report.horizon.holders), None)
     return variables | {
         "report": report,
@@ -42,7 +42,7 @@ def view(context: Context) -> dict[str, Any]:
         "holder_text": "" if holder is None else described(holder),
         "findings": [_shown(context, finding) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates}, key=worst)],
-        "workers": sorted(report.workers.workers, key=lambda one: one.silent_for, reverse=True),
+        "workers": sorted(report.workers.workers, key=lambda worker: worker.silent_for, reverse=True),
         "listed": _LISTED,
         "failures": _folded(failures)[: 2 * _LISTED],
         "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
@@ -53,22 +53,22 @@ def view(context: Context) -> dict[str, Any]:
 
 def _folded(failures: list[tuple[FailedAttempt, str]]) -> list[tuple[FailedAttempt, str, int]]:
     """Return the newest failure of each type and error, with how many there are."""
-    counts = Counter((one.type_name, error or one.outcome) for one, error in failures)
-    newest = {(one.type_name, error or one.outcome): (one, error) for one, error in reversed(failures)}
+    counts = Counter((failure.type_name, error or failure.outcome) for failure, error in failures)
+    newest = {(failure.type_name, error or failure.outcome): (failure, error) for failure, error in reversed(failures)}
     return [(*newest[key], count) for key, count in counts.items()]
 
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     """Return a finding for the page; with the error of its dead letters, if the user may see it."""
-    summary, seen = finding.summary, finding.evidence
-    if finding.code is Code.DEAD_LETTERS and seen.get("message"):
-        error = context.error_line(seen["type_name"], {"type": seen["error_type"], "message": seen["message"]})
-        summary = summary.replace(f": {seen['error_type']} (", f": {error} (", 1)
-    first, dot, rest = summary.partition(". ")
+    summary, evidence = finding.summary, finding.evidence
+    if finding.code is Code.DEAD_LETTERS and evidence.get("message"):
+        error = context.error_line(evidence["type_name"], {"type": evidence["error_type"], "message": evidence["message"]})
+        summary = summary.replace(f": {evidence['error_type']} (", f": {error} (", 1)
+    first, dot, details = summary.partition(". ")
     return {
         "severity": finding.severity,
         "headline": first + dot.strip(),
-        "rest": rest,
+        "rest": details,
         "advice": finding.advice,
         "link": link(context, finding),
         "acts": list(acts(context, finding)),

@@ -40,14 +40,14 @@ def view(context: Context) -> dict[str, Any]:
         )
     sample = context.sample()
     report = sample.value
-    depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
-    rates = {one.queue: one for one in report.rates.queues} if report else {}
-    listed: dict[tuple[str, str], Any] = {(one.name, one.fairness_key): one for one in page}
+    depths = {(depth.queue, depth.fairness_key): depth for depth in report.queues} if report else {}
+    rates = {rate.queue: rate for rate in report.rates.queues} if report else {}
+    listed: dict[tuple[str, str], Any] = {(status.name, status.fairness_key): status for status in page}
     if not (names or after or page.next):
         # Jobs wait in them, and they have neither a row nor a worker.
         listed |= {key: None for key in depths if key not in listed}
     return {
-        "queues": [(one, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, one in listed.items()],
+        "queues": [(status, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, status in listed.items()],
         "report": report,
         # Without a count, a queue that has none is not known to be empty.
         "is_counted": report is not None and "queues" not in report.missing,
@@ -64,28 +64,30 @@ def view_one(context: Context) -> dict[str, Any]:
         raise ParameterError("name", "is missing: the name of a queue")
     timeout, model = context.source.heartbeat_timeout, context.model
     with context.read() as session:
-        found = operations.list_queues(session, names=[name], fairness_key=key, heartbeat_timeout=timeout, model=model).items
+        statuses = operations.list_queues(
+            session, names=[name], fairness_key=key, heartbeat_timeout=timeout, model=model
+        ).items
         now = context.source.now()
         where = operations.WorkerFilter(queues=[name])
         workers = operations.list_workers(session, where=where, limit=_WORKERS, model=model)
-        live = [one for one in workers if now - one.heartbeat_at <= timeout]
-        shown = {} if key else activity(context, session, workers=live, queue=name)
+        live = [worker for worker in workers if now - worker.heartbeat_at <= timeout]
+        figures = {} if key else activity(context, session, workers=live, queue=name)
         rows = keys(context, session, queue=name, prefix=key, order="key" if key else "due", limit=1 if key else _KEYS)
         running = session.execute(limits.running_by_fairness_key(model), {"queue": name}).all()
         state = session.execute(limits.current(model), {"limit": _LIMITS}).all()
     rate = next((Rate.of(row) for row in state if (row.is_type, row.name, row.fairness_key) == (False, name, key)), None)
-    return shown | {
+    return figures | {
         "name": name,
         "key": key,
         "heading": f"Fairness key {key}" if key else f"Queue {name}",
-        "one": found[0] if found else None,
+        "status": statuses[0] if statuses else None,
         "running": sum(row.n for row in running if not key or row.fairness_key == key),
         "rate": rate,
         "keys": [pair for pair in rows if not key or pair[0].fairness_key == key],
         "now": now,
         "workers": live,
-        "seen": forms.seen(found[0].updated_at if found else None),
-        "settings": {one: each for one, each in settings_of(QueueColumns).items() if each.of_keys or not key},
+        "seen": forms.seen(statuses[0].updated_at if statuses else None),
+        "settings": {column: setting for column, setting in settings_of(QueueColumns).items() if setting.of_keys or not key},
         "algorithms": list(RateAlgorithm),
     }
 
@@ -93,7 +95,7 @@ def view_one(context: Context) -> dict[str, Any]:
 def _titles(context: Context, key: str) -> Callable[[str], str]:
     """Return a function that returns a queue with the number of its due jobs, by the cached report."""
     report = context.sample().value
-    depths = {one.queue: one for one in report.queues if one.fairness_key == key} if report else {}
+    depths = {depth.queue: depth for depth in report.queues if depth.fairness_key == key} if report else {}
 
     def title(name: str) -> str:
         due = depths.get(name)

@@ -39,7 +39,7 @@ def view(context: Context) -> dict[str, Any]:
             session, names=names, after=context.params.text("after"), limit=_LISTED, model=context.model
         )
         runs = last_runs(session, page.items, until=now, count=_RUNS if name is None else 20, model=context.model)
-        one = operations.get_schedule(session, name, model=context.model) if name is not None else None
+        status = operations.get_schedule(session, name, model=context.model) if name is not None else None
         heartbeat_timeout = context.source.heartbeat_timeout
         explanation = (
             None
@@ -47,43 +47,50 @@ def view(context: Context) -> dict[str, Any]:
             else operations.explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
         )
     default = Schedule(name="new", cron="* * * * *", type_name="new")
-    return ({} if one is None else {"heading": f"Schedule {one.name}"}) | {
-        "form": {column: getattr(one or default, column) for column in COLUMNS}
-        | ({} if one else {"cron": "", "type_name": ""}),
-        "input": _entered(context, one),
-        "seen": forms.seen(one.updated_at if one else None),
+    return ({} if status is None else {"heading": f"Schedule {status.name}"}) | {
+        "form": {column: getattr(status or default, column) for column in COLUMNS}
+        | ({} if status else {"cron": "", "type_name": ""}),
+        "input": _entered(context, status),
+        "seen": forms.seen(status.updated_at if status else None),
         "policies": list(MisfirePolicy),
         "zones": sorted(available_timezones()),
-        "schedules": [(one, _local(one, one.next_fire_at), runs.get(one.name, [])[:_RUNS]) for one in page],
+        "schedules": [
+            (schedule, _local(schedule, schedule.next_fire_at), runs.get(schedule.name, [])[:_RUNS]) for schedule in page
+        ],
         "runs": runs.get(name, []) if name is not None else [],
-        "one": one,
+        "status": status,
         "explanation": explanation,
-        "times": [] if one is None else _times(one, now),
+        "times": [] if status is None else _times(status, now),
         "now": now,
         "next_url": None if page.next is None else context.url("schedules", after=page.next),
     }
 
 
-def _entered(context: Context, one: operations.ScheduleStatus | None) -> Any:
+def _entered(context: Context, schedule: operations.ScheduleStatus | None) -> Any:
     """Return the input of a schedule for a form field; empty if it is too long or redacted."""
-    if one is None or one.input is None or _is_hidden(context, one) or len(json.dumps(one.input)) > MAX_INPUT:
+    if (
+        schedule is None
+        or schedule.input is None
+        or _is_hidden(context, schedule)
+        or len(json.dumps(schedule.input)) > MAX_INPUT
+    ):
         return None
-    return one.input
+    return schedule.input
 
 
-def _times(one: operations.ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
+def _times(schedule: operations.ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
     """Return the next times, each with the local time in the schedule's zone; empty for a schedule that cannot fire."""
     try:
-        return [(time, _local(one, time)) for time in one.next_times(_TIMES, after=now)]
+        return [(time, _local(schedule, time)) for time in schedule.next_times(_TIMES, after=now)]
     except InvalidOptionError:
         return []
 
 
-def _local(one: operations.ScheduleStatus, time: datetime | None) -> str:
+def _local(schedule: operations.ScheduleStatus, time: datetime | None) -> str:
     if time is None:
         return ""
     try:
-        return time.astimezone(ZoneInfo(one.time_zone)).strftime("%a %Y-%m-%d %H:%M %Z")
+        return time.astimezone(ZoneInfo(schedule.time_zone)).strftime("%a %Y-%m-%d %H:%M %Z")
     except (KeyError, ValueError, OSError):  # whatever a row written by hand names
         return ""
 
@@ -96,19 +103,19 @@ def _run(context: Context, session: Session) -> Changes:
     ids: list[Any] = []
     lines = []
     for name in forms.names(context, "schedule"):
-        one = operations.get_schedule(session, name, model=context.model)
-        made = operations.run_schedule(session, name, since=since, until=until, **context.change)
-        where = f"queue {one.queue}" if one.queue else "the queue of the type"
-        jobs = f"{len(made):,} {'job' if len(made) == 1 else 'jobs'} of type {one.type_name} in {where}"
-        times = [time for time in map(time_in, made) if time is not None] if since else []
+        schedule = operations.get_schedule(session, name, model=context.model)
+        job_ids = operations.run_schedule(session, name, since=since, until=until, **context.change)
+        where = f"queue {schedule.queue}" if schedule.queue else "the queue of the type"
+        jobs = f"{len(job_ids):,} {'job' if len(job_ids) == 1 else 'jobs'} of type {schedule.type_name} in {where}"
+        times = [time for time in map(time_in, job_ids) if time is not None] if since else []
         lines.append(f"{name}: {jobs}" + (f", for times from {_utc(times[0])} to {_utc(times[-1])}" if times else ""))
-        ids += made
-    what = "Jobs are enqueued now. The next regular times do not change."
+        ids += job_ids
+    effect = "Jobs are enqueued now. The next regular times do not change."
     if since:
-        what = "A job is enqueued for each time of the period that did not fire. The next regular times do not change."
+        effect = "A job is enqueued for each time of the period that did not fire. The next regular times do not change."
     if not context.is_preview:
         lines = [f"job {job_id}" for job_id in ids]
-    return Changes(count=len(ids), effect=what, details=forms.cut(lines), ids=ids)
+    return Changes(count=len(ids), effect=effect, details=forms.cut(lines), ids=ids)
 
 
 def _utc(time: datetime) -> str:
@@ -118,27 +125,27 @@ def _utc(time: datetime) -> str:
 def _settings(context: Context, before: operations.ScheduleStatus | None) -> Schedule:
     """Return the schedule in a form; an empty field has the default, an empty input stays as it is."""
     params = context.params
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **{name: params.text(name) for name in ("type_name", "queue", "fairness_key", "time_zone", "fire_time_field")},
         **{name: params.whole(name) for name in ("priority", "max_attempts", "rate_cost", "input_version", "catch_up")},
         **{name: params.duration(name) for name in ("timeout", "grace")},
         "misfire_policy": params.text("misfire_policy"),
     }
-    if given["type_name"] is None:
+    if fields["type_name"] is None:
         raise ParameterError("type_name", "is missing: the job type that it enqueues")
     if "input" in params:
-        given["input"] = params.document("input", longest=MAX_INPUT)
+        fields["input"] = params.document("input", longest=MAX_INPUT)
     elif before is not None:
-        if given["type_name"] != before.type_name and _is_hidden(context, before):
+        if fields["type_name"] != before.type_name and _is_hidden(context, before):
             raise ParameterError("type_name", "cannot change while the input, which you may not see, stays as it is")
-        given["input"] = before.input
-    set_ = {name: value for name, value in given.items() if value is not None}
+        fields["input"] = before.input
+    set_ = {name: value for name, value in fields.items() if value is not None}
     cron = params.text("cron") or ""
     return Schedule(name=forms.name(context, "schedule"), cron=cron, overlap=params.flag("overlap"), **set_)
 
 
-def _is_hidden(context: Context, one: operations.ScheduleStatus) -> bool:
-    return bool(context.payload(one.type_name, one.input) != one.input)
+def _is_hidden(context: Context, schedule: operations.ScheduleStatus) -> bool:
+    return bool(context.payload(schedule.type_name, schedule.input) != schedule.input)
 
 
 def _upsert(context: Context, session: Session) -> Changes:
@@ -146,30 +153,32 @@ def _upsert(context: Context, session: Session) -> Changes:
     schedule = _settings(context, before)
     is_written = operations.upsert_schedule(session, schedule, **context.change)
     now: datetime = session.execute(select(func.now())).scalar_one()
-    old, new = ({column: getattr(one, column, None) for column in COLUMNS} for one in (before, schedule))
+    old, new = ({column: getattr(version, column, None) for column in COLUMNS} for version in (before, schedule))
     lines = forms.differences(old, new, hidden=("input",)) if before else []
     times = [
         f"{time.astimezone(ZoneInfo(schedule.time_zone)):%a %Y-%m-%d %H:%M %Z}" for time in schedule.times.times(now, _TIMES)
     ]
-    what = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
+    effect = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
     if before is not None and before.paused_at is not None:
-        what += " It is paused and stays so."
-    return Changes(count=int(is_written), effect=what, details=lines, ids=[schedule.name])
+        effect += " It is paused and stays so."
+    return Changes(count=int(is_written), effect=effect, details=lines, ids=[schedule.name])
 
 
 def _delete(context: Context, session: Session) -> Changes:
-    given = forms.names(context, "schedule")
+    schedule_names = forms.names(context, "schedule")
     declared = [
-        one.name for one in operations.list_schedules(session, names=given, model=context.model) if one.source == "code"
+        schedule.name
+        for schedule in operations.list_schedules(session, names=schedule_names, model=context.model)
+        if schedule.source == "code"
     ]
     changes = _ROWS.change(operations.delete_schedules, "does not exist")(context, session)
-    what = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
+    effect = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
     if declared:
-        what += (
+        effect += (
             f" Code declares {', '.join(declared[: forms.LISTED])}: a worker that starts with this declaration creates it "
             "again, not paused."
         )
-    return replace(changes, effect=what)
+    return replace(changes, effect=effect)
 
 
 SCREEN = Screen(

@@ -20,8 +20,8 @@ def view(context: Context) -> dict[str, Any]:
     return {
         "sample": sample,
         "report": report,
-        "holders": [(one, described(one), remedy(one)) for one in report.horizon.holders] if report else [],
-        "findings": [one for one in report.findings if one.code in codes] if report else [],
+        "holders": [(holder, described(holder), remedy(holder)) for holder in report.horizon.holders] if report else [],
+        "findings": [finding for finding in report.findings if finding.code in codes] if report else [],
     }
 
 

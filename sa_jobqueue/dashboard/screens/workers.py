@@ -29,7 +29,7 @@ def view(context: Context) -> dict[str, Any]:
     return {
         "workers": list(page),
         "heartbeat_timeout": context.source.heartbeat_timeout,
-        "versions": sorted({one.version for one in page}),
+        "versions": sorted({worker.version for worker in page}),
         "unserved": unserved,
         "is_filtered": any(filters.values()),
         "most": MOST_CONCURRENT,
@@ -53,8 +53,8 @@ def _resize(context: Context, session: Session) -> Changes:
     number = context.params.number("concurrency", low=1, high=MOST_CONCURRENT, default=0) or None
     result = resize_workers(session, number, where=_asked(context), **context.change)
     count = "as many jobs at once as it was started with" if number is None else f"at most {number:,} jobs at once"
-    what = f"It runs {count}, until it is restarted."
-    return Changes(count=result.changed, effect=what, details=result.ids, ids=result.ids)
+    effect = f"It runs {count}, until it is restarted."
+    return Changes(count=result.changed, effect=effect, details=result.ids, ids=result.ids)
 
 
 SCREEN = Screen(
