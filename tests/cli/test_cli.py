@@ -73,9 +73,7 @@ def test_a_url_whose_bytes_are_not_utf8_is_not_shown(run: Run, monkeypatch: pyte
 
 @pytest.mark.parametrize("command", ["import", "report"])
 def test_a_command_that_an_example_replaced_names_the_example(run: Run, command: str) -> None:
-    result = run(command, "--anything")
-    assert result.exit_code == 2
-    (path,) = re.findall(r"examples/\S+\.py", result.stderr)
+    (path,) = re.findall(r"examples/\S+\.py", run(command, "--anything", status=2).stderr)
     assert (Path(__file__).parents[2] / path).exists()
 
 
