@@ -19,13 +19,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from packaging.metadata import Metadata
+from packaging.requirements import Requirement
 
 from tests.contracts.packages import ROOT
 from tests.fixtures.parts import needs
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+GROUPS: dict[str, list[Any]] = PROJECT["dependency-groups"]
 SCHEMAS = {
+    "vendor.dependabot": [ROOT / ".github/dependabot.yml"],
     "vendor.github-workflows": WORKFLOWS,
     "vendor.github-issue-forms": [ROOT / f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug", "feature")],
     "vendor.github-issue-config": [ROOT / ".github/ISSUE_TEMPLATE/config.yml"],
@@ -97,6 +101,60 @@ def test_the_licence_covers_the_vendored_files(metadata: Message) -> None:
 
 
 @pytest.mark.long
+def test_the_metadata_has_a_version_that_indexes_accept_and_no_extra_for_developers(folder: Path) -> None:
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as tar:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
+        pkg_info = tar.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert pkg_info is not None
+        contents = [archive.read(name), pkg_info.read()]
+    for content in contents:
+        metadata = Metadata.from_email(content, validate=True)
+        assert metadata.metadata_version == "2.4"  # of the licence expression; 2.5 is newer than some indexes
+        assert set(metadata.provides_extra or []) == set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_no_dependency_group_names_this_package() -> None:
+    packages = {Requirement(entry).name for entries in GROUPS.values() for entry in entries if isinstance(entry, str)}
+    assert len(packages) > 40
+    assert (
+        PROJECT["project"]["name"] not in packages
+    )  # without a checkout, pip would install what the index has by that name
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_dependency_group_is_installed_with_the_extras_that_it_needs(group: str) -> None:
+    printed = output_of(sys.executable, ROOT / "scripts/install", group, "--uv", "echo", "--quiet", "litestar>=2").split()
+    assert printed[:5] == ["pip", "install", "--quiet", "litestar>=2", "--editable"]
+    checkout, *packages = printed[5:]
+    path, _, extras = checkout.removesuffix("]").partition("[")
+    assert path == str(ROOT)
+    assert set(filter(None, extras.split(","))) <= set(PROJECT["project"]["optional-dependencies"])
+    assert ("testing" in extras) == (group != "docs")
+    pending, requirements = [group], set[str]()
+    while pending:
+        for entry in GROUPS[pending.pop()]:
+            if isinstance(entry, str):
+                requirements.add(entry)
+            else:
+                pending.append(entry["include-group"])
+    assert set(packages) == requirements
+
+
+def test_the_readme_names_the_command_that_ci_runs() -> None:
+    command = "python scripts/install test"
+    assert f"`{command} && pytest`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\n{command} --quiet\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_one_file_has_the_address_for_vulnerabilities(tracked: set[str]) -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    (address,) = re.findall(r"[\w.]+@[\w.-]+\w", text)
+    texts = {name: (ROOT / name).read_bytes() for name in tracked}
+    assert [name for name, content in texts.items() if address.encode() in content] == ["SECURITY.md"]
+
+
+@pytest.mark.long
 def test_the_readme_on_the_index_links_to_the_release(metadata: Message) -> None:
     text = str(metadata.get_payload())
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
@@ -112,6 +170,8 @@ def test_all_repository_urls_agree(tracked: set[str]) -> None:
     for file in ("pyproject.toml", *(one for one in tracked if one.startswith(".github/ISSUE_TEMPLATE"))):
         found = set(re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / file).read_text(encoding="utf-8")))
         assert found <= {f"{owner}/{name}"}, file
+    owners = (ROOT / ".github/CODEOWNERS").read_text(encoding="utf-8")
+    assert set(re.findall(r"@([\w-]+)/", owners)) == {owner}
 
 
 @pytest.mark.long
