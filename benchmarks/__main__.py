@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import client_cost, flood, harness, markdown, plots, policies, profiling, report, table
+from benchmarks import harness, markdown, plots, policies, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -164,37 +164,11 @@ def show_profile(url: str | None, server: str, jobs: int) -> None:
     Console().print(shown)
 
 
-@main.command("client")
-@_on_a_server
-@click.option("--claims", type=click.IntRange(1), default=1_500, show_default=True, help="How many of each kind.")
-def show_client_cost(url: str | None, server: str, claims: int) -> None:
-    """Show the client's cost of an empty claim through SQLAlchemy and through psycopg, and of starting workers."""
-    with serve(url or server) as running:
-        found = client_cost.measure(running, claims)
-    for name, values in found.items():
-        click.echo(f"{name}: {', '.join(f'{value:,.0f}' for value in values)}")
-
-
-@main.command("flood")
-@_on_a_server
-@click.option("--jobs", type=click.IntRange(1_000), default=100_000, show_default=True, help="Of the backlog.")
-@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The picture to write.")
-def draw_flood(url: str | None, server: str, jobs: int, out: Path) -> None:
-    """Draw when ten jobs start beside a backlog in another queue, with shares and without. Needs a browser."""
-    with serve(url or server) as running:
-        found = flood.run(running, jobs)
-    for name in flood.CASES:
-        few = [at * 1000 for at in found[name]["few"]]
-        click.echo(f"{name}: the ten started {few[0]:,.1f} to {few[-1]:,.1f} ms after their commit")
-    if not flood.draw(found, out):
-        raise click.ClickException("no browser is at hand: the picture is drawn by one")
-
-
 @main.command("draw")
 @click.option("--from", "document", required=True, type=click.File(), help="What a run wrote with --json.")
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
 def draw(document: TextIO, out: Path) -> None:
-    """Draw the curves of a run of the scenarios `degradation` and `workload-budgets`. Needs a browser."""
+    """Draw the curves of a run of the scenario `degradation`. Needs a browser."""
     out.mkdir(parents=True, exist_ok=True)
     for name in plots.draw(json.load(document), out):
         click.echo(out / name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.peers.catalogue import OURS
-from benchmarks.scenarios import budgets
 from benchmarks.scenarios.degradation import PINNED
 
 _WIDTH: Final = 1000
@@ -20,12 +19,6 @@ _CURVES: Final = {
     "claims": ("claim_ms", "time of one claim, ms"),
     "depth": ("depth", "jobs waiting, none shown as one"),
 }
-_BUDGETS: Final = {
-    "horizon_seconds": "oldest transaction, s",
-    "claim_ms": "a claim, ms",
-    "dead": "dead rows",
-    "depth": "light jobs waiting",
-}
 _COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
@@ -33,33 +26,7 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[str]:
     """Write a picture a curve into a folder and return their names; none without a browser, or without the curves."""
     results = [one for one in document["results"] if one["scenario"] == "degradation" and one["series"]]
     pictures = {f"{name}.png": _figure(results, *curve) for name, curve in _CURVES.items()} if results else {}
-    budgeted = [one for one in document["results"] if one["scenario"] == budgets.NAME and one["series"]]
-    if budgeted:
-        pictures["budgets.png"] = _budgets(budgeted)
     return [name for name, figure in pictures.items() if photograph(figure, folder / name)]
-
-
-def _budgets(results: list[Any]) -> Any:
-    from plotly import subplots
-
-    figure = subplots.make_subplots(rows=1, cols=len(_BUDGETS), subplot_titles=list(_BUDGETS.values()))
-    for number, result in enumerate(results):
-        for column, field in enumerate(_BUDGETS, 1):
-            figure.add_scatter(
-                x=[point["second"] for point in result["series"]],
-                y=[point[field] for point in result["series"]],
-                name=result["case"],
-                mode="lines",
-                connectgaps=True,
-                showlegend=column == 1,
-                line={"width": 2, "color": _COLOURS[number]},
-                row=1,
-                col=column,
-            )
-    figure.update_annotations(font_size=14)
-    figure.update_xaxes(title="seconds")
-    figure.update_layout(legend={"orientation": "h", "y": -0.25})
-    return figure
 
 
 def photograph(figure: Any, picture: Path) -> bool:
