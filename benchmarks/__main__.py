@@ -65,17 +65,17 @@ def main(  # noqa: PLR0917 - click gives options by name
         return
     # Progress and tables leave standard output alone when that is where the JSON goes.
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
-    scenarios = [one for name, one in _SCENARIOS.items() if not chosen or _is_chosen(name, chosen)]
+    scenarios = [scenario for name, scenario in _SCENARIOS.items() if not chosen or _is_chosen(name, chosen)]
     with serve(url or server) as running, console.status("starting") as status, places.templates(running):
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
-        found = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
-    report.show(console, results, scenarios, found)
-    if (shown := policies.table(found)) is not None:
-        console.print(shown)
+        document = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
+    report.show(console, results, scenarios, document)
+    if (policy_table := policies.table(document)) is not None:
+        console.print(policy_table)
     if to == "-":
-        click.echo(report.dump(found))
+        click.echo(report.dump(document))
     elif to is not None:
-        Path(to).write_text(report.dump(found) + "\n")
+        Path(to).write_text(report.dump(document) + "\n")
 
 
 def _is_chosen(name: str, chosen: tuple[str, ...]) -> bool:
@@ -106,17 +106,17 @@ def write_table(  # noqa: PLR0917 - click gives options by name
     out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
 
-    def keep(found: dict[str, Any]) -> None:
-        (out / "result.json").write_text(report.dump(found) + "\n")
+    def keep(document: dict[str, Any]) -> None:
+        (out / "result.json").write_text(report.dump(document) + "\n")
 
-    def tell(what: str) -> None:
-        status.update(what)
+    def tell(progress: str) -> None:
+        status.update(progress)
         if not console.is_terminal:
-            console.print(what, highlight=False)
+            console.print(progress, highlight=False)
 
     with serve(url or server) as running, console.status("starting") as status, places.templates(running):
-        found = table.run(running, is_quick=quick, tell=tell, keep=keep, most_rounds=rounds)
-    _write_table(found, out, page)
+        document = table.run(running, is_quick=quick, tell=tell, keep=keep, most_rounds=rounds)
+    _write_table(document, out, page)
 
 
 @main.command("page")
@@ -129,9 +129,9 @@ def write_page(document: TextIO, out: Path, page: Path | None) -> None:
     _write_table(json.load(document), out, page)
 
 
-def _write_table(found: dict[str, Any], out: Path, page: Path | None) -> None:
-    pictures = plots.draw(found, out)
-    table = markdown.write(found, pictures)
+def _write_table(document: dict[str, Any], out: Path, page: Path | None) -> None:
+    pictures = plots.draw(document, out)
+    table = markdown.write(document, pictures)
     (out / "table.md").write_text(table)
     click.echo(out / "table.md")
     if page is not None:
@@ -139,8 +139,8 @@ def _write_table(found: dict[str, Any], out: Path, page: Path | None) -> None:
         for name in pictures:
             images.mkdir(exist_ok=True)
             shutil.copyfile(out / name, images / f"benchmark-{name}")
-        named = markdown.write(found, [f"images/benchmark-{name}" for name in pictures])
-        page.write_text(markdown.into_page(page.read_text(), named))
+        page_table = markdown.write(document, [f"images/benchmark-{name}" for name in pictures])
+        page.write_text(markdown.into_page(page.read_text(), page_table))
         click.echo(page)
 
 
@@ -150,18 +150,18 @@ def _write_table(found: dict[str, Any], out: Path, page: Path | None) -> None:
 def show_profile(url: str | None, server: str, jobs: int) -> None:
     """Show where the CPU microseconds of a drained job go: queue, SQLAlchemy, driver, event loop, server."""
     with serve(url or server) as running:
-        found = profiling.profile(running, jobs)
-    shown = Table("where", "us a job")
-    for name, value in found["client"].items():
-        shown.add_row(name, f"{value:.1f}")
-    shown.add_row("worker process, all", f"{found['client_us']:.1f}", end_section=True)
-    for name, value in found["queue"].items():
-        shown.add_row(f"of the queue: {name}", f"{value:.1f}")
-    shown.add_section()
-    shown.add_row("server", f"{found['server_us']:.1f}")
-    shown.add_row("pgbench, our SQL", f"{found['pgbench']['client_us']:.1f}")
-    shown.add_row("its server", f"{found['pgbench']['server_us']:.1f}")
-    Console().print(shown)
+        profile = profiling.profile(running, jobs)
+    profile_table = Table("where", "us a job")
+    for name, value in profile["client"].items():
+        profile_table.add_row(name, f"{value:.1f}")
+    profile_table.add_row("worker process, all", f"{profile['client_us']:.1f}", end_section=True)
+    for name, value in profile["queue"].items():
+        profile_table.add_row(f"of the queue: {name}", f"{value:.1f}")
+    profile_table.add_section()
+    profile_table.add_row("server", f"{profile['server_us']:.1f}")
+    profile_table.add_row("pgbench, our SQL", f"{profile['pgbench']['client_us']:.1f}")
+    profile_table.add_row("its server", f"{profile['pgbench']['server_us']:.1f}")
+    Console().print(profile_table)
 
 
 @main.command("draw")
@@ -198,19 +198,19 @@ def simulate(  # noqa: PLR0917 - click gives options by name
     from benchmarks.simulation import command  # needs SimPy
 
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
-    found = command.predict(seed=seed, scale=scale)
+    document = command.predict(seed=seed, scale=scale)
     if real:
         with serve(url or server) as running, console.status("real workers"):
-            found["real"] = command.run(running, seed=seed, scale=scale)
+            document["real"] = command.run(running, seed=seed, scale=scale)
     with console.status("simulating") as status:
-        found["fleet"] = command.predict_fleet(
+        document["fleet"] = command.predict_fleet(
             seed=seed, workers=workers, slots=10, tenants=tenants, seconds=seconds, tell=status.update
         )
-    command.show(console, found)
+    command.show(console, document)
     if to == "-":
-        click.echo(report.dump(found))
+        click.echo(report.dump(document))
     elif to is not None:
-        Path(to).write_text(report.dump(found) + "\n")
+        Path(to).write_text(report.dump(document) + "\n")
 
 
 @main.group("peers")

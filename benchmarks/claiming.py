@@ -30,19 +30,20 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
     As a busy worker does: lanes with jobs are open, it catches up every 50 ms, and a catch-up counts to the claim after it.
     """
     cursors = Cursors((), rows.LOWEST_ID)
-    own: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
+    worker_parameters: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
     caught_up_at = 0.0
     with connect(place) as connection:
 
         def catch_up() -> None:
-            given = catch_up_parameters(cursors, types)
-            found = connection.execute(arrivals.catch_up(Job), given).all()
+            parameters = catch_up_parameters(cursors, types)
+            arrival_rows = connection.execute(arrivals.catch_up(Job), parameters).all()
             late = [
                 Arrival(Lane(row.queue, row.fairness_key, row.priority), row.scheduled_at, row.id, row.changed_xid)
-                for row in found
+                for row in arrival_rows
                 if row.id is not None
             ]
-            cursors.caught_up(late, Snapshot(found[0].xmax, found[0].xip), found[0].now, is_cut=False)
+            snapshot = arrival_rows[0]
+            cursors.caught_up(late, Snapshot(snapshot.xmax, snapshot.xip), snapshot.now, is_cut=False)
 
         def claim() -> float:
             nonlocal caught_up_at
@@ -50,27 +51,27 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
             if began - caught_up_at >= CATCH_UP_EVERY:
                 catch_up()
                 caught_up_at = began
-            late = [one for of_lane in cursors.late.values() for one in of_lane.items()]
-            this = plan._replace(late=dict(late[:1]))
-            found = connection.execute(claims.claim(Job), cursors.parameters(this) | own).all()
+            late = [arrival for of_lane in cursors.late.values() for arrival in of_lane.items()]
+            claim_plan = plan._replace(late=dict(late[:1]))
+            answer = connection.execute(claims.claim(Job), cursors.parameters(claim_plan) | worker_parameters).all()
             took = time.monotonic() - began
-            taken = [row for row in found if row.id is not None]
-            cursors.claimed(this, taken, found[0].now)
-            return took * len(taken)
+            claimed_rows = [row for row in answer if row.id is not None]
+            cursors.claimed(claim_plan, claimed_rows, answer[0].now)
+            return took * len(claimed_rows)
 
         page: dict[str, Any] = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 1000}
         page["served_queues"] = ["default"]
-        seen = connection.execute(arrivals.full_scan(Job), page).all()
-        lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(seen)]  # by falling priority
+        scanned_lanes = connection.execute(arrivals.full_scan(Job), page).all()
+        lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(scanned_lanes)]  # by falling priority
         for lane in lanes:
             cursors.lower(lane, START)
         plan = Plan([Segment(lanes, 1, types)], {}, 1)
-        cursors.watermark = Snapshot(seen[0].xmax, seen[0].xip)
+        cursors.watermark = Snapshot(scanned_lanes[0].xmax, scanned_lanes[0].xip)
         for _ in range(_WARM):  # the first one scans its lane from the start, as a worker's first one does
             claim()
         with watch:
             waits = [claim() for _ in range(CLAIMS)]
-        watch.figures["buffers"] = buffers(connection, claims.claim(Job), cursors.parameters(plan) | own)
+        watch.figures["buffers"] = buffers(connection, claims.claim(Job), cursors.parameters(plan) | worker_parameters)
         watch.figures["buffers_behind"] = buffers(connection, arrivals.catch_up(Job), catch_up_parameters(cursors, types))
     return report(watch, waits)
 
@@ -79,8 +80,8 @@ def catch_up_parameters(cursors: Cursors, types: Sequence[str]) -> dict[str, Any
     """Return the parameters of a catch-up of a worker whose only lanes with a backlog are those of the cursors."""
     lanes = list(cursors.of_lane)
     snapshot = cursors.watermark or Snapshot("0", [])
-    given: dict[str, Any] = {f"ended_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types")}
-    given |= {
+    parameters: dict[str, Any] = {f"ended_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types")}
+    parameters |= {
         "known_queues": [lane.queue for lane in lanes],
         "known_fairness_keys": [lane.fairness_key for lane in lanes],
         "known_priorities": [lane.priority for lane in lanes],
@@ -88,9 +89,9 @@ def catch_up_parameters(cursors: Cursors, types: Sequence[str]) -> dict[str, Any
         "known_at": [cursors.of_lane[lane][0] for lane in lanes],
         "known_id": [cursors.of_lane[lane][1] for lane in lanes],
     }
-    given |= {"queues": ["default"], "types": list(types), "shared_types": list(types), "read_to": None}
-    given |= {"paused_keys": [], "most": 2000, "most_read": 20_000}
-    return given | {"xmax": snapshot.xmax, "xip": snapshot.xip}
+    parameters |= {"queues": ["default"], "types": list(types), "shared_types": list(types), "read_to": None}
+    parameters |= {"paused_keys": [], "most": 2000, "most_read": 20_000}
+    return parameters | {"xmax": snapshot.xmax, "xip": snapshot.xip}
 
 
 def connect(place: Place) -> Connection:

@@ -130,9 +130,9 @@ def run(
             if all(case.open_place for case in scenario.cases):
                 opened.append((scenario, None, None))
                 continue
-            own = places.enter_context(open_place(server))
+            scenario_place = places.enter_context(open_place(server))
             places.callback(scenario.close)
-            opened.append((scenario, own, places.enter_context(closing(Meter(own)))))
+            opened.append((scenario, scenario_place, places.enter_context(closing(Meter(scenario_place)))))
         began = time.monotonic()
         for number in range(1, rounds + 1):
             if number > 1 and (time.monotonic() - began) * number / (number - 1) > most_seconds:
@@ -142,15 +142,15 @@ def run(
                     if number > case.most_rounds:
                         continue
                     tell(f"round {number} of {rounds}: {scenario.name}: {case.name}")
-                    wanted = min(jobs or scenario.jobs, case.most)
+                    job_count = min(jobs or scenario.jobs, case.most)
                     if case.open_place is None:
                         assert place is not None
                         assert meter is not None
-                        sample = measure(case, place, meter, wanted)
+                        sample = measure(case, place, meter, job_count)
                     else:
                         try:
-                            with case.open_place(server) as own, closing(Meter(own)) as around:
-                                sample = measure(case, own, around, wanted)
+                            with case.open_place(server) as case_place, closing(Meter(case_place)) as case_meter:
+                                sample = measure(case, case_place, case_meter, job_count)
                         except CaseFailedError as error:
                             if failed is None:
                                 raise
@@ -158,7 +158,11 @@ def run(
                             continue
                     samples.setdefault((scenario.name, case.name), []).append(sample)
         return [
-            _result(scenario, case, {one.name: samples.get((scenario.name, one.name), []) for one in scenario.cases})
+            _result(
+                scenario,
+                case,
+                {compared.name: samples.get((scenario.name, compared.name), []) for compared in scenario.cases},
+            )
             for scenario, _, _ in opened
             for case in scenario.cases
             if (scenario.name, case.name) in samples
@@ -173,15 +177,15 @@ def measure(case: Case, place: Place, meter: Meter, jobs: int) -> Sample:
         counted: list[Counted] = []
         watch = Stopwatch(place.server_pid)
         with meter.reading(counted):
-            done = case.run(place, watch, jobs)
-        if done > 0:
+            job_count = case.run(place, watch, jobs)
+        if job_count > 0:
             break
-    if done <= 0 or not watch.used:
+    if job_count <= 0 or not watch.used:
         raise RuntimeError(f"{case.name} did nothing")
     return Sample(
-        jobs=done,
-        rate=done / watch.seconds,
-        per_job=_by_the_job(place, watch, counted[0], done),
+        jobs=job_count,
+        rate=job_count / watch.seconds,
+        per_job=_by_the_job(place, watch, counted[0], job_count),
         figures=watch.figures,
         series=watch.series,
     )
@@ -215,9 +219,11 @@ def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]])
     mine = samples[case.name]
     rates = [sample.rate for sample in mine]
     ratio = None
-    if case.against is not None and (other := samples[case.against.case]):
+    if case.against is not None and (other_samples := samples[case.against.case]):
         figure = case.against.figure
-        ratio = statistics.median(_measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other, strict=False))
+        ratio = statistics.median(
+            _measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other_samples, strict=False)
+        )
     return Result(
         scenario=scenario.name,
         case=case.name,
@@ -237,5 +243,5 @@ def _measure(sample: Sample, figure: str | None) -> float:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.peers.catalogue import OBJECTS, OURS
 from benchmarks.scenarios.degradation import SECONDS
-from benchmarks.targets import Found, all_targets
+from benchmarks.targets import Figures, all_targets
 
 BEGIN = "<!-- measured: written by python -m benchmarks table -->"
 END = "<!-- end of measured -->"
@@ -19,15 +19,15 @@ _OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
 
 def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
     """Return the page; `pictures` are paths beside it."""
-    found = Found(document)
+    figures = Figures(document)
     parts = [
         *_setting(document),
         "### Beside other systems",
-        _systems(document, found),
+        _systems(document, figures),
         "### What it costs a job",
-        _costs(document, found),
+        _costs(document, figures),
         "### What it costs to enqueue a job",
-        _enqueue_costs(document, found),
+        _enqueue_costs(document, figures),
         *_missing(document),
         "### What they promise",
         _promises(document),
@@ -43,8 +43,8 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
 
 def into_page(page: str, table: str) -> str:
     """Return a page with the table in the place of an earlier one. Raises: ValueError without that place."""
-    before, start, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, start, remainder = page.partition(BEGIN)
+    _, end, after = remainder.partition(END)
     if not start or not end:
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}\n\n{table.strip()}\n\n{END}{after}"
@@ -60,42 +60,42 @@ def _setting(document: Mapping[str, Any]) -> Iterator[str]:
     yield "Server: " + ", ".join(f"`{name}={value}`" for name, value in settings.items()) + "."
 
 
-def _systems(document: Mapping[str, Any], found: Found) -> str:
+def _systems(document: Mapping[str, Any], figures: Figures) -> str:
     def row(name: str, label: str) -> list[str]:
-        drain = found.case("drain beside peers", name)
+        drain = figures.case("drain beside peers", name)
         return [
             label,
             _spread(drain),
             _number(1 / drain["ratio"] if drain and drain["ratio"] else None, ".1f"),
-            _number(found.rate("single enqueue beside peers", name), ",.0f"),
-            _number(found.rate("bulk enqueue beside peers", name), ",.0f"),
-            *(_number(found.figure("latency beside peers", name, f"p{one}_ms"), ".2f") for one in (50, 99)),
+            _number(figures.rate("single enqueue beside peers", name), ",.0f"),
+            _number(figures.rate("bulk enqueue beside peers", name), ",.0f"),
+            *(_number(figures.figure("latency beside peers", name, f"p{percent}_ms"), ".2f") for percent in (50, 99)),
         ]
 
     head = ["system", "drain, jobs/s (min-max)", "ours is times", "enqueue 1 a commit, /s", "bulk 10,000, /s"]
     head += ["commit to start, p50 ms", "p99 ms"]
     limit = row(_LIMIT, "the limit: `pgbench` with our SQL")
-    return _table(head, [*_each(document, row), row(OBJECTS.name, _OBJECTS), limit], left=1)
+    return _table(head, [*_each(document, row), row(OBJECTS.name, _OBJECTS), limit], text_columns=1)
 
 
-def _enqueue_costs(document: Mapping[str, Any], found: Found) -> str:
+def _enqueue_costs(document: Mapping[str, Any], figures: Figures) -> str:
     scenarios = ("single enqueue beside peers", "bulk enqueue beside peers")
     costs = {"client_cpu_us": ",.0f", "server_cpu_us": ",.0f", "round_trips": ".3f", "commits": ".3f", "wal_bytes": ",.0f"}
 
     def row(name: str, label: str) -> list[str]:
         cells = [
-            _number(found.per_job(scenario, name, cost), shape) for scenario in scenarios for cost, shape in costs.items()
+            _number(figures.per_job(scenario, name, cost), shape) for scenario in scenarios for cost, shape in costs.items()
         ]
         return [label, *cells]
 
-    head = [f"{how}: {what}" for how in ("1 a commit", "bulk") for what in _COSTS]
-    return _table(["system", *head], [*_each(document, row), row(OBJECTS.name, _OBJECTS)], left=1)
+    head = [f"{how}: {cost_heading}" for how in ("1 a commit", "bulk") for cost_heading in _COSTS]
+    return _table(["system", *head], [*_each(document, row), row(OBJECTS.name, _OBJECTS)], text_columns=1)
 
 
-def _costs(document: Mapping[str, Any], found: Found) -> str:
+def _costs(document: Mapping[str, Any], figures: Figures) -> str:
     def row(name: str, label: str) -> list[str]:
-        def cost(what: str, shape: str) -> str:
-            return _number(found.per_job("drain beside peers", name, what), shape)
+        def cost(cost_name: str, shape: str) -> str:
+            return _number(figures.per_job("drain beside peers", name, cost_name), shape)
 
         return [
             label,
@@ -106,13 +106,13 @@ def _costs(document: Mapping[str, Any], found: Found) -> str:
             cost("wal_bytes", ",.0f"),
             cost("row_versions", ".2f"),
             cost("dead_tuples", ".2f"),
-            _number(found.figure("idle worker", name, "statements_a_second"), ".1f"),
-            _number(found.figure("idle worker", name, "client_core_percent"), ".2f"),
+            _number(figures.figure("idle worker", name, "statements_a_second"), ".1f"),
+            _number(figures.figure("idle worker", name, "client_core_percent"), ".2f"),
         ]
 
     head = ["system", *_COSTS, "row versions", "dead tuples"]
     head += ["idle: statements/s", "idle: % of a core"]
-    return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], left=1)
+    return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], text_columns=1)
 
 
 def _each(document: Mapping[str, Any], row: Callable[[str, str], list[str]]) -> Iterator[list[str]]:
@@ -123,7 +123,9 @@ def _each(document: Mapping[str, Any], row: Callable[[str, str], list[str]]) -> 
 
 
 def _missing(document: Mapping[str, Any]) -> Iterator[str]:
-    missing = [f"- {one['name']} {one['version']}: {one['missing']}" for one in document["systems"] if one["missing"]]
+    missing = [
+        f"- {system['name']} {system['version']}: {system['missing']}" for system in document["systems"] if system["missing"]
+    ]
     failed = [f"- {name}: {why.splitlines()[0]}" for name, why in document["failed"].items()]
     if missing or failed:
         yield "Not measured:\n\n" + "\n".join(missing + failed)
@@ -134,51 +136,53 @@ def _promises(document: Mapping[str, Any]) -> str:
     head += ["what is kept", "enqueued in your transaction", "survives a power cut"]
     rows = [
         [
-            f"{one['name']} {one['version']}",
-            one["python"] or "",
-            one["settings"],
-            *(one["promises"][name] for name in ("fenced", "rescued", "kept", "session", "durable")),
+            f"{system['name']} {system['version']}",
+            system["python"] or "",
+            system["settings"],
+            *(system["promises"][name] for name in ("fenced", "rescued", "retained", "session", "durable")),
         ]
-        for one in document["systems"]
+        for system in document["systems"]
     ]
     head[3] = "fenced"
-    return _table(head, rows, left=len(head))
+    return _table(head, rows, text_columns=len(head))
 
 
 def _targets(document: Mapping[str, Any]) -> str:
     words = {True: "yes", False: "**no**", None: ""}
-    rows = [[one.what, one.wanted, one.measured, words[one.is_met]] for one in all_targets(document)]
-    return _table(["what", "target", "measured", "met"], rows, left=2)
+    rows = [[target.name, target.target, target.measured, words[target.is_met]] for target in all_targets(document)]
+    return _table(["what", "target", "measured", "met"], rows, text_columns=2)
 
 
 def _pins(document: Mapping[str, Any]) -> str:
     rows = [
         [
-            one["scenario"],
-            one["case"],
-            *(_number(one["figures"].get(name), shape) for name, shape in _PIN_FIGURES.items()),
-            _number(one["ratio"], ".2f"),
+            result["scenario"],
+            result["case"],
+            *(_number(result["figures"].get(name), shape) for name, shape in _PIN_FIGURES.items()),
+            _number(result["ratio"], ".2f"),
         ]
-        for one in document["results"]
-        if one["scenario"] in {"held-back horizon", "kinds of open transactions", "deep backlog"}
+        for result in document["results"]
+        if result["scenario"] in {"held-back horizon", "kinds of open transactions", "deep backlog"}
     ]
-    return _table(["scenario", "claims of one job", "p50 ms", "p99 ms", "pages", "against the first, p50"], rows, left=2)
+    return _table(
+        ["scenario", "claims of one job", "p50 ms", "p99 ms", "pages", "against the first, p50"], rows, text_columns=2
+    )
 
 
 _PIN_FIGURES = {"p50_ms": ".3f", "p99_ms": ".3f", "buffers": ",.0f"}
 
 
 def _degradation(document: Mapping[str, Any]) -> str:
-    names = [f"{what}_{when}_ms" for what in ("claim", "wait") for when in ("before", "pinned", "after")]
+    names = [f"{measure}_{when}_ms" for measure in ("claim", "wait") for when in ("before", "pinned", "after")]
     rows = [
         [
-            one["case"],
-            f"{one['jobs'] / SECONDS:,.0f}",
-            *(_number(one["figures"].get(name), ".2f") for name in names),
-            *(_number(one["figures"].get(name), ",.0f") for name in ("deepest", "depth_at_the_end", "dead")),
+            result["case"],
+            f"{result['jobs'] / SECONDS:,.0f}",
+            *(_number(result["figures"].get(name), ".2f") for name in names),
+            *(_number(result["figures"].get(name), ",.0f") for name in ("deepest", "depth_at_the_end", "dead")),
         ]
-        for one in document["results"]
-        if one["scenario"] == "degradation"
+        for result in document["results"]
+        if result["scenario"] == "degradation"
     ]
     head = [
         "system",
@@ -190,11 +194,11 @@ def _degradation(document: Mapping[str, Any]) -> str:
         "held back, last third",
         "after",
     ]
-    return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, left=1)
+    return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, text_columns=1)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
-    rules = ["---" if number < left else "---:" for number in range(len(head))]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int) -> str:
+    rules = ["---" if number < text_columns else "---:" for number in range(len(head))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))
 
 

@@ -140,9 +140,9 @@ def server_cpu(pid: int | None) -> float:
     except OSError:
         return 0.0
     seconds = (int(ended[13]) + int(ended[14])) * _CLOCK_TICK
-    for one in (str(pid), *children):
+    for process_id in (str(pid), *children):
         try:
-            seconds += int(Path(f"/proc/{one}/schedstat").read_text().split()[0]) / 1e9
+            seconds += int(Path(f"/proc/{process_id}/schedstat").read_text().split()[0]) / 1e9
         except OSError:  # it ended between the two reads: its parent counts it the next time
             continue
     return seconds
@@ -184,10 +184,12 @@ class Meter:
 
     def _wait_for_statistics(self) -> None:
         # A session hands its counters over at the latest when it ends, and leaves pg_stat_activity after that.
-        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend' AND pid <> %s"
+        count_sessions = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend' AND pid <> %s"
+        )
         arguments = (self._inside.info.dbname, self._inside.info.backend_pid)
         deadline = time.monotonic() + _QUIET_SECONDS
-        while self._one(self._outside, others, arguments)[0] > self.place.held:
+        while self._one(self._outside, count_sessions, arguments)[0] > self.place.held:
             if time.monotonic() > deadline:
                 raise TimeoutError("a case left sessions open; what they did was not counted")
             time.sleep(0.002)

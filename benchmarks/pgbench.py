@@ -31,7 +31,7 @@ def sql(statement: ClauseElement) -> str:
     compiled = statement.compile(dialect=_DIALECT)
     # What has a value already is a constant of the statement's own, and always a number.
     constants = {name: str(value) for name, value in compiled.params.items() if value is not None}
-    text = re.sub(r"%\((\w+)\)s", lambda found: constants.get(found[1], f":{found[1]}"), str(compiled))
+    text = re.sub(r"%\((\w+)\)s", lambda match: constants.get(match[1], f":{match[1]}"), str(compiled))
     # In a slice a colon before a name would be taken for a variable.
     return re.sub(r"\[([\w.]+):([\w.]+)\]", r"[\1 : \2]", text)
 
@@ -88,16 +88,16 @@ def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch
         command += [part for name, value in variables.items() for part in ("-D", f"{name}={value}")]
         before = watch.seconds
         with watch:
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*command, url.database or "postgres"],
                 env=os.environ | _environment(url),
                 check=False,
                 capture_output=True,
                 text=True,
             )
-    rate = re.search(r"tps = ([\d.]+)", done.stdout)
-    if done.returncode != 0 or rate is None or "aborted" in done.stderr:
-        raise RuntimeError(f"pgbench failed: {done.stderr[-2000:]}")
+    rate = re.search(r"tps = ([\d.]+)", completed.stdout)
+    if completed.returncode != 0 or rate is None or "aborted" in completed.stderr:
+        raise RuntimeError(f"pgbench failed: {completed.stderr[-2000:]}")
     # Its own count of time, from when it was connected.
     watch.seconds = before + transactions * clients / float(rate[1])
     if watch.round_trips is not None:
@@ -107,7 +107,7 @@ def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch
 
 def find(place: Place) -> str:
     """Return the path of a pgbench. Raises: FileNotFoundError."""
-    places = [place.bin_dir, *(found.path for found in reversed(binary_dirs()))]
+    places = [place.bin_dir, *(binaries.path for binaries in reversed(binary_dirs()))]
     for directory in places:
         if directory is not None and (directory / "pgbench").exists():
             return str(directory / "pgbench")
@@ -124,11 +124,11 @@ def completed(place: Place) -> int:
 
 def _environment(url: Any) -> dict[str, str]:
     query = dict(url.query)
-    given = {
+    variables = {
         "PGHOST": url.host or query.get("host"),
         "PGPORT": url.port or query.get("port"),
         "PGUSER": url.username,
         "PGPASSWORD": url.password,
         "PGOPTIONS": " ".join(f"-c {name}={value}" for name, value in GUARDS.items()),
     }
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return {name: str(value) for name, value in variables.items() if value is not None}

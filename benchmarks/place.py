@@ -88,9 +88,9 @@ class Place:
     @property
     def free_connections(self) -> int:
         """How many more connections the server takes now, but ten, which the benchmark itself may need."""
-        taken = "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+        sessions = "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
         reserved = "current_setting('superuser_reserved_connections')::int"
-        return int(self.scalar(f"SELECT current_setting('max_connections')::int - {reserved} - {taken}")) - 10
+        return int(self.scalar(f"SELECT current_setting('max_connections')::int - {reserved} - {sessions}")) - 10
 
     def clear(self) -> None:
         """Empty every table of the queue, files and indexes with it, and write everything out where we may."""
@@ -134,11 +134,13 @@ def serve(source: str) -> Iterator[PostgresServer]:
 
 def describe(server: PostgresServer) -> dict[str, Any]:
     """Return the settings of a server that matter to the figures."""
-    wanted = text("SELECT name, current_setting(name) AS value FROM pg_settings WHERE name = ANY(:names) ORDER BY name")
+    select_settings = text(
+        "SELECT name, current_setting(name) AS value FROM pg_settings WHERE name = ANY(:names) ORDER BY name"
+    )
     engine = create_engine(server.url, poolclass=NullPool)
     with engine.connect() as connection:
-        shown = {row.name: row.value for row in connection.execute(wanted, {"names": list(SHOWN)})}
-    return {"ours": isinstance(server, EmbeddedServer), "settings": shown}
+        settings = {row.name: row.value for row in connection.execute(select_settings, {"names": list(SHOWN)})}
+    return {"ours": isinstance(server, EmbeddedServer), "settings": settings}
 
 
 def cpu_count() -> int:

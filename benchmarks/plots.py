@@ -24,14 +24,14 @@ _COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d
 
 def draw(document: Mapping[str, Any], folder: Path) -> list[str]:
     """Write a picture a curve into a folder and return their names; none without a browser, or without the curves."""
-    results = [one for one in document["results"] if one["scenario"] == "degradation" and one["series"]]
+    results = [result for result in document["results"] if result["scenario"] == "degradation" and result["series"]]
     pictures = {f"{name}.png": _figure(results, *curve) for name, curve in _CURVES.items()} if results else {}
     return [name for name, figure in pictures.items() if photograph(figure, folder / name)]
 
 
 def photograph(figure: Any, picture: Path) -> bool:
     """Write a figure of plotly as a picture, in the style of all of them; False without a browser at hand."""
-    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    browser = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         return False
     figure.update_layout(

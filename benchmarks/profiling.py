@@ -67,15 +67,15 @@ def profile(server: PostgresServer, jobs: int) -> dict[str, Any]:
     with open_place(server) as place:
         rows.fill(place, jobs)
         samples = Samples(place.server_pid)
-        done = workers.drain(place, samples, jobs, _queue(), concurrency=pgbench.BATCH)
+        job_count = workers.drain(place, samples, jobs, _queue(), concurrency=pgbench.BATCH)
         limit = _limit(place, jobs)
-    client, total = samples.client_cpu / done * 1e6, max(1, sum(samples.owners.values()))
+    client, total = samples.client_cpu / job_count * 1e6, max(1, sum(samples.owners.values()))
     return {
-        "jobs": done,
+        "jobs": job_count,
         "client_us": client,
         "client": {name: count / total * client for name, count in samples.owners.most_common()},
         "queue": {name: count / total * client for name, count in samples.modules.most_common(8)},
-        "server_us": samples.server_cpu / done * 1e6,
+        "server_us": samples.server_cpu / job_count * 1e6,
         "pgbench": limit,
     }
 
@@ -83,8 +83,8 @@ def profile(server: PostgresServer, jobs: int) -> dict[str, Any]:
 def _limit(place: Place, jobs: int) -> dict[str, float]:
     rows.fill(place, jobs)
     watch = Stopwatch(place.server_pid)
-    done = drain.pgbench_run(1)(place, watch, jobs)
-    return {"client_us": watch.client_cpu / done * 1e6, "server_us": watch.server_cpu / done * 1e6}
+    job_count = drain.pgbench_run(1)(place, watch, jobs)
+    return {"client_us": watch.client_cpu / job_count * 1e6, "server_us": watch.server_cpu / job_count * 1e6}
 
 
 def _queue() -> JobQueue:

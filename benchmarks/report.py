@@ -52,35 +52,37 @@ def document(
             "postgresql": server["settings"].get("server_version"),
         },
         "server": dict(server),
-        "scenarios": [{"name": one.name, "says": one.says, "jobs": jobs or one.jobs} for one in scenarios],
+        "scenarios": [
+            {"name": scenario.name, "says": scenario.says, "jobs": jobs or scenario.jobs} for scenario in scenarios
+        ],
         "results": [result.document() for result in results],
     }
 
 
-def dump(found: Mapping[str, Any]) -> str:
+def dump(document: Mapping[str, Any]) -> str:
     """Return a document as text."""
-    return json.dumps(found, indent=2)
+    return json.dumps(document, indent=2)
 
 
-def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenario], found: Mapping[str, Any]) -> None:
+def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenario], document: Mapping[str, Any]) -> None:
     """Print the machine and a table for each scenario."""
-    versions, machine = found["versions"], found["machine"]
+    versions, machine = document["versions"], document["machine"]
     console.print(
         f"PostgreSQL {versions['postgresql']}, Python {versions['python']}, SQLAlchemy {versions['sqlalchemy']}, "
         f"psycopg {versions['psycopg']}; {machine['cpus']} CPUs, {machine['architecture']}, "
         f"load {machine['load_average']:.1f}"
     )
-    console.print(", ".join(f"{name}={value}" for name, value in found["server"]["settings"].items()))
-    console.print(f"{found['rounds']} rounds: median (min-max)")
+    console.print(", ".join(f"{name}={value}" for name, value in document["server"]["settings"].items()))
+    console.print(f"{document['rounds']} rounds: median (min-max)")
     for scenario in scenarios:
         mine = [result for result in results if result.scenario == scenario.name]
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.says}", highlight=False)
         console.print(_table(mine))
-    targets = [one for one in all_targets(found) if one.is_met is not None]
+    targets = [target for target in all_targets(document) if target.is_met is not None]
     if targets:
         table = Table("target", "wanted", "measured", "met", title="\ntargets")
-        for one in targets:
-            table.add_row(one.what, one.wanted, one.measured, "yes" if one.is_met else "no")
+        for target in targets:
+            table.add_row(target.name, target.target, target.measured, "yes" if target.is_met else "no")
         console.print(table)
 
 
@@ -89,17 +91,17 @@ def _table(results: Sequence[Result]) -> Table:
     table.add_column("case")
     table.add_column("jobs", justify="right")
     rated = any(result.rate is not None for result in results)
-    others = list(dict.fromkeys(_first_words(result.against) for result in results if result.against))
+    compared_cases = list(dict.fromkeys(_first_words(result.against) for result in results if result.against))
     figures = list(dict.fromkeys(name for result in results for name in result.figures))
     headings = ["jobs/s"] if rated else []
     headings += [name.replace("_", "\n") for name in figures]
-    headings += ["ratio to\n" + others[0] if len(others) == 1 else "ratio"] if others else []
+    headings += ["ratio to\n" + compared_cases[0] if len(compared_cases) == 1 else "ratio"] if compared_cases else []
     for heading in (*headings, *(heading for heading, _ in _PER_JOB.values())):
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_rate(result)] if rated else []
         cells += [_number(value := result.figures.get(name), _shape(name, value)) for name in figures]
-        cells += [_ratio(result, is_named=len(others) > 1)] if others else []
+        cells += [_ratio(result, is_named=len(compared_cases) > 1)] if compared_cases else []
         cells += [_number(result.per_job[name], shape) for name, (_, shape) in _PER_JOB.items()]
         table.add_row(result.case, f"{result.jobs:,}", *cells)
     return table

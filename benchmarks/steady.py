@@ -62,7 +62,7 @@ def series(
     started: Mapping[int, float],
 ) -> list[dict[str, float | None]]:
     """Return what each second was like: jobs waiting at its end, the median wait of those begun in it, its claims."""
-    found: list[dict[str, float | None]] = []
+    figures_by_second: list[dict[str, float | None]] = []
     for second in range(seconds):
         first, last = (began + edge * scale for edge in (second, second + 1))
         waits = [
@@ -71,7 +71,7 @@ def series(
         enqueued = sum(at < last for at in committed.values())
         begun = sum(at < last for number, at in started.items() if number in committed)
         following = next((observation for observation in observations if observation.at >= last), None)
-        found.append(
+        figures_by_second.append(
             {
                 "second": float(second),
                 "depth": float(max(0, enqueued - begun)),
@@ -82,7 +82,7 @@ def series(
                 "horizon_seconds": None if following is None else following.horizon,
             }
         )
-    return found
+    return figures_by_second
 
 
 def _claim_ms(observations: list[Observation], first: float, last: float) -> float | None:

@@ -29,9 +29,9 @@ def cases(
     most: Callable[[System], int] = lambda system: system.most,
     rated: bool = True,
     rounds: int = 1_000,
-    wanted: Callable[[System], bool] = lambda system: True,
+    is_measured: Callable[[System], bool] = lambda system: True,
     figure: str | None = None,
-    others: Iterable[System] = (),
+    more_systems: Iterable[System] = (),
 ) -> list[Case]:
     """Return a case a system, each in its own database and divided by ours, by the rate or a figure.
 
@@ -50,8 +50,8 @@ def cases(
             rated=rated,
             most_rounds=rounds,
         )
-        for system in (ours, *others, *peers)
-        if wanted(system)
+        for system in (ours, *more_systems, *peers)
+        if is_measured(system)
     ]
 
 

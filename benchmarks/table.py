@@ -58,25 +58,25 @@ def run(
 
     `most_rounds`: of each part, instead of its own where that is more.
     """
-    named = {one.name: _few_peers(one) if is_quick else one for one in all_scenarios()}
+    scenario_by_name = {scenario.name: _few_peers(scenario) if is_quick else scenario for scenario in all_scenarios()}
     described = describe(server)
     failed: dict[str, str] = {}
     results: list[Result] = []
     chosen: list[Scenario] = []
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     load = os.getloadavg()[0]
     for part in PARTS:
-        scenarios = [named[name] for name in part.scenarios]
+        scenarios = [scenario_by_name[name] for name in part.scenarios]
         jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, min(part.rounds, most_rounds or part.rounds))
         results += harness.run(
             server, scenarios, jobs=jobs, rounds=rounds, tell=tell, failed=failed, most_seconds=part.minutes * 60
         )
         chosen += scenarios
-        found = report.document(results, chosen, server=described, jobs=None, rounds=rounds)
-        found |= {"systems": systems(), "failed": failed}
-        found["machine"]["load_before"] = load
-        keep(found)
-    return found
+        document = report.document(results, chosen, server=described, jobs=None, rounds=rounds)
+        document |= {"systems": systems(), "failed": failed}
+        document["machine"]["load_before"] = load
+        keep(document)
+    return document
 
 
 def _few_peers(scenario: Scenario) -> Scenario:

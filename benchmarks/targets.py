@@ -13,11 +13,11 @@ _ALIKE: Final = ("pgqueuer, asyncpg", "awa")
 _SINGLE_TABLE: Final = ("pgqueuer, asyncpg", "pgqueuer, psycopg", "chancy", "oban", "procrastinate")
 
 
-class Found:
+class Figures:
     """Looks up the figures of a case in a document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self._cases = {(one["scenario"], one["case"]): one for one in document["results"]}
+        self._cases = {(result["scenario"], result["case"]): result for result in document["results"]}
 
     def case(self, scenario: str, case: str) -> dict[str, Any] | None:
         """Return a case's result; None when it was not run."""
@@ -25,31 +25,31 @@ class Found:
 
     def rate(self, scenario: str, case: str) -> float | None:
         """Return its jobs a second."""
-        found = self.case(scenario, case)
-        return found["rate"]["median"] if found and found["rate"] else None
+        result = self.case(scenario, case)
+        return result["rate"]["median"] if result and result["rate"] else None
 
     def figure(self, scenario: str, case: str, name: str) -> float | None:
         """Return one of its figures."""
-        found = self.case(scenario, case)
-        return found["figures"].get(name) if found else None
+        result = self.case(scenario, case)
+        return result["figures"].get(name) if result else None
 
     def per_job(self, scenario: str, case: str, name: str) -> float | None:
         """Return the consumption of one of its jobs."""
-        found = self.case(scenario, case)
-        return found["per_job"][name] if found else None
+        result = self.case(scenario, case)
+        return result["per_job"][name] if result else None
 
     def ratio(self, scenario: str, case: str) -> float | None:
         """Return the median of its rounds' ratios."""
-        found = self.case(scenario, case)
-        return found["ratio"] if found else None
+        result = self.case(scenario, case)
+        return result["ratio"] if result else None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One line: name, target, measurement, and whether it is reached."""
 
-    what: str
-    wanted: str
+    name: str
+    target: str
     measured: str
     is_met: bool | None
     """None where nothing was measured."""
@@ -57,69 +57,69 @@ class Target:
 
 def all_targets(document: Mapping[str, Any]) -> list[Target]:
     """Return every target of a document's run."""
-    return list(_all(Found(document)))
+    return list(_all(Figures(document)))
 
 
-def _all(found: Found) -> Iterator[Target]:
-    peers = [found.ratio("drain beside peers", name) for name in _ALIKE]
-    fastest = [one for one in peers if one]
+def _all(figures: Figures) -> Iterator[Target]:
+    peers = [figures.ratio("drain beside peers", name) for name in _ALIKE]
+    fastest = [ratio for ratio in peers if ratio]
     yield _least("drain, one worker, against the fastest peer", 1.5, 1 / max(fastest) if fastest else None)
-    slow = found.ratio("drain beside peers", "procrastinate")
+    slow = figures.ratio("drain beside peers", "procrastinate")
     yield _least("drain, one worker, against procrastinate", 10, 1 / slow if slow else None)
     yield _least(
-        "drain against `pgbench` with our SQL, batch 100, one connection", 0.5, found.ratio("drain", "async handler")
+        "drain against `pgbench` with our SQL, batch 100, one connection", 0.5, figures.ratio("drain", "async handler")
     )
-    yield _least("two worker processes against one", 1.6, found.ratio("two workers", f"{OURS.name}, two"))
-    handler = found.ratio("session handler", "async handler with AsyncSession")
+    yield _least("two worker processes against one", 1.6, figures.ratio("two workers", f"{OURS.name}, two"))
+    handler = figures.ratio("session handler", "async handler with AsyncSession")
     yield _least("handler with a session against a bare transaction with the same writes and one UPDATE", 0.7, handler)
-    yield _least("`session.add(Job)` against one plain row", 0.8, found.ratio("single enqueue", "session.add(Job)"))
+    yield _least("`session.add(Job)` against one plain row", 0.8, figures.ratio("single enqueue", "session.add(Job)"))
     yield _least(
-        "bulk, `enqueue_many`, 100,000 in one transaction, jobs/s", 60_000, found.rate("bulk enqueue", "enqueue_many")
+        "bulk, `enqueue_many`, 100,000 in one transaction, jobs/s", 60_000, figures.rate("bulk enqueue", "enqueue_many")
     )
     payloads = "bulk, `handler.enqueue_many`, 100,000 in one transaction"
-    yield _least(f"{payloads}, jobs/s", 60_000, found.rate("bulk enqueue", "handler.enqueue_many"))
+    yield _least(f"{payloads}, jobs/s", 60_000, figures.rate("bulk enqueue", "handler.enqueue_many"))
     yield _least(
-        f"{payloads}, against a bare COPY of the same rows", 0.7, found.ratio("bulk enqueue", "handler.enqueue_many")
+        f"{payloads}, against a bare COPY of the same rows", 0.7, figures.ratio("bulk enqueue", "handler.enqueue_many")
     )
-    yield from _latency(found)
-    yield from _claims(found)
-    yield from _budget(found)
-    idle = found.figure("idle worker", OURS.name, "statements_a_second")
+    yield from _latency(figures)
+    yield from _claims(figures)
+    yield from _budget(figures)
+    idle = figures.figure("idle worker", OURS.name, "statements_a_second")
     yield Target("idle worker, statements a second", "under 1", _number(idle), None if idle is None else idle < 1)
-    yield _most("idle worker, percent of a core", 0.5, found.figure("idle worker", OURS.name, "client_core_percent"))
-    growth = found.figure("memory", "one worker process", "growth_percent")
+    yield _most("idle worker, percent of a core", 0.5, figures.figure("idle worker", OURS.name, "client_core_percent"))
+    growth = figures.figure("memory", "one worker process", "growth_percent")
     yield _most("memory of a worker after all jobs against a tenth of them, growth in percent", 5, growth)
-    yield from (one for one in _pipeline(found) if one.is_met is not None)  # of a separate run
+    yield from (target for target in _pipeline(figures) if target.is_met is not None)  # of a separate run
 
 
-def _latency(found: Found) -> Iterator[Target]:
+def _latency(figures: Figures) -> Iterator[Target]:
     for name in ("p50_ms", "p99_ms"):
-        ours = found.figure("latency beside peers", OURS.name, name)
-        others = {
-            other: value
-            for other in (*_SINGLE_TABLE, "awa", "celery, Redis")
-            if (value := found.figure("latency beside peers", other, name)) is not None
+        ours = figures.figure("latency beside peers", OURS.name, name)
+        latency_by_peer = {
+            peer: value
+            for peer in (*_SINGLE_TABLE, "awa", "celery, Redis")
+            if (value := figures.figure("latency beside peers", peer, name)) is not None
         }
         label = f"enqueue to start at 100 jobs/s, {name.removesuffix('_ms')}, ms"
-        if ours is None or not others:
+        if ours is None or not latency_by_peer:
             yield Target(label, "below every peer", _number(ours), None)
             continue
-        best = min(others, key=lambda one: others[one])
-        wanted = f"below every peer: {others[best]:.2f} ({best})"
-        yield Target(label, wanted, f"{ours:.2f}", ours < others[best])
+        best = min(latency_by_peer, key=lambda name_of_peer: latency_by_peer[name_of_peer])
+        target = f"below every peer: {latency_by_peer[best]:.2f} ({best})"
+        yield Target(label, target, f"{ours:.2f}", ours < latency_by_peer[best])
 
 
-def _pipeline(found: Found) -> Iterator[Target]:
-    def ratio(scenario: str, case: str, other: str) -> float | None:
-        ours, others = found.rate(scenario, case), found.rate(scenario, other)
-        return ours / others if ours and others else None
+def _pipeline(figures: Figures) -> Iterator[Target]:
+    def ratio(scenario: str, case: str, compared_case: str) -> float | None:
+        ours, compared_rate = figures.rate(scenario, case), figures.rate(scenario, compared_case)
+        return ours / compared_rate if ours and compared_rate else None
 
     limits = (("JDBC, into job", 0.7, 0.5), ("JDBC, into a plain table", 0.7, 0.5), ("COPY", 0.75, None))
-    for other, by_name, by_handler in limits:
-        label = f"Spark's sink against {other}"
-        yield _least(f"{label}: rows by name", by_name, ratio("pipeline write", "Spark", other))
+    for compared_case, by_name, by_handler in limits:
+        label = f"Spark's sink against {compared_case}"
+        yield _least(f"{label}: rows by name", by_name, ratio("pipeline write", "Spark", compared_case))
         if by_handler is not None:
-            checked = ratio("pipeline write", "Spark, checked by a handler", other)
+            checked = ratio("pipeline write", "Spark, checked by a handler", compared_case)
             yield _least(f"{label}: rows checked by a handler", by_handler, checked)
     slower = ratio("pipeline write", "Spark, 4 partitions", "Spark, 200 partitions")
     yield _most("Spark's sink, seconds with 200 partitions against 4", 1.5, slower)
@@ -127,10 +127,10 @@ def _pipeline(found: Found) -> Iterator[Target]:
         yield _least(f"Spark's source against {jdbc}, all columns", 1, ratio("pipeline read", ours, jdbc))
 
 
-def _claims(found: Found) -> Iterator[Target]:
+def _claims(figures: Figures) -> Iterator[Target]:
     for kind, limit in (("ours", 1.5), ("plain", None)):
         values = [
-            found.figure("held-back horizon", f"{kind}, {state}", "p99_ms") for state in ("500,000 dead", "not held back")
+            figures.figure("held-back horizon", f"{kind}, {state}", "p99_ms") for state in ("500,000 dead", "not held back")
         ]
         ratio = values[0] / values[1] if values[0] and values[1] else None
         label = "claim p99 with 500,000 dead rows held back from vacuum, against none"
@@ -138,26 +138,28 @@ def _claims(found: Found) -> Iterator[Target]:
             yield Target(f"{label}: a plain indexed claim", "(over 50)", _number(ratio), None)
         else:
             yield _most(label, limit, ratio)
-    deep = found.ratio("deep backlog", "100 types, 10 priorities, all pending")
+    deep = figures.ratio("deep backlog", "100 types, 10 priorities, all pending")
     yield _most("claim with 1,000,000 pending, 100 types, 10 priorities, against 1,000 and one type", 1.5, deep)
 
 
-def _budget(found: Found) -> Iterator[Target]:
+def _budget(figures: Figures) -> Iterator[Target]:
     drained = ("drain", "async handler")
     for name, limit in (("round_trips", 0.05), ("commits", 0.03), ("row_versions", 2.05), ("dead_tuples", 2.05)):
-        yield _most(f"{name.replace('_', ' ')} a job, batch 100", limit, found.per_job(*drained, name))
-    ours = found.per_job("drain beside peers", OURS.name, "wal_bytes")
-    others = [value for one in _SINGLE_TABLE if (value := found.per_job("drain beside peers", one, "wal_bytes"))]
-    wanted = f"below every single-table peer: {min(others):,.0f}" if others else "below every single-table peer"
-    yield Target("WAL bytes a job, claim and finish", wanted, _number(ours), ours < min(others) if ours and others else None)
+        yield _most(f"{name.replace('_', ' ')} a job, batch 100", limit, figures.per_job(*drained, name))
+    ours = figures.per_job("drain beside peers", OURS.name, "wal_bytes")
+    peer_bytes = [value for peer in _SINGLE_TABLE if (value := figures.per_job("drain beside peers", peer, "wal_bytes"))]
+    target = f"below every single-table peer: {min(peer_bytes):,.0f}" if peer_bytes else "below every single-table peer"
+    yield Target(
+        "WAL bytes a job, claim and finish", target, _number(ours), ours < min(peer_bytes) if ours and peer_bytes else None
+    )
 
 
-def _least(what: str, limit: float, value: float | None) -> Target:
-    return Target(what, f"at least {limit:,g}", _number(value), None if value is None else value >= limit)
+def _least(label: str, limit: float, value: float | None) -> Target:
+    return Target(label, f"at least {limit:,g}", _number(value), None if value is None else value >= limit)
 
 
-def _most(what: str, limit: float, value: float | None) -> Target:
-    return Target(what, f"at most {limit:,g}", _number(value), None if value is None else value <= limit)
+def _most(label: str, limit: float, value: float | None) -> Target:
+    return Target(label, f"at most {limit:,g}", _number(value), None if value is None else value <= limit)
 
 
 def _number(value: float | None) -> str:

@@ -34,13 +34,13 @@ def drain(
 async def _drain(  # noqa: PLR0917
     place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, options: WorkerOptions, observe: Callable[[Worker], None]
 ) -> int:
-    left = jobs
+    jobs_left = jobs
 
     def on_event(event: Event) -> None:
-        nonlocal left
+        nonlocal jobs_left
         if isinstance(event, JobCompleted):
-            left -= 1
-            if left == 0:
+            jobs_left -= 1
+            if jobs_left == 0:
                 watch.stop()
         elif isinstance(event, WorkerStarted):
             watch.start()
@@ -52,4 +52,4 @@ async def _drain(  # noqa: PLR0917
     observe(worker)
     await worker.run_until_idle()
     await engine.dispose()
-    return jobs - left
+    return jobs - jobs_left

@@ -17,7 +17,7 @@ class Promises:
     """Whether a worker that was given up can still finish its job."""
     rescued: str
     """What becomes of the jobs of a worker that died."""
-    kept: str
+    retained: str
     """The remains of a finished job."""
     session: str
     """How a job is enqueued in the application's own transaction."""
@@ -55,7 +55,7 @@ OURS: Final = System(
     promises=Promises(
         fenced="yes",
         rescued="by any worker, once its lease has ended",
-        kept="row, output, every attempt",
+        retained="row, output, every attempt",
         session="`session.add(Job(...))`, Session and AsyncSession",
     ),
     claim_like="WITH picked AS%",
@@ -67,7 +67,7 @@ APPLICATION: Final = replace(OURS, name="application", script="application_adapt
 _PGQUEUER: Final = Promises(
     fenced="no: by id",
     rescued="by any worker, once its heartbeat is old",
-    kept="a line in a log; payloads are deleted",
+    retained="a line in a log; payloads are deleted",
     session="its own calls on your driver connection",
 )
 
@@ -100,7 +100,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="yes",
             rescued="by any worker, once its heartbeat is old",
-            kept="append-only history, truncated in time",
+            retained="append-only history, truncated in time",
             session="a bridge, one job a call",
         ),
         claim_like="%claim_ready%",
@@ -113,7 +113,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="yes, since 0.26",
             rescued="by a plugin, not loaded here",
-            kept="row",
+            retained="row",
             session="its own calls on a psycopg cursor",
         ),
     ),
@@ -126,7 +126,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="by the time of the attempt",
             rescued="by age: 5 minutes after it began, alive or not",
-            kept="row",
+            retained="row",
             session="`enqueue(..., conn=)`, AsyncSession",
         ),
         claim_like="%SKIP LOCKED%attempted_by%",
@@ -139,7 +139,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="no: by id and status",
             rescued="by a periodic task you write",
-            kept="row, events",
+            retained="row, events",
             session="`configure(connection=)`, psycopg",
         ),
         most=2_000,
@@ -153,7 +153,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="no",
             rescued="after the visibility timeout, an hour",
-            kept="nothing",
+            retained="nothing",
             session="not at all",
             durable="to the last snapshot",
         ),
@@ -168,7 +168,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="no",
             rescued="by any worker, once its heartbeat is old",
-            kept="the job and its result, 500 s",
+            retained="the job and its result, 500 s",
             session="not at all",
             durable="to the last snapshot",
         ),
@@ -183,7 +183,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="no",
             rescued="by any worker, once its heartbeat is old",
-            kept="nothing",
+            retained="nothing",
             session="not at all",
             durable="to the last snapshot",
         ),
@@ -198,7 +198,7 @@ PEERS: Final[tuple[System, ...]] = (
         promises=Promises(
             fenced="no",
             rescued="by any worker, 10 minutes after it was fetched",
-            kept="the stream's entries",
+            retained="the stream's entries",
             session="not at all",
             durable="to the last snapshot",
         ),
@@ -212,7 +212,7 @@ SYSTEMS: Final = (OURS, *PEERS)
 _DURABLE: Final = Promises(
     fenced="by the version of the step's row",
     rescued="by their own rules",
-    kept="the workflow and each step's result",
+    retained="the workflow and each step's result",
     session="not at all",
 )
 STEPPERS: Final[tuple[System, ...]] = (

@@ -59,9 +59,9 @@ def python_version(system: System) -> str | None:
     """Return the version of the interpreter a system runs on; None where it is not installed."""
     if not python(system).exists():
         return None
-    asked = "import platform; print(platform.python_version())"
-    done = subprocess.run([python(system), "-c", asked], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    program = "import platform; print(platform.python_version())"
+    completed = subprocess.run([python(system), "-c", program], capture_output=True, text=True, check=False)
+    return completed.stdout.strip() or None
 
 
 def why_not(system: System) -> str | None:
@@ -77,7 +77,11 @@ def why_not(system: System) -> str | None:
 
 def install() -> Iterator[tuple[str, str | None]]:
     """Make the environments that are missing; yield each one's name, and why it could not be made or None."""
-    for system in {one.environment: one for one in (*SYSTEMS, *STEPPERS) if one.environment is not None}.values():
+    for system in {
+        system_of_environment.environment: system_of_environment
+        for system_of_environment in (*SYSTEMS, *STEPPERS)
+        if system_of_environment.environment is not None
+    }.values():
         yield system.environment or "", _install(system)
 
 
@@ -88,9 +92,9 @@ def _install(system: System) -> str | None:
     target = python(system).parents[1]
     if not python(system).exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        done = _run(interpreter, "-m", "venv", str(target))
-        if done is not None:
-            return done
+        problem = _run(interpreter, "-m", "venv", str(target))
+        if problem is not None:
+            return problem
     return _run(str(python(system)), "-m", "pip", "install", "--quiet", "-r", str(_requirements(system)))
 
 
@@ -101,8 +105,8 @@ def _requirements(system: System) -> Path:
 def _run(*command: str) -> str | None:
     # Constraints of the project's own environment are not the peers'.
     environment = {name: value for name, value in os.environ.items() if name not in {"PIP_CONSTRAINT", "PYTHONPATH"}}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return None if completed.returncode == 0 else completed.stderr.strip().rpartition("\n")[2]
 
 
 def _interpreter(system: System) -> str | None:
@@ -111,8 +115,8 @@ def _interpreter(system: System) -> str | None:
     newer = [f"python3.{minor}" for minor in range(system.oldest_python[1], system.oldest_python[1] + 4)]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for name in newer:
-        found = [path / "bin" / "python" for path in sorted(pyenv.glob(f"{name.removeprefix('python')}.*"))]
-        for candidate in (*found, shutil.which(name)):
+        installed = [path / "bin" / "python" for path in sorted(pyenv.glob(f"{name.removeprefix('python')}.*"))]
+        for candidate in (*installed, shutil.which(name)):
             # A shim of pyenv's may be there for an interpreter that is not.
             if candidate is not None and _run(str(candidate), "-c", "import venv, ensurepip") is None:
                 return str(candidate)

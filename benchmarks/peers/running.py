@@ -156,7 +156,7 @@ def _address(system: System, place: Place) -> str:
 
 def _plain(system: System, url: str) -> str:
     # SQLAlchemy alone wants the driver's name in it.
-    given = make_url(url)
+    libpq_url = make_url(url)
     if system.environment is not None:
-        given = given.set(drivername="postgresql")
-    return given.render_as_string(hide_password=False)
+        libpq_url = libpq_url.set(drivername="postgresql")
+    return libpq_url.render_as_string(hide_password=False)

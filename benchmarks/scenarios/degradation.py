@@ -44,7 +44,7 @@ def scenario() -> Scenario:
             most=lambda system: RATE * SECONDS,
             rated=False,
             rounds=1,
-            wanted=lambda system: not system.is_elsewhere and system.name not in _LEFT_OUT,
+            is_measured=lambda system: not system.is_elsewhere and system.name not in _LEFT_OUT,
         ),
         jobs=RATE * SECONDS,
     )
@@ -76,27 +76,27 @@ def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         worker.send("stop")
         committed, started = (stamps(process.expect("told")) for process in (producer, worker))
     watch.series = steady.series(began, looks, scale=scale, seconds=SECONDS, committed=committed, started=started)
-    during = [one for one in watch.series if _is_pinned(one)]
-    watch.figures = _figures([one for one in watch.series if one not in during], during)
+    during = [second for second in watch.series if _is_pinned(second)]
+    watch.figures = _figures([second for second in watch.series if second not in during], during)
     return len([number for number in started if number >= 0])
 
 
-def _is_pinned(one: Mapping[str, float | None]) -> bool:
-    return _OFF_SECONDS <= (one["second"] or 0) < _OFF_SECONDS + _ON_SECONDS
+def _is_pinned(second: Mapping[str, float | None]) -> bool:
+    return _OFF_SECONDS <= (second["second"] or 0) < _OFF_SECONDS + _ON_SECONDS
 
 
 def _figures(off: list[dict[str, float | None]], on: list[dict[str, float | None]]) -> dict[str, float]:
     """Return the figures of the claim and the queue before the transaction, and in its last third."""
-    before = [one for one in off if (one["second"] or 0) < _OFF_SECONDS]
+    before = [second for second in off if (second["second"] or 0) < _OFF_SECONDS]
     late = on[-max(1, len(on) // 3) :]
     after = off[-3:]
     figures = {}
-    for when, those in (("before", before), ("pinned", late), ("after", after)):
+    for when, seconds_of_phase in (("before", before), ("pinned", late), ("after", after)):
         for name in ("claim_ms", "wait_ms"):
-            values = [value for one in those if (value := one[name]) is not None]
+            values = [value for second in seconds_of_phase if (value := second[name]) is not None]
             if values:
                 figures[f"{name.removesuffix('_ms')}_{when}_ms"] = statistics.median(values)
-    figures["deepest"] = max(one["depth"] or 0 for one in on)
+    figures["deepest"] = max(second["depth"] or 0 for second in on)
     figures["depth_at_the_end"] = after[-1]["depth"] or 0
-    figures["dead"] = max((one["dead"] or 0 for one in on), default=0)
+    figures["dead"] = max((second["dead"] or 0 for second in on), default=0)
     return figures

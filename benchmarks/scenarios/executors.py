@@ -56,6 +56,6 @@ def _run(kind: str, executors: int, place: Place, watch: Stopwatch, jobs: int) -
             cwd=Path(__file__).parent.parent.parent,
             env=os.environ | {"SA_JOBQUEUE_URL": place.url},
         )
-    done = int(place.scalar(_DONE))
-    watch.figures["jobs_per_second"] = done / float(place.scalar(_SPAN))
-    return done
+    job_count = int(place.scalar(_DONE))
+    watch.figures["jobs_per_second"] = job_count / float(place.scalar(_SPAN))
+    return job_count

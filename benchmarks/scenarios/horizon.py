@@ -63,16 +63,16 @@ class Pinned:
         """Return what prepares so many dead rows behind an open transaction; 0 starts again without one."""
 
         def prepare(place: Place, jobs: int) -> None:
-            wanted = depth * jobs // 10_000
-            if wanted == 0 or wanted < self._dead:
+            dead_rows = depth * jobs // 10_000
+            if dead_rows == 0 or dead_rows < self._dead:
                 self.release()
                 place.held = 0
                 place.clear()
             elif self._pin is None:
                 self._begin(place)
-            if wanted > self._dead:
-                churn(place, wanted - self._dead)
-                self._dead = wanted
+            if dead_rows > self._dead:
+                churn(place, dead_rows - self._dead)
+                self._dead = dead_rows
             with place.begin() as connection:
                 rows.copy(connection, 2 * claiming.CLAIMS)
 

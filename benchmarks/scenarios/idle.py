@@ -24,7 +24,7 @@ def scenario() -> Scenario:
     return Scenario(
         name="idle worker",
         says=f"{_SECONDS:.0f} s of one worker process on an empty queue; BEGIN and COMMIT are statements, too",
-        cases=systems.cases(_rest, most=lambda system: 10_000, rated=False, rounds=1, wanted=_is_wanted),
+        cases=systems.cases(_rest, most=lambda system: 10_000, rated=False, rounds=1, is_measured=_is_wanted),
     )
 
 

@@ -125,7 +125,7 @@ def _steady(*, rate: int = RATE, listen: bool = True) -> _Run:
         bound = percentile(waits, _LATE)
         late = [phases(committed[number], started[number], claims) for number in range(jobs) if waits[number] >= bound]
         for phase in late[0]:
-            watch.figures[f"late_{phase}_ms"] = statistics.median(of[phase] for of in late) * 1000
+            watch.figures[f"late_{phase}_ms"] = statistics.median(phase_seconds[phase] for phase_seconds in late) * 1000
         return jobs
 
     return run
@@ -137,9 +137,9 @@ def phases(committed: float, started: float, claims: _Claims) -> dict[str, float
     `busy`: for the end of a claim that was under way; `wake`: for the claim to begin; `claim`: for its answer; `start`:
     for the handler.
     """
-    this = bisect_right(claims, (started, float("inf"))) - 1
-    began, ended = claims[this]
-    before = claims[this - 1][1] if this > 0 else committed
+    index = bisect_right(claims, (started, float("inf"))) - 1
+    began, ended = claims[index]
+    before = claims[index - 1][1] if index > 0 else committed
     began, ended = max(began, committed), min(max(ended, committed), started)
     busy = max(0.0, min(before, began) - committed)
     return {"busy": busy, "wake": began - committed - busy, "claim": ended - began, "start": started - ended}
@@ -177,7 +177,7 @@ async def _work(orders: Orders, pipe: Pipe) -> tuple[dict[int, float], _Claims]:
     queue, events = JobQueue(), EventBus()
     started: dict[int, float] = {}
     claims: _Claims = []
-    left = orders.jobs
+    jobs_left = orders.jobs
     claim = Claimer.claim
 
     async def noted(claimer: Claimer, connection: AsyncConnection) -> int:
@@ -193,13 +193,13 @@ async def _work(orders: Orders, pipe: Pipe) -> tuple[dict[int, float], _Claims]:
         started[job["number"]] = time.monotonic()
 
     def on_event(event: Event) -> None:
-        nonlocal left
+        nonlocal jobs_left
         if isinstance(event, WorkerStarted):
             # A moment for it to listen and to fall idle.
             asyncio.get_running_loop().call_later(0.5, pipe.send, "started")
         elif isinstance(event, JobCompleted):
-            left -= 1
-            if left == 0:
+            jobs_left -= 1
+            if jobs_left == 0:
                 worker.stop()
 
     events.subscribe(on_event)

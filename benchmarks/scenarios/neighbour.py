@@ -32,14 +32,16 @@ _PEERS: Final = ("pgqueuer, psycopg", "procrastinate")
 def scenario() -> Scenario:
     """Return the cases."""
     cases: list[Case] = []
-    ours, *others = environments.installed()
+    ours, *peers = environments.installed()
     for count in _PRODUCERS:
         quiet = f"{count} producers, {_MODES['off']}"
         cases += [
             _case(ours, f"{count} producers, {label}", count, mode, None if mode == "off" else quiet)
             for mode, label in _MODES.items()
         ]
-        cases += [_case(one, f"{count} producers, {one.name}", count, "", None) for one in others if one.name in _PEERS]
+        cases += [
+            _case(system, f"{count} producers, {system.name}", count, "", None) for system in peers if system.name in _PEERS
+        ]
     return Scenario(
         name="neighbour",
         says=f"producers commit a job at a time for {_SECONDS:.0f} s, one worker runs them; beside them an application "
@@ -71,14 +73,14 @@ def application() -> Scenario:
 def _beside(system: System, rate: int, place: Place, watch: Stopwatch, jobs: int) -> int:
     watch.is_divided = False
     began = place.scalar(_WAL)
-    found = _load(system, ([rate / 4] * 4 if rate else [], "built"), place, watch, jobs)
-    watch.figures["jobs_per_s"] = len(found[0]) / watch.seconds
+    latencies = _load(system, ([rate / 4] * 4 if rate else [], "built"), place, watch, jobs)
+    watch.figures["jobs_per_s"] = len(latencies[0]) / watch.seconds
     watch.figures["wal_mb_per_s"] = float(place.scalar(_WAL) - began) / watch.seconds / 1e6
     watch.figures["dead_rows"] = float(place.scalar(_DEAD))
     start = time.perf_counter()
     place.run("VACUUM")
     watch.figures["vacuum_ms"] = (time.perf_counter() - start) * 1000
-    return len(found[1]) + len(found[2])
+    return len(latencies[1]) + len(latencies[2])
 
 
 _WAL: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
@@ -113,14 +115,14 @@ def _load(
         # It polls so often that it runs the jobs of every case, also where no notification is sent.
         stack.enter_context(running.working(system, place, jobs=10**9, poll_seconds=0.02))
         start = partial(running.start, do="flood", jobs=0)
-        given = [stack.enter_context(start(system, place, notify=mode, rate=rate)) for rate in rates]
+        producers = [stack.enter_context(start(system, place, notify=mode, rate=rate)) for rate in rates]
         plain, notifying = (
             stack.enter_context(start(APPLICATION, place, rate=_RATE, notify=how)) for how in ("off", "always")
         )
-        everybody = [*given, plain, notifying]
+        everybody = [*producers, plain, notifying]
         for process in everybody:
             process.expect("ready", _PATIENCE)
-        watch.beside = lambda: [process.pid for process in given]
+        watch.beside = lambda: [process.pid for process in producers]
         watch.round_trips = None
         with watch:
             for process in everybody:
@@ -128,9 +130,12 @@ def _load(
             time.sleep(_SECONDS * jobs / 10_000)
             for process in everybody:
                 process.send("stop")
-        found = [process.expect("told", _PATIENCE)["latencies"] for process in everybody]
-    told = [[one for of in found[:-2] for one in of], *found[-2:]]
-    for name, latencies in zip(("producers", "plain", "notifying"), told, strict=True):
+        latencies_by_process = [process.expect("told", _PATIENCE)["latencies"] for process in everybody]
+    latencies_by_kind = [
+        [latency for producer_latencies in latencies_by_process[:-2] for latency in producer_latencies],
+        *latencies_by_process[-2:],
+    ]
+    for name, latencies in zip(("producers", "plain", "notifying"), latencies_by_kind, strict=True):
         for percent in (50, 99):
             watch.figures[f"{name}_p{percent}_ms"] = percentile(latencies or [0.0], percent) * 1000
-    return told
+    return latencies_by_kind

@@ -38,15 +38,15 @@ def scenario() -> Scenario:
 def two_workers() -> Scenario:
     """Return the cases of two worker processes, beside one of the same system."""
     cases = []
-    for system in (one for one in environments.installed() if one.name in _IN_TWO):
-        one = f"{system.name}, one"
-        for processes, name in ((1, one), (2, f"{system.name}, two")):
+    for system in (installed for installed in environments.installed() if installed.name in _IN_TWO):
+        single = f"{system.name}, one"
+        for processes, name in ((1, single), (2, f"{system.name}, two")):
             case = Case(
                 name=name,
                 run=partial(_drain(processes), system),
                 prepare=partial(systems.fill, system),
                 open_place=partial(places.open_for, system),
-                against=Comparison(case=one) if processes == 2 else None,
+                against=Comparison(case=single) if processes == 2 else None,
                 most=20_000,
             )
             cases.append(case)

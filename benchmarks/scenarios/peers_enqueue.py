@@ -17,7 +17,7 @@ def single() -> Scenario:
     return Scenario(
         name="single enqueue beside peers",
         says="one job at a time, each committed, by one process on one connection",
-        cases=systems.cases(_enqueue("enqueue"), most=lambda system: _SINGLE, others=[OBJECTS]),
+        cases=systems.cases(_enqueue("enqueue"), most=lambda system: _SINGLE, more_systems=[OBJECTS]),
     )
 
 
@@ -26,7 +26,7 @@ def bulk() -> Scenario:
     return Scenario(
         name="bulk enqueue beside peers",
         says="10,000 jobs by the fastest call a system has; making the objects is part of the time",
-        cases=systems.cases(_enqueue("fill"), others=[OBJECTS]),
+        cases=systems.cases(_enqueue("fill"), more_systems=[OBJECTS]),
     )
 
 

@@ -63,9 +63,9 @@ def _claim(pin: Pin, place: Place, watch: Stopwatch, jobs: int) -> int:
         place.run("VACUUM job")  # which removes nothing while the transaction is open
         with place.begin() as connection:
             rows.copy(connection, 2 * claiming.CLAIMS)
-        done = claiming.claim_one_at_a_time(place, watch)
+        claim_count = claiming.claim_one_at_a_time(place, watch)
         watch.figures["dead"] = float(place.scalar("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'job'"))
-    return done
+    return claim_count
 
 
 def _nobody(place: Place) -> AbstractContextManager[object]:

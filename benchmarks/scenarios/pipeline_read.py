@@ -52,13 +52,13 @@ def _warm(place: Place, jobs: int) -> None:
 
 def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
     query, parameters = copy_text(history.rows(Job, JOBS))
-    found = 0
+    row_count = 0
     with place.engine().connect() as connection:
         driver: Any = connection.connection.driver_connection
         with watch, driver.cursor() as cursor, cursor.copy(query, parameters) as copy:
             for _ in copy:  # a row each
-                found += 1
-    return found
+                row_count += 1
+    return row_count
 
 
 def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
@@ -77,7 +77,7 @@ def _read_by_jdbc(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> i
         bounds = [f"id >= '{low}'"] * (low is not None) + [f"id < '{high}'"] * (high is not None)
         frames.append(reader.option("query", f"SELECT * FROM job WHERE {' AND '.join(bounds) or 'true'}").load())
     watch.beside = spark.pids
-    whole = reduce(lambda left, right: left.union(right), frames)
+    whole = reduce(lambda first, second: first.union(second), frames)
     with watch:
         whole.write.format("noop").mode("overwrite").save()
     watch.round_trips = None

@@ -160,9 +160,9 @@ def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency:
 
 
 def _drain(load: Load, place: Place, watch: Stopwatch, jobs: int) -> int:
-    done = drain(load, place, watch, jobs)
-    watch.figures["cpu_us"] = (watch.client_cpu + watch.server_cpu) / done * 1e6
-    return done
+    job_count = drain(load, place, watch, jobs)
+    watch.figures["cpu_us"] = (watch.client_cpu + watch.server_cpu) / job_count * 1e6
+    return job_count
 
 
 def _last_first(candidates: Sequence[Candidate], free: int) -> Sequence[Candidate]:

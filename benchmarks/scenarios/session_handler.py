@@ -112,6 +112,6 @@ async def _work(engine: AsyncEngine, numbers: Any) -> None:
     for number in numbers:
         async with AsyncSession(engine) as session:
             session.add(Effect(order_id=f"order-{number:08}"))
-            done = update(Mark).where(Mark.id == number, Mark.state == "running").values(state="completed")
-            await session.execute(done.returning(Mark.id))
+            complete_mark = update(Mark).where(Mark.id == number, Mark.state == "running").values(state="completed")
+            await session.execute(complete_mark.returning(Mark.id))
             await session.commit()

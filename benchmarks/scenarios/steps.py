@@ -134,16 +134,16 @@ def _transaction(place: Place, watch: Stopwatch, jobs: int) -> int:
     return _handled(place, watch, jobs, one)
 
 
-def _handled(place: Place, watch: Stopwatch, jobs: int, one: Callable[[AttemptContext, int], Awaitable[None]]) -> int:
+def _handled(place: Place, watch: Stopwatch, jobs: int, run_step: Callable[[AttemptContext, int], Awaitable[None]]) -> int:
     """Run one job with so many steps; the time begins when the first is recorded, which opens the connection."""
     queue = JobQueue()
 
     @queue.handler(rows.JOB_TYPE)
     async def handle(order: Any, ctx: AttemptContext) -> None:
-        await one(ctx, -1)
+        await run_step(ctx, -1)
         with watch:
             for number in range(jobs):
-                await one(ctx, number)
+                await run_step(ctx, number)
 
     async def work() -> None:
         engine = place.async_engine(size=2)

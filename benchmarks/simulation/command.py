@@ -43,38 +43,40 @@ def predict_fleet(
     *, seed: int, workers: int, slots: int, tenants: int, seconds: float, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return the predictions where one of many tenants floods the others: with a fair key for each, and without."""
-    found: dict[str, Any] = {"workers": workers, "slots": slots, "tenants": tenants, "seconds": seconds}
+    predictions: dict[str, Any] = {"workers": workers, "slots": slots, "tenants": tenants, "seconds": seconds}
     for name, shared in _SHARED.items():
         tell(f"{workers} workers, {tenants} tenants, {name}")
         workload = fleet(workers=workers, slots=slots, tenants=tenants, seconds=seconds, shared=shared)
-        found[name] = _waits(simulate(workload, arrivals(workload, seed), Costs()))
-    return found
+        predictions[name] = _waits(simulate(workload, arrivals(workload, seed), Costs()))
+    return predictions
 
 
-def show(console: Console, found: dict[str, Any]) -> None:
+def show(console: Console, document: dict[str, Any]) -> None:
     """Print the tables of a document."""
     console.print(
-        f"{found['workers']} workers of {found['slots']} slots, {found['busy_slots']:.1f} of them busy on average; "
-        f"seconds waited for a slot, seed {found['seed']}"
+        f"{document['workers']} workers of {document['slots']} slots, {document['busy_slots']:.1f} of them busy on average; "
+        f"seconds waited for a slot, seed {document['seed']}"
     )
-    real_ones = {one["kind"]: one for one in found.get("real", ())}
+    real_ones = {kind_waits["kind"]: kind_waits for kind_waits in document.get("real", ())}
     table = Table("jobs", "of them", *(f"p{percent}\npredicted" for percent in PERCENTS))
     for percent in PERCENTS if real_ones else ():
         table.add_column(f"p{percent}\nreal")
-    for one in found["predicted"]:
-        row = [*_seconds(one), *(_seconds(real_ones[one["kind"]]) if real_ones else [])]
-        table.add_row(one["kind"], f"{one['count']:,}", *row)
+    for kind_waits in document["predicted"]:
+        row = [*_seconds(kind_waits), *(_seconds(real_ones[kind_waits["kind"]]) if real_ones else [])]
+        table.add_row(kind_waits["kind"], f"{kind_waits['count']:,}", *row)
     console.print(table)
-    if "fleet" not in found:
+    if "fleet" not in document:
         return
-    many = found["fleet"]
+    many = document["fleet"]
     console.print(
         f"{many['workers']} workers of {many['slots']} slots, {many['tenants']:,} tenants, one of which floods the others"
     )
     table = Table("tenants have", "jobs", "of them", *(f"p{percent}\npredicted" for percent in PERCENTS), "longest")
     for name in _SHARED:
-        for one in many[name]:
-            table.add_row(name, one["kind"], f"{one['count']:,}", *_seconds(one), f"{one['longest']:.3f}")
+        for kind_waits in many[name]:
+            table.add_row(
+                name, kind_waits["kind"], f"{kind_waits['count']:,}", *_seconds(kind_waits), f"{kind_waits['longest']:.3f}"
+            )
     console.print(table)
 
 
@@ -84,13 +86,13 @@ def _scaled(scale: float) -> Workload:
 
 
 def _waits(started: Sequence[Started]) -> list[dict[str, Any]]:
-    found = summarise([(one.arrival.kind.name, one.waited) for one in started])
-    return [_document(one) for one in sorted(found, key=lambda one: one.kind)]
+    waits_by_kind = summarise([(start.arrival.kind.name, start.waited) for start in started])
+    return [_document(waits) for waits in sorted(waits_by_kind, key=lambda waits: waits.kind)]
 
 
-def _document(one: Waits) -> dict[str, Any]:
-    return asdict(one) | {"percentiles": {f"p{percent}": seconds for percent, seconds in one.percentiles.items()}}
+def _document(waits: Waits) -> dict[str, Any]:
+    return asdict(waits) | {"percentiles": {f"p{percent}": seconds for percent, seconds in waits.percentiles.items()}}
 
 
-def _seconds(one: dict[str, Any]) -> list[str]:
-    return [f"{one['percentiles'][f'p{percent}']:.3f}" for percent in PERCENTS]
+def _seconds(kind_waits: dict[str, Any]) -> list[str]:
+    return [f"{kind_waits['percentiles'][f'p{percent}']:.3f}" for percent in PERCENTS]

@@ -68,14 +68,14 @@ class _Lanes:
 
     def take(self, plan: Plan) -> list[_Taken]:
         """Take the jobs that a claim of this plan finds."""
-        taken: list[_Taken] = []
+        jobs: list[_Taken] = []
         for segment in plan.segments:
-            of_segment = min(len(taken) + segment.quota, plan.limit)
+            of_segment = min(len(jobs) + segment.quota, plan.limit)
             for lane in segment.lanes:
                 waiting = self.jobs.get(QueueKey(lane.queue, lane.fairness_key).text, {}).get(lane.priority, deque())
-                while waiting and len(taken) < of_segment:
-                    taken.append(_Taken(lane, waiting.popleft(), next(_IDS)))
-        return taken
+                while waiting and len(jobs) < of_segment:
+                    jobs.append(_Taken(lane, waiting.popleft(), next(_IDS)))
+        return jobs
 
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -165,22 +165,22 @@ class _Worker:
                 yield world.timeout(costs.pace)
 
     def _claim(self) -> int:
-        now, taken = self._model.world.now, list[_Taken]()
+        now, claimed_jobs = self._model.world.now, list[_Taken]()
         self._backlog.wake(now)
-        while self._backlog.open and not taken:  # lanes that others have emptied make way
+        while self._backlog.open and not claimed_jobs:  # lanes that others have emptied make way
             shares = self._planner.share(self._free, now)
             plan = self._planner.plan(shares, self._free)
-            taken = self._model.lanes.take(plan)
-            ended, started = self._cursors.claimed(plan, taken, _instant(now))
+            claimed_jobs = self._model.lanes.take(plan)
+            ended, started = self._cursors.claimed(plan, claimed_jobs, _instant(now))
             self._planner.charge(shares, started)
             self._backlog.read_to_end(ended, now)
             self._backlog.answered(self._backlog.asks())
-            self._planner.charge_queues(Counter((one.queue, "") for one in taken))
-        self._free -= len(taken)
-        for one in taken:
-            self._model.started.append(Started(one.arrival, now, self._number))
-            self._model.world.process(self._handle(one.arrival))
-        return len(taken)
+            self._planner.charge_queues(Counter((job.queue, "") for job in claimed_jobs))
+        self._free -= len(claimed_jobs)
+        for job in claimed_jobs:
+            self._model.started.append(Started(job.arrival, now, self._number))
+            self._model.world.process(self._handle(job.arrival))
+        return len(claimed_jobs)
 
     def _handle(self, arrival: Arrival) -> Steps:
         yield self._model.world.timeout(arrival.seconds + self._model.costs.end)

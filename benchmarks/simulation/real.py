@@ -61,11 +61,11 @@ class _Run:
         await asyncio.gather(*running)
         await engine.dispose()
         started = [
-            Started(Arrival(self._committed[number] - began, one.kind, one.seconds), at - began, worker)
-            for number, one in enumerate(self._coming)
+            Started(Arrival(self._committed[number] - began, arrival.kind, arrival.seconds), at - began, worker)
+            for number, arrival in enumerate(self._coming)
             for at, worker in (self._started[number],)
         ]
-        return sorted(started, key=lambda one: one.at)
+        return sorted(started, key=lambda start: start.at)
 
     def _queue(self, worker: int) -> JobQueue[Any]:
         queue = JobQueue()

@@ -91,14 +91,14 @@ class Waits:
 def arrivals(workload: Workload, seed: int) -> list[Arrival]:
     """Return every job in the order in which they come: the same for the same seed."""
     drawn = random.Random(seed)
-    found: list[Arrival] = []
+    jobs: list[Arrival] = []
     for kind in workload.kinds:
-        found += [Arrival(kind.burst_at, kind, _service(kind, drawn)) for _ in range(kind.burst)]
+        jobs += [Arrival(kind.burst_at, kind, _service(kind, drawn)) for _ in range(kind.burst)]
         at = drawn.expovariate(kind.rate) if kind.rate else math.inf
         while at < workload.seconds:
-            found.append(Arrival(at, kind, _service(kind, drawn)))
+            jobs.append(Arrival(at, kind, _service(kind, drawn)))
             at += drawn.expovariate(kind.rate)
-    return sorted(found, key=_at)
+    return sorted(jobs, key=_at)
 
 
 def summarise(waits: Sequence[tuple[str, float]]) -> list[Waits]:
@@ -109,12 +109,12 @@ def summarise(waits: Sequence[tuple[str, float]]) -> list[Waits]:
     return [
         Waits(
             kind=kind,
-            count=len(those),
-            mean=sum(those) / len(those),
-            percentiles={percent: percentile(those, percent) for percent in PERCENTS},
-            longest=max(those),
+            count=len(kind_waits),
+            mean=sum(kind_waits) / len(kind_waits),
+            percentiles={percent: percentile(kind_waits, percent) for percent in PERCENTS},
+            longest=max(kind_waits),
         )
-        for kind, those in by_kind.items()
+        for kind, kind_waits in by_kind.items()
     ]
 
 

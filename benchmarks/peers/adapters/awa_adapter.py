@@ -52,16 +52,16 @@ class Awa(Adapter):
         await client.enqueue_many_copy(jobs, queue="bench")
         await client.close()
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its runtime."""
         client = AsyncClient(self.url, max_connections=20)
 
         @client.task(NoOp, queue="bench")
         async def handle(job: Any) -> None:
-            seen(job.args.number)
+            tally(job.args.number)
 
         await client.start([("bench", WORKERS)])
-        await done.wait()
+        await stop_event.wait()
         await client.shutdown()
         await client.close()
 

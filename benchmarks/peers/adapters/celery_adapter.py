@@ -41,21 +41,21 @@ class CelerySystem(Adapter):
 
     async def enqueue_many(self, numbers: range) -> None:
         """Send one by one: it has no other way."""
-        async with self.producer() as put:
+        async with self.producer() as enqueue:
             for number in numbers:
-                await put(number)
+                await enqueue(number)
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its worker in a thread of this process."""
         app = self._app()
 
         @app.task(name="no_op")
         def handle(number: int, order_id: str) -> None:
-            seen(number)
+            tally(number)
 
         worker = app.Worker(pool="solo", concurrency=1, loglevel="ERROR", without_gossip=True, without_mingle=True)
         threading.Thread(target=worker.start, daemon=True).start()
-        await done.wait()
+        await stop_event.wait()
         worker.stop()
 
 

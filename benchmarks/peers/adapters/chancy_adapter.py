@@ -11,13 +11,13 @@ from chancy import Chancy, Queue, Worker, job
 from protocol import Adapter, Put, main, payload
 
 CONCURRENCY = 100
-_seen: Callable[[int], None]
+_tally: Callable[[int], None]
 
 
 @job(queue="default")
 async def no_op(*, number: int, order_id: str) -> None:
     """Do nothing: found by its import path, so it stands in the module."""
-    _seen(number)
+    _tally(number)
 
 
 class ChancySystem(Adapter):
@@ -53,12 +53,12 @@ class ChancySystem(Adapter):
             async for _ in chancy.push_many([no_op.job.with_kwargs(**payload(number)) for number in numbers]):
                 pass
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its worker."""
-        global _seen  # noqa: PLW0603 - the handler is found by name
-        _seen = seen
+        global _tally  # noqa: PLW0603 - the handler is found by name
+        _tally = tally
         async with self._app() as chancy, Worker(chancy, register_signal_handlers=False):
-            await done.wait()
+            await stop_event.wait()
 
 
 if __name__ == "__main__":

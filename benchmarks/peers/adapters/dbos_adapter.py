@@ -19,13 +19,13 @@ async def note(number: int) -> dict[str, int]:
 async def many(steps: int) -> None:
     """Run the steps; which are reported by the adapter's callbacks."""
     await note(-1)
-    _told["begin"]()
+    _callbacks["begin"]()
     for number in range(steps):
         await note(number)
-    _told["end"]()
+    _callbacks["end"]()
 
 
-_told: dict[str, Callable[[], Any]] = {}
+_callbacks: dict[str, Callable[[], Any]] = {}
 
 
 class DBOSSystem(Adapter):
@@ -38,7 +38,7 @@ class DBOSSystem(Adapter):
 
     async def steps(self, steps: int, begin: Callable[[], None], end: Callable[[], None]) -> None:
         """Run one workflow."""
-        _told.update(begin=begin, end=end)
+        _callbacks.update(begin=begin, end=end)
         self._launch()
         handle = await DBOS.start_workflow_async(many, steps)
         await handle.get_result()

@@ -39,22 +39,22 @@ class DramatiqSystem(Adapter):
 
     async def enqueue_many(self, numbers: range) -> None:
         """Send one by one: it has no other way."""
-        async with self.producer() as put:
+        async with self.producer() as enqueue:
             for number in numbers:
-                await put(number)
+                await enqueue(number)
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its worker, whose threads count one at a time."""
         broker, lock = self._broker(), threading.Lock()
 
         @dramatiq.actor(actor_name="no_op")
         def handle(number: int, order_id: str) -> None:
             with lock:
-                seen(number)
+                tally(number)
 
         worker = Worker(broker)
         worker.start()
-        await done.wait()
+        await stop_event.wait()
         worker.stop()
 
 

@@ -12,7 +12,7 @@ from oban.schema import install
 from protocol import Adapter, Put, main, payload, uvloop
 
 LIMIT = 100
-_seen: Callable[[int], None]
+_tally: Callable[[int], None]
 
 
 @worker(queue="default")
@@ -21,7 +21,7 @@ class NoOp:
 
     async def process(self, job: Any) -> None:
         """Report that it started."""
-        _seen(job.args["number"])
+        _tally(job.args["number"])
 
 
 class ObanSystem(Adapter):
@@ -50,13 +50,13 @@ class ObanSystem(Adapter):
             await oban.enqueue_many([NoOp.new(payload(number)) for number in numbers])
         await pool.close()
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run one queue."""
-        global _seen  # noqa: PLW0603 - its workers are classes it makes itself
-        _seen = seen
+        global _tally  # noqa: PLW0603 - its workers are classes it makes itself
+        _tally = tally
         pool = await Oban.create_pool(self.url)
         async with Oban(pool=pool, queues={"default": LIMIT}):
-            await done.wait()
+            await stop_event.wait()
         await pool.close()
 
 

@@ -66,7 +66,7 @@ class Ours(Adapter):
     def _by_objects(self) -> bool:
         return bool(self.orders.get("by") == "objects")
 
-    async def work(self, seen: Tally, done: asyncio.Event) -> None:
+    async def work(self, tally: Tally, stop_event: asyncio.Event) -> None:
         """Count a job when its completion is written: later than any other system here counts it."""
         queue, events = JobQueue(), EventBus()
         stamps = bool(self.orders.get("stamps"))
@@ -74,13 +74,13 @@ class Ours(Adapter):
         @queue.handler(TYPE)
         async def handle(job: Any) -> None:
             if stamps:
-                seen(job["number"])
+                tally(job["number"])
             else:
-                seen.begin()
+                tally.begin()
 
         def on_event(event: Event) -> None:
             if isinstance(event, JobCompleted):
-                seen(0)
+                tally(0)
 
         if not stamps:
             events.subscribe(on_event, kinds=[JobCompleted])
@@ -89,7 +89,7 @@ class Ours(Adapter):
         worker = Worker(queue, engine, options=options, events=events)
         with frozen():  # as `sa-jobqueue worker` does
             running = asyncio.ensure_future(worker.run())
-            stopping = asyncio.ensure_future(done.wait())
+            stopping = asyncio.ensure_future(stop_event.wait())
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
             worker.stop()
             await running

@@ -51,16 +51,16 @@ class PgQueuerSystem(Adapter):
         await Queries(queuer.connection).enqueue(["no_op"] * len(inputs), inputs, [0] * len(inputs))
         await connection.close()
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its queue manager."""
         connection, queuer = await self._connect()
 
         @queuer.entrypoint("no_op")
         async def handle(job: Any) -> None:
-            seen(json.loads(job.payload)["number"])
+            tally(json.loads(job.payload)["number"])
 
         running = asyncio.create_task(queuer.run(batch_size=BATCH))
-        await done.wait()
+        await stop_event.wait()
         queuer.shutdown.set()
         await asyncio.wait({running}, timeout=10)
         await connection.close()

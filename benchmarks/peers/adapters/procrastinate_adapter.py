@@ -38,17 +38,17 @@ class Procrastinate(Adapter):
                 chunk = range(first, min(first + 1000, numbers.stop))
                 await deferrer.batch_defer_async(*(payload(number) for number in chunk))
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its worker with a hundred at a time; finished jobs are kept, as by default."""
         app = self._app()
 
         @app.task(name="no_op", queue="default")
         async def handle(number: int, order_id: str) -> None:
-            seen(number)
+            tally(number)
 
         async with app.open_async():
             running = asyncio.create_task(app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False))
-            await done.wait()
+            await stop_event.wait()
             running.cancel()
             await asyncio.wait({running})
 

@@ -60,7 +60,7 @@ class Adapter:
         """Enqueue a job of each number in the fastest way there is, on connections it opened before, if it can."""
         raise NotImplementedError
 
-    async def work(self, seen: Tally, done: asyncio.Event) -> None:
+    async def work(self, tally: Tally, stop_event: asyncio.Event) -> None:
         """Run a worker until `done`, whose handler calls `seen` with each job's number; stop it gracefully."""
         raise NotImplementedError
 
@@ -156,15 +156,15 @@ def main(adapter: type[Adapter]) -> None:
 
 async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
-    go, done, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    go, stop_event, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def listen() -> None:
         for line in sys.stdin:
             if line.strip() == "stop":
                 _stopped.set()
-            loop.call_soon_threadsafe({"go": go, "stop": done}[line.strip()].set)
+            loop.call_soon_threadsafe({"go": go, "stop": stop_event}[line.strip()].set)
         _stopped.set()
-        for event in (go, done, over):
+        for event in (go, stop_event, over):
             loop.call_soon_threadsafe(event.set)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -177,27 +177,27 @@ async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
         "work": _work,
         "steps": _steps,
     }
-    await verbs[orders["do"]](adapter, orders, go, done)
+    await verbs[orders["do"]](adapter, orders, go, stop_event)
     say("gone")
     await over.wait()
 
 
-async def _setup(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _setup(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     await adapter.setup()
 
 
-async def _enqueue(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
-    async with adapter.producer() as put:
-        await put(-1)  # connects, compiles, prepares
+async def _enqueue(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
+    async with adapter.producer() as enqueue:
+        await enqueue(-1)  # connects, compiles, prepares
         say("ready")
         await go.wait()
         say("begin")
         for number in range(orders["jobs"]):
-            await put(number)
+            await enqueue(number)
         say("end", jobs=orders["jobs"])
 
 
-async def _fill(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _fill(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     await adapter.enqueue_many(range(-1, 0))
     say("ready")
     await go.wait()
@@ -206,10 +206,10 @@ async def _fill(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, don
     say("end", jobs=orders["jobs"])
 
 
-async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     stamps = []
-    async with adapter.producer() as put:
-        await put(-1)
+    async with adapter.producer() as enqueue:
+        await enqueue(-1)
         say("ready")
         await go.wait()
         say("begin")
@@ -217,7 +217,7 @@ async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, 
         for number in range(orders["jobs"]):
             # A thread's sleep is exact to the tenth of a millisecond; nothing else runs in this process's loop.
             time.sleep(max(0.0, began + number / orders["rate"] - time.monotonic()))  # noqa: ASYNC251
-            await put(number)
+            await enqueue(number)
             stamps.append((number, time.monotonic()))
             if _stopped.is_set():  # a loop that never waits would not see `done`
                 break
@@ -225,10 +225,10 @@ async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, 
     say("told", stamps=stamps, memory={})
 
 
-async def _flood(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _flood(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     latencies = []
-    async with adapter.producer() as put:
-        await put(-1)
+    async with adapter.producer() as enqueue:
+        await enqueue(-1)
         say("ready")
         await go.wait()
         rate = orders.get("rate")
@@ -238,21 +238,21 @@ async def _flood(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, do
                 due += 1 / rate
                 time.sleep(max(0.0, due - time.monotonic()))  # noqa: ASYNC251
             began = time.perf_counter()
-            await put(len(latencies))
+            await enqueue(len(latencies))
             latencies.append(time.perf_counter() - began)
     say("told", latencies=latencies)
 
 
-async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    tally = Tally(orders, lambda: loop.call_soon_threadsafe(done.set))
+    tally = Tally(orders, lambda: loop.call_soon_threadsafe(stop_event.set))
     say("ready")
     await go.wait()
-    await adapter.work(tally, done)
+    await adapter.work(tally, stop_event)
     say("told", stamps=tally.stamps, memory=tally.memory)
 
 
-async def _steps(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+async def _steps(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
     say("ready")
     await go.wait()
     await adapter.steps(orders["jobs"], lambda: say("begin"), lambda: say("end", jobs=orders["jobs"]))

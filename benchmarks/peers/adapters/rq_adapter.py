@@ -57,15 +57,15 @@ class Rq(Adapter):
             chunk = range(first, min(first + CHUNK, numbers.stop))
             queue.enqueue_many([Queue.prepare_data("rq_adapter.no_op", kwargs=payload(number)) for number in chunk])
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its worker in a thread of this process."""
         import rq_adapter  # not this script's `__main__`: the module that its jobs are found in
 
-        rq_adapter.noted.append(seen)
+        rq_adapter.noted.append(tally)
         queue = self._queue()
         worker: Any = _Worker([queue], connection=queue.connection)
         threading.Thread(target=lambda: worker.work(logging_level="ERROR"), daemon=True).start()
-        await done.wait()
+        await stop_event.wait()
         with suppress(StopRequested):  # an idle one raises it here, for its own thread
             worker.request_stop(None, None)
 

@@ -38,20 +38,20 @@ class Taskiq(Adapter):
 
     async def enqueue_many(self, numbers: range) -> None:
         """Send one by one: it has no other way."""
-        async with self.producer() as put:
+        async with self.producer() as enqueue:
             for number in numbers:
-                await put(number)
+                await enqueue(number)
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, tally: Callable[[int], None], stop_event: asyncio.Event) -> None:
         """Run its receiver in this loop."""
         broker = self._broker()
 
         @broker.task(task_name="no_op")
         async def handle(number: int, order_id: str) -> None:
-            seen(number)
+            tally(number)
 
         running = asyncio.create_task(run_receiver_task(broker, max_async_tasks=CONCURRENCY, run_startup=True))
-        await done.wait()
+        await stop_event.wait()
         running.cancel()
         await asyncio.wait({running}, timeout=10)
 
