@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from sa_jobqueue.ddl.v0001 import channel, quoted
 from sa_jobqueue.errors import InvalidOptionError
 
 IdType: TypeAlias = Literal["uuid", "text"]
@@ -17,17 +18,20 @@ Topic: TypeAlias = Literal["due", "lost", "ended", "rules", "unblock", "event"]
 STAMPED: Final[dict[Unit, str]] = {"queue": "job", "pipeline": "job_bulk_write"}
 PIPELINE_TABLES: Final = ("job_bulk_staging", "job_bulk_write", "job_bulk_reject", "archive_run", "archive_chain")
 
-_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
-# With the longest suffix (":ended") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
-_MAX_SCHEMA: Final = 32
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+"""What PostgreSQL cannot store in a text."""
+_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]*")
+_MAX_BYTES: Final = 63
+"""PostgreSQL's limit of identifiers: it cuts longer ones."""
 _MAX_PREFIX: Final = 20
+"""With it, the longest name of an index stays below PostgreSQL's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Names of one queue's objects.
 
-    `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path. `prefix`: lower-case
+    `schema`: any identifier of PostgreSQL, at most 63 bytes; None means the connection's search path. `prefix`: lower-case
     identifier of at most 20 bytes before each name, usually ending in an underscore. `id_type`: "uuid" or "text", of a
     job's id. `pipeline`: whether it has the tables of Spark's writes and of the archive.
     Raises: InvalidOptionError for any other value.
@@ -40,9 +44,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.schema is not None:
-            _check("queue_schema", self.schema, _MAX_SCHEMA)
+            _check_schema(self.schema)
         if self.prefix:
-            _check("queue_prefix", self.prefix, _MAX_PREFIX)
+            _check_prefix(self.prefix)
         if self.id_type not in {"uuid", "text"}:
             raise InvalidOptionError("id_type", f"must be 'uuid' or 'text', got {self.id_type!r}")
         if not isinstance(self.pipeline, bool):
@@ -58,7 +62,7 @@ class Layout:
 
     def qualified(self, noun: str) -> str:
         """Return the name of an object as SQL text, with its schema if it has one. `noun`: as in `name`."""
-        return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
+        return f"{quoted(self.schema)}.{self.prefix}{noun}" if self.schema else f"{self.prefix}{noun}"
 
     def channel(self, topic: Topic) -> str:
         """Return the NOTIFY channel of a `topic`: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
@@ -67,7 +71,7 @@ class Layout:
         a job ended without a worker, and other jobs may wait for its chain. `event` is no channel: locks of events have
         names that begin with it.
         """
-        return f"{self.schema or ''}.{self.prefix}job:{topic}"
+        return f"{channel(self.schema, self.prefix)}:{topic}"
 
     def check_translation(self, options: Mapping[str, Any]) -> None:
         """Refuse a `schema_translate_map` that moves the job tables: COPY, triggers and workers cannot follow it.
@@ -86,8 +90,20 @@ class Layout:
             )
 
 
-def _check(option: str, value: str, longest: int) -> None:
-    if not _IDENTIFIER.fullmatch(value):
-        raise InvalidOptionError(option, f"must be a lower-case SQL identifier ([a-z_][a-z0-9_]*), got {value!r}")
-    if len(value) > longest:
-        raise InvalidOptionError(option, f"must be at most {longest} characters, got {len(value)}")
+def _check_schema(value: object) -> None:
+    """Refuse what PostgreSQL takes as no schema's name, or cuts to its limit. Raises: InvalidOptionError."""
+    if not isinstance(value, str) or not value or _NO_TEXT.search(value):
+        raise InvalidOptionError("queue_schema", f"must be text, not empty, without NUL and lone surrogates, got {value!r}")
+    if (size := len(value.encode())) > _MAX_BYTES:
+        raise InvalidOptionError(
+            "queue_schema", f"must be at most {_MAX_BYTES} bytes, PostgreSQL's limit, got {size}: {value!r}"
+        )
+    if value.startswith("pg_"):
+        raise InvalidOptionError("queue_schema", f"must not begin with pg_, which PostgreSQL reserves, got {value!r}")
+
+
+def _check_prefix(value: object) -> None:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise InvalidOptionError("queue_prefix", f"must be a lower-case SQL identifier ([a-z_][a-z0-9_]*), got {value!r}")
+    if len(value) > _MAX_PREFIX:
+        raise InvalidOptionError("queue_prefix", f"must be at most {_MAX_PREFIX} characters, got {len(value)}")

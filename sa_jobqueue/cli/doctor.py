@@ -29,6 +29,7 @@ from sa_jobqueue.cli import masked
 from sa_jobqueue.cli._output import print_result, shown
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.sessions import GUARDS, own_engine
+from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.migrations.grants import RIGHTS, rights_of, role_names
 from sa_jobqueue.migrations.runner import existing
@@ -279,7 +280,8 @@ def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | No
     found = connection.execute(
         text(
             "SELECT relname, nspname, has_schema_privilege(n.oid, 'USAGE') AS is_usable, current_user AS role, "
-            "current_setting('search_path') AS path FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+            "quote_ident(nspname) AS place, current_setting('search_path') AS path "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
             "WHERE (relname = :name OR :any_name) AND obj_description(c.oid, 'pg_class') LIKE 'sa_jobqueue version=%' "
             "AND relname LIKE '%job' "
             "ORDER BY relname = :name DESC, nspname = :schema DESC, nspname LIMIT 1"
@@ -300,7 +302,7 @@ def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | No
         reason, advice = f"{where}, and not in {layout.schema}, the model's queue_schema", advice_of_schema
     else:
         reason = f"{where}, and not in search_path = {found.path}"
-        advice = f'{advice_of_schema}, or ALTER ROLE "{found.role}" SET search_path = {found.nspname}'
+        advice = f'{advice_of_schema}, or ALTER ROLE "{found.role}" SET search_path = {found.place}'
     return _check("schema", reason, advice)
 
 
@@ -442,8 +444,9 @@ def storage(engine: Engine, model: JobClass) -> Check:
     nouns = {layout.name(noun): layout.qualified(noun) for noun in relations}
     every = table_of(model).metadata.tables.values()
     tables = [table for table in every if table.schema == layout.schema and table.name in nouns]
-    place = f'"{layout.schema}".' if layout.schema else ""
-    indexes = [f'{place}"{index.name}"' for table in tables for index in table.indexes]
+    indexes = [
+        ".".join(map(quoted, filter(None, (layout.schema, str(index.name))))) for table in tables for index in table.indexes
+    ]
     with engine.connect() as connection:
         missing = connection.execute(text(_MISSING), {"names": indexes}).scalars().all()
     changed = [one for one in storage_settings(engine, model=model) if one.current != one.recommended]

@@ -39,6 +39,7 @@ class Compiled:
         dialect = _DIALECT
         numbered = copy(dialect)
         numbered.paramstyle, numbered.positional = "numeric_dollar", True
+        numbered.identifier_preparer = numbered.preparer(numbered)  # which doubles no percent sign of a name
         as_sent: Any = statement.compile(dialect=numbered)
         types = {name: bound.type.dialect_impl(dialect) for bound, name in as_sent.bind_names.items()}
         self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}

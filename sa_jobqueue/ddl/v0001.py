@@ -5,6 +5,9 @@ Roll-out: before the code that uses it. Locks: none on existing tables.
 
 from __future__ import annotations
 
+import hashlib
+import re
+from itertools import count
 from string import Template
 from typing import Any
 
@@ -29,19 +32,47 @@ def place(**names: Any) -> list[str]:
     return statements(_CREATE_SCHEMA, **names) if names["schema"] else []
 
 
+def quoted(name: str) -> str:
+    """Return an identifier as SQL text."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def channel(schema: str | None, prefix: str) -> str:
+    """Return the start of the names of a queue's notification channels and advisory locks, at most 55 bytes.
+
+    PostgreSQL allows 63 bytes for a channel, and folds or cuts no name that `pg_notify` is given.
+    """
+    name = f"{schema or ''}.{prefix}job"
+    if re.fullmatch(r"[a-z0-9_.]{1,55}", name):
+        return name
+    return f"job:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
 def statements(text: str, *, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements of a template, with the names of one queue."""
     # $q is the qualified start of a name, $p its bare start; the percent-free `$name` form leaves plpgsql's own % alone.
-    rendered = Template(text).substitute(
-        q=f'"{schema}".{prefix}' if schema else prefix,
-        p=prefix,
+    # The bodies of functions are between dollar quotes that are in no name.
+    body = next(tag for tag in (f"${'_' * length}$" for length in count()) if tag not in (schema or ""))
+    start = f"{quoted(schema)}.{prefix}" if schema else prefix
+    names: dict[str, str] = {
+        "q": start,
+        "p": prefix,
+        "body": body,
+        "job_text": _literal(f"{start}job"),
         # By code point, as Python sorts it: a worker compares keys that the database ordered.
-        id='text COLLATE "C"' if id_type == "text" else id_type,
-        key=id_type,
-        schema=schema or "",
-        channel=f"{schema or ''}.{prefix}job",
-    )
-    return [statement.strip() for statement in rendered.split("\n--;\n")]
+        "id": 'text COLLATE "C"' if id_type == "text" else id_type,
+        "key": id_type,
+        "schema": quoted(schema or ""),
+        "schema_text": _literal(quoted(schema or "")),
+        "channel": channel(schema, prefix),
+    }
+    return [Template(part).substitute(names).strip() for part in text.replace("$$$$", "${body}").split("\n--;\n")]
+
+
+def _literal(text: str) -> str:
+    """Return text as an SQL literal, right under any `standard_conforming_strings`."""
+    escaped = text.replace("\\", r"\\").replace("'", "''")
+    return f"E'{escaped}'" if "\\" in text else f"'{escaped}'"
 
 
 _SERVER_GUARD = """\
@@ -56,8 +87,8 @@ _STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=1'"
 # Not IF NOT EXISTS: that asks for the right to create schemas even where the schema is there.
 _CREATE_SCHEMA = """\
 DO $$$$ BEGIN
-  IF to_regnamespace('$schema') IS NULL THEN
-    CREATE SCHEMA "$schema";
+  IF to_regnamespace($schema_text) IS NULL THEN
+    CREATE SCHEMA $schema;
   END IF;
 END $$$$"""
 
@@ -487,7 +518,7 @@ CREATE TRIGGER ${p}tr_job_declared BEFORE INSERT ON ${q}job FOR EACH ROW
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.status NOT IN ('pending', 'blocked') OR NEW.status = 'blocked' AND NEW.open_blockers = 0
     OR pg_column_size(NEW.input) > 250 AND octet_length(NEW.input::text) > 4194304
-    OR NEW.chain_index > 0 AND NOT has_column_privilege('${q}job'::regclass, 'status', 'UPDATE'))
+    OR NEW.chain_index > 0 AND NOT has_column_privilege(${job_text}::regclass, 'status', 'UPDATE'))
   EXECUTE FUNCTION ${q}job_refuse()
 --;
 CREATE TRIGGER ${p}tr_job_input BEFORE UPDATE OF input ON ${q}job FOR EACH ROW
@@ -687,22 +718,23 @@ RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 DECLARE
   woken record;
 BEGIN
-  IF COALESCE(length(job_send_event.event), 0) NOT BETWEEN 1 AND 200 THEN
-    RAISE EXCEPTION 'event: must be 1 to 200 characters, got %', COALESCE(length(job_send_event.event), 0)
+  IF COALESCE(length(${p}job_send_event.event), 0) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'event: must be 1 to 200 characters, got %', COALESCE(length(${p}job_send_event.event), 0)
       USING ERRCODE = 'SJ002', COLUMN = 'event';
   ELSIF keep IS NULL OR keep <= '0'::interval OR keep > '36500 days'::interval THEN
     RAISE EXCEPTION 'keep: must be above zero and at most 36500 days, got %', keep USING ERRCODE = 'SJ002', COLUMN = 'keep';
-  ELSIF octet_length(job_send_event.payload::text) > 1048576 THEN
-    RAISE EXCEPTION 'payload: must be at most 1048576 bytes of JSON text, got %', octet_length(job_send_event.payload::text)
+  ELSIF octet_length(${p}job_send_event.payload::text) > 1048576 THEN
+    RAISE EXCEPTION 'payload: must be at most 1048576 bytes of JSON text, got %',
+      octet_length(${p}job_send_event.payload::text)
       USING ERRCODE = 'SJ002', COLUMN = 'payload';
   ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
     RAISE EXCEPTION 'an event needs a READ COMMITTED transaction, this one is %: it would not see a job that began to wait',
       upper(current_setting('transaction_isolation')) USING ERRCODE = 'SJ003';
   END IF;
   -- Against attempts that begin to wait: they have committed before this, and are seen below, or they wait for our commit.
-  PERFORM pg_advisory_xact_lock(hashtextextended('${channel}:event:' || job_send_event.event, 0));
+  PERFORM pg_advisory_xact_lock(hashtextextended('${channel}:event:' || ${p}job_send_event.event, 0));
   INSERT INTO ${q}job_event AS e (name, payload, sent_by, expires_at)
-    VALUES (job_send_event.event, COALESCE(job_send_event.payload, 'null'),
+    VALUES (${p}job_send_event.event, COALESCE(${p}job_send_event.payload, 'null'),
       COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), SESSION_USER), now() + keep)
     ON CONFLICT (name) DO UPDATE SET payload = EXCLUDED.payload, sent_at = now(), sent_by = EXCLUDED.sent_by,
       expires_at = EXCLUDED.expires_at WHERE e.expires_at <= now();
@@ -713,7 +745,7 @@ BEGIN
     WITH due AS (
       UPDATE ${q}job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now() AND id = ANY (ARRAY(
         SELECT s.job_id FROM ${q}job_step AS s
-        WHERE s.event = job_send_event.event AND s.event IS NOT NULL AND s.completed_at IS NULL))
+        WHERE s.event = ${p}job_send_event.event AND s.event IS NOT NULL AND s.completed_at IS NULL))
       RETURNING queue, fairness_key)
     SELECT DISTINCT queue, fairness_key FROM due
   LOOP
@@ -873,6 +905,6 @@ _DROP_TYPE = "DROP TYPE ${q}job_status"
 # Kept if it contains anything else, or if another role owns it.
 _DROP_SCHEMA = """\
 DO $$$$ BEGIN
-  DROP SCHEMA "$schema" RESTRICT;
+  DROP SCHEMA $schema RESTRICT;
 EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN NULL;
 END $$$$"""

@@ -21,7 +21,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
 from sa_jobqueue.models.base import verbatim
 
-_TABLE: Final = r"((?:\"\w+\"\.)?\w+)"
+_TABLE: Final = r"((?:\"(?:[^\"]|\"\")+\"\.)?\w+)"
 _INDEX: Final = re.compile(rf"CREATE (UNIQUE )?INDEX (\w+) ON {_TABLE} ")
 _COLUMNS: Final = re.compile(rf"ALTER TABLE {_TABLE} ((?:ADD COLUMN \w+ [a-z0-9]+(?:, )?)+)")
 _COLUMN: Final = re.compile(r"ADD COLUMN (\w+) (\w+)")

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.runner import existing
@@ -92,7 +93,9 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
     return [
         *(_CREATE.format(role=name) for name in names.values()),
         # A queue without a schema lies where the search path leads; which schema that is, the database knows.
-        _USAGE.format(job=layout.qualified("job"), roles=everybody),
+        f"GRANT USAGE ON SCHEMA {quoted(layout.schema)} TO {everybody}"
+        if layout.schema
+        else _USAGE.format(job=layout.qualified("job"), roles=everybody),
         f"REVOKE ALL ON {relations} FROM {everybody}",
         *(
             f'GRANT {rights} ON {layout.qualified(noun)} TO "{names[role]}"'

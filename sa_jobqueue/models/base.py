@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, declared_attr
 from sqlalchemy.sql.elements import conv
 from sqlalchemy.sql.functions import Function
@@ -48,6 +49,26 @@ class Xid8(UserDefinedType[int]):
         return lambda value: None if value is None else int(value)
 
 
+class QueueFunction(Function[Any]):
+    """A call of one of a queue's functions, whose schema may have any name.
+
+    SQLAlchemy quotes the schema of a function for illegal characters only, not a reserved word, and formats it once more.
+    """
+
+    inherit_cache = True
+
+    def __init__(self, schema: str | None, name: str, *arguments: Any) -> None:
+        super().__init__(name, *arguments, packagenames=(schema,) if schema else ())
+
+
+@compiles(QueueFunction)
+def _render_function(function: QueueFunction, compiler: Any, add_to_result_map: Any = None, **options: Any) -> str:
+    if add_to_result_map is not None:
+        add_to_result_map(function.name, function.name, (function.name,), function.type)
+    name = ".".join(compiler.preparer.quote(name) for name in (*function.packagenames, function.name))
+    return f"{name}{compiler.function_argspec(function, **options)}"
+
+
 class NotifyingXid(Xid8):
     """Type of `job.changed_xid`: an INSERT takes the queue key of workers to notify, and stores its transaction's id.
 
@@ -66,7 +87,7 @@ class NotifyingXid(Xid8):
 
     def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
         """Return the SQL of a value."""
-        called: Function[Any] = Function(self.function, bindvalue, packagenames=(self.schema,) if self.schema else ())
+        called = QueueFunction(self.schema, self.function, bindvalue)
         return sa.select(sa.func.pg_current_xact_id()).select_from(called.alias("notified")).scalar_subquery()
 
     def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
@@ -194,7 +215,12 @@ def stored(parameters: Mapping[str, float]) -> dict[str, Any]:
     Source: SQLAlchemy 2.0 has no `postgresql_with` for tables; 2.1 does.
     """
     settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-    set_them = sa.DDL(f"ALTER TABLE %(fullname)s SET ({settings})")  # type: ignore[no-untyped-call]
+
+    def set_them(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
+        # Not by `sa.DDL`, which doubles the percent signs of a name once more.
+        name = connection.dialect.identifier_preparer.format_table(table)
+        connection.exec_driver_sql(f"ALTER TABLE {name} SET ({settings})")
+
     return {"listeners": [("after_create", set_them)], "info": {STORAGE_KEY: dict(parameters)}}
 
 

@@ -181,6 +181,7 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
     `engine`: reads the catalog.
     """
     known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
+    layout = model.__jobqueue__
     nouns = {table_of(one).name: table_of(one) for one in known}
     with engine.connect() as connection:
         options = {row.name: options_of(row.options) for row in connection.execute(storage.tables(model))}
@@ -190,7 +191,7 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
             name=name,
             current=current.get(name),
             recommended=str(value),
-            sql=f"ALTER TABLE {table} SET ({name} = {value})",
+            sql=f"ALTER TABLE {layout.qualified(table.removeprefix(layout.prefix))} SET ({name} = {value})",
         )
         for table, current in options.items()
         for name, value in nouns[table].info.get(STORAGE_KEY, {}).items()

@@ -76,7 +76,7 @@ def copy_payloads(
             count = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
         else:
             made, copied = deduplication.stage(model, columns)
-            connection.exec_driver_sql(made)
+            connection.execute(made)
             copy_in(connection, copied, chunks)
             count = connection.execute(deduplication.put_staged(model, columns)).rowcount
             connection.exec_driver_sql(deduplication.drop_staged())

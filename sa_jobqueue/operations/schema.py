@@ -78,8 +78,11 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> errors.SchemaErr
     ours = {table: noun for table in every if (noun := _noun(table)) is not None}
     others = {column.name for table in every - ours.keys() for column in table.columns}
     for table, noun in ours.items():
-        missing = table.schema if diagnosis.sqlstate == _NO_SCHEMA else table.name
-        if diagnosis.sqlstate != _NO_COLUMN and missing in named:
+        if diagnosis.sqlstate == _NO_SCHEMA:
+            is_missing = table.schema is not None and table.schema in diagnosis.message
+        else:
+            is_missing = diagnosis.sqlstate == _NO_TABLE and table.name in named
+        if is_missing:
             if noun in PIPELINE_TABLES:
                 return errors.PipelineMissingError(f"table {table.fullname.removesuffix(noun)}job")
             return errors.SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")

@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobClass
-from sa_jobqueue.models.base import Companion, id_parameter
+from sa_jobqueue.models.base import Companion, QueueFunction, id_parameter
 from sa_jobqueue.statements._arrays import ArrayParameter
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -40,9 +40,7 @@ class Tables:
 
     def function(self, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
         """Return a call of one of the queue's own functions."""
-        named = getattr(sa.func, self.layout.schema) if self.layout.schema else sa.func
-        called: sa.Function[Any] = getattr(named, self.layout.name(noun))(*arguments)
-        return called
+        return QueueFunction(self.layout.schema, self.layout.name(noun), *arguments)
 
     def id(self, name: str) -> BindParameter[Any]:
         """Return a parameter for a job id."""

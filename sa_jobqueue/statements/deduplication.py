@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
+from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.statements._parts import XID, Tables, array, bound, excluded, relation, statement, status
 from sa_jobqueue.statements.jobs import new_rows, unless_taken
 from sa_jobqueue.types import JobId, JobStatus
@@ -99,14 +100,14 @@ def give_up(t: Tables, *, begun: bool) -> sa.Update:
 
 
 @bound
-def stage(t: Tables, columns: Sequence[str]) -> tuple[str, CopyTarget]:
+def stage(t: Tables, columns: Sequence[str]) -> tuple[sa.TextClause, CopyTarget]:
     """Return the DDL of a temporary table with these columns of jobs, and the target of a COPY to it.
 
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
     """
-    quoted = ", ".join(quote(name).replace("%", "%%") for name in columns)  # psycopg halves them
+    quoted = ", ".join(quote(name) for name in columns)
     made = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {t.layout.qualified('job')}"
-    return f"{made} WITH NO DATA", CopyTarget("pg_temp", _STAGED, tuple(columns))
+    return verbatim(f"{made} WITH NO DATA"), CopyTarget("pg_temp", _STAGED, tuple(columns))
 
 
 def drop_staged() -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
+from sa_jobqueue.db.copy import quote
+from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.layout import Layout
-
-_PREPARER = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+from sa_jobqueue.models.base import verbatim
 
 
 def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> sa.TextClause:
@@ -18,7 +18,7 @@ def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> sa.TextClause:
     Locks: SHARE UPDATE EXCLUSIVE on the table, which no reader and no writer waits for; an autovacuum on it gives way.
     Obliges: no transaction.
     """
-    return sa.text(f"VACUUM {'(ANALYZE) ' if analyze else ''}{_name(layout, table_name)}")
+    return verbatim(f"VACUUM {'(ANALYZE) ' if analyze else ''}{_name(layout, table_name)}")
 
 
 def reindex(layout: Layout, index_name: str) -> sa.TextClause:
@@ -27,12 +27,12 @@ def reindex(layout: Layout, index_name: str) -> sa.TextClause:
     Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. If interrupted,
     it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
     """
-    return sa.text(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
+    return verbatim(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
 
 
 def drop_index(layout: Layout, index_name: str) -> sa.TextClause:
     """Drop the remains of an ended rebuild. Locks: as `reindex`. Obliges: no transaction."""
-    return sa.text(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
+    return verbatim(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
 
 
 def bounded(*, lock_timeout_ms: int) -> sa.Select[Any]:
@@ -48,5 +48,4 @@ def bounded(*, lock_timeout_ms: int) -> sa.Select[Any]:
 
 def _name(layout: Layout, name: str) -> str:
     # The database's own names, leftovers among them; the schema is quoted as everywhere.
-    quoted = _PREPARER.quote(name)
-    return f'"{layout.schema}".{quoted}' if layout.schema else quoted
+    return f"{quoted(layout.schema)}.{quote(name)}" if layout.schema else quote(name)

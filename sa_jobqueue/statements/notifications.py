@@ -43,7 +43,7 @@ def announce_idle(t: Tables) -> str:
     Parameters: the queues, and `ANY_QUEUE`. Shape: whether all were announced; otherwise some of them were.
     Locks: up to 17 shared advisory locks of the session, which `notify_due` finds; it ends with the session.
     """
-    lock = t.layout.qualified("job_idle_lock")
+    lock = t.layout.qualified("job_idle_lock").replace("%", "%%")  # psycopg halves them
     locks = f"SELECT DISTINCT {lock}(queue) AS lock FROM unnest(%s::text[]) AS queue"
     return f"SELECT bool_and(pg_try_advisory_lock_shared(lock)) FROM ({locks}) AS locks"
 

@@ -171,17 +171,16 @@ def sent(t: Tables) -> sa.Select[Any]:
 
 
 @statement
-def send_event(t: Tables) -> sa.TextClause:
+def send_event(t: Tables) -> sa.Select[Any]:
     """Send an event: the function `job_send_event`.
 
     Parameters: `event`, `payload` (JSON text), `keep`. Shape: `(is_first,)`.
     Changes: a `job_event` row; jobs that wait become due, and workers are notified. Locks: the name, exclusively, against
     other senders and attempts that begin to wait; the jobs.
     """
-    function = t.layout.qualified("job_send_event")
-    call = sa.text(f"SELECT {function}(:event, CAST(:payload AS jsonb), :keep) AS is_first")
-    types = {"event": sa.Text, "payload": sa.Text, "keep": sa.Interval}
-    return call.bindparams(*(sa.bindparam(name, type_=type_) for name, type_ in types.items()))
+    event, payload = (sa.bindparam(name, type_=sa.Text) for name in ("event", "payload"))
+    keep = sa.bindparam("keep", type_=sa.Interval)
+    return sa.select(t.function("job_send_event", event, sa.cast(payload, JSONB), keep).label("is_first"))
 
 
 @statement

@@ -17,13 +17,14 @@ from sa_jobqueue.pipeline.history import DATASETS
 from tests.archive.sample_data import fill, in_archive, in_tables, states
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers, own_database
+from tests.fixtures.schemas import NASTY_SCHEMA
 
 
 class Base(DeclarativeBase):
     pass
 
 
-class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_", queue_pipeline=True):
+class Mail(JobMixin[str], Base, queue_schema=NASTY_SCHEMA, queue_prefix="m_", queue_pipeline=True):
     tenant: Mapped[int] = mapped_column(Integer, nullable=True)
     tags: Mapped[Any] = mapped_column(JSONB, nullable=True)
 

@@ -14,6 +14,7 @@ from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from sa_jobqueue.statements.session_names import name_session
 from tests.fixtures.holders import Holders
+from tests.fixtures.schemas import NASTY_SCHEMA
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
@@ -22,7 +23,7 @@ class Base(DeclarativeBase):
     pass
 
 
-class Mail(JobMixin[str], Base, queue_schema="mail", queue_prefix="post_"):
+class Mail(JobMixin[str], Base, queue_schema=NASTY_SCHEMA, queue_prefix="post_"):
     pass
 
 

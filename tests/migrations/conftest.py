@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from sa_jobqueue import ddl
+from sa_jobqueue.layout import Layout
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import extreme
@@ -81,7 +82,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
     latest: int = ddl.LATEST
 
     def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-        q = f'"{schema}".{prefix}' if schema else prefix
+        q = Layout(schema, prefix).qualified("")
         return [
             f"ALTER TABLE {q}job ADD COLUMN remark text",
             f"CREATE INDEX {prefix}ix_job_remark ON {q}job (remark) WHERE remark IS NOT NULL",
@@ -94,7 +95,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
         ]
 
     def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-        q = f'"{schema}".{prefix}' if schema else prefix
+        q = Layout(schema, prefix).qualified("")
         return [
             f"DROP TABLE {q}job_note",
             f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'",
@@ -105,7 +106,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
 
     def stamped(version: int) -> Callable[..., list[str]]:
         def stamp(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-            q = f'"{schema}".{prefix}' if schema else prefix
+            q = Layout(schema, prefix).qualified("")
             return [f"COMMENT ON TABLE {q}job_bulk_write IS 'sa_jobqueue version={version}'"]
 
         return stamp

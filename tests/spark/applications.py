@@ -5,13 +5,14 @@ from __future__ import annotations
 from sqlalchemy.orm import DeclarativeBase, Mapped
 
 from sa_jobqueue import JobMixin, JobQueue
+from tests.fixtures.schemas import NASTY_SCHEMA
 
 
 class Base(DeclarativeBase):
     """The application's base."""
 
 
-class MailJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_", queue_pipeline=True):
+class MailJob(JobMixin[str], Base, queue_schema=NASTY_SCHEMA, queue_prefix="mail_", queue_pipeline=True):
     """Its queue, with text ids."""
 
 

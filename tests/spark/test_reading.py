@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, cancel_jobs
@@ -27,6 +28,7 @@ from sa_jobqueue.pipeline.spark.connections import connect, model_of, sanitised
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.schemas import NASTY_SCHEMA
 from tests.fixtures.workers import wait_until
 from tests.spark import applications
 from tests.spark.reading import batches, read, reader, stream
@@ -145,20 +147,17 @@ def test_partitions_are_complete_and_disjoint(database_url: str, jobs: Jobs) -> 
 
 
 def test_a_queue_is_addressed_by_schema_prefix_and_id_type(database_url: str, engine: Engine) -> None:
-    layout = Layout("elsewhere", "mail_", "text")
+    layout = Layout(NASTY_SCHEMA, "mail_", "text")
     model = model_of(layout)
-    assert model_of(Layout("elsewhere", "mail_", "text")) is model
+    assert model_of(Layout(NASTY_SCHEMA, "mail_", "text")) is model
     model.__table__.metadata.create_all(engine)  # type: ignore[attr-defined]
     with engine.begin() as connection:
         for n in range(50):
             connection.execute(
-                text(
-                    "INSERT INTO elsewhere.mail_job (id, chain_id, type_name, chain_type_name, input)"
-                    " VALUES (:id, :id, 't', 't', 'null')"
-                ),
-                {"id": f"{'Ab%€ '[n % 5]}'{n}\""},
+                insert(model),
+                {"id": (key := f"{'Ab%€ '[n % 5]}'{n}\""), "chain_id": key, "type_name": "t", "chain_type_name": "t"},
             )
-    where = {"schema": "elsewhere", "prefix": "mail_"}
+    where = {"schema": NASTY_SCHEMA, "prefix": "mail_"}
     rows = read(database_url, "jobs", **where, numPartitions=3)
     assert len(rows) == len({row["id"] for row in rows}) == 50
     assert len(reader(database_url, "jobs", {**where, "numPartitions": 3}).partitions()) == 3
@@ -166,8 +165,8 @@ def test_a_queue_is_addressed_by_schema_prefix_and_id_type(database_url: str, en
         assert len(read(database_url, "jobs", app=f"tests.spark.applications:{app}")) == 50
     with pytest.raises(InvalidOptionError, match="neither a JobQueue nor a Job model"):
         read(database_url, "jobs", app="tests.spark.applications:Base")
-    with pytest.raises(SchemaError, match=r'"elsewhere"\.job does not exist'):
-        read(database_url, "jobs", schema="elsewhere")
+    with pytest.raises(SchemaError, match=re.escape(f"{Layout(NASTY_SCHEMA).qualified('job')} does not exist")):
+        read(database_url, "jobs", schema=NASTY_SCHEMA)
 
 
 @both_servers
@@ -329,7 +328,8 @@ REFUSED = [
     Refused("columns", "excludePrivate leaves out", "jobs", {"columns": "id,input", "excludePrivate": "true"}),
     Refused("schema()", "choose columns with option columns", "jobs", {"columns": "id"}, {"queue": "string"}),
     Refused("schema()", "cast after load()", "jobs", {"columns": "xid"}, {"xid": "string"}),
-    Refused("schema", "lower-case SQL identifier", "jobs", {"schema": "Mail"}),
+    Refused("schema", "must not begin with pg_", "jobs", {"schema": "pg_jobs"}),
+    Refused("prefix", "lower-case SQL identifier", "jobs", {"prefix": "Mail"}),
     Refused("app", "leave out schema and prefix", "jobs", {"app": "a:b", "prefix": "x_"}),
     Refused("statementTimeout", "above 0", "jobs", {"statementTimeout": "-1"}),
     Refused("url", "must be a PostgreSQL URL", "jobs", {"url": "mysql://h/d"}),

@@ -33,6 +33,7 @@ from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.pipeline.spark.staging import BadRowError
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
+from tests.fixtures.schemas import NASTY_SCHEMA
 from tests.fixtures.workers import wait_until
 from tests.spark import writing_app
 from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, count, write, writer
@@ -370,14 +371,14 @@ def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database:
     class Base(DeclarativeBase):
         pass
 
-    class TextJob(JobMixin[str], Base, queue_schema="texts", queue_prefix="my_", queue_pipeline=True):
+    class TextJob(JobMixin[str], Base, queue_schema=NASTY_SCHEMA, queue_prefix="my_", queue_pipeline=True):
         pass
 
     engine = create_engine(url)
     Base.metadata.create_all(engine)
     odd = 'a, "b" \\ {c}\n'
     rows: list[Row] = [{"id": odd}, {"id": "second", "blockers": [odd]}, {"id": None, "blockers": ["second", odd]}]
-    one = writer(url, ["id", "blockers"], schema="texts", prefix="my_", type="t")
+    one = writer(url, ["id", "blockers"], schema=NASTY_SCHEMA, prefix="my_", type="t")
     one.commit([one.write(iter([batch(rows)]))])
     with Session(engine) as session:
         found = {job.id: job for job in session.scalars(select(TextJob))}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import Layout, Topic
 from sa_jobqueue.models import Job
+from tests.fixtures.schemas import NASTY_SCHEMA
 
 
 def test_schema_and_prefix_are_part_of_every_name() -> None:
@@ -18,14 +19,16 @@ def test_schema_and_prefix_are_part_of_every_name() -> None:
     assert layout.channel("lost") == "app.mail_job:lost"
 
 
+@pytest.mark.parametrize("schema", ["", "a\0b", "\ud800", "x" * 64, "é" * 32, "pg_jobs", 7])
+def test_a_schema_that_postgresql_does_not_take_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"must (be|not begin)") as caught:
+        Layout(schema)
+    assert caught.value.option == "queue_schema"
+
+
 @pytest.mark.parametrize(
     ("option", "given_options"),
     [
-        ("queue_schema", {"schema": ""}),
-        ("queue_schema", {"schema": "App"}),
-        ("queue_schema", {"schema": 'a"; drop'}),
-        ("queue_schema", {"schema": "a\n"}),
-        ("queue_schema", {"schema": "x" * 33}),
         ("queue_prefix", {"prefix": "1_"}),
         ("queue_prefix", {"prefix": "a-b"}),
         ("queue_prefix", {"prefix": "ä_"}),
@@ -33,16 +36,31 @@ def test_schema_and_prefix_are_part_of_every_name() -> None:
         ("id_type", {"id_type": "int"}),
     ],
 )
-def test_a_schema_or_prefix_that_is_not_a_plain_identifier_is_refused(option: str, given_options: dict[str, Any]) -> None:
+def test_a_prefix_that_is_not_a_plain_identifier_is_refused(option: str, given_options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         Layout(**given_options)
     assert caught.value.option == option
 
 
-def test_the_longest_layout_stays_within_postgresqls_identifier_limit() -> None:
-    layout = Layout("s" * 32, "p" * 20)
-    tables = [Job.__table__, *(kind.__table__ for kind in (Job.Attempt, Job.Blocker, Job.DeadLetter, Job.Worker))]
-    names = [str(part.name) for table in tables for part in (*table.constraints, *table.indexes) if part.name]  # type: ignore[attr-defined]
-    assert len(names) > 20
+@pytest.mark.parametrize("schema", ["s" * 63, "é" * 31, NASTY_SCHEMA, "s" * 32])
+def test_the_longest_layout_stays_within_postgresqls_identifier_limit(schema: str) -> None:
+    layout = Layout(schema, "p" * 20)
+    parts: list[Any] = [part for table in Job.metadata.tables.values() for part in (*table.constraints, *table.indexes)]
+    names = [str(part.name) for part in parts]
+    assert len(names) > 50
     assert max(len(layout.name(name)) for name in names) <= 63
-    assert len(layout.channel("lost")) < 64
+    assert max(len(layout.channel(topic).encode()) for topic in get_args(Topic)) < 64
+
+
+def test_queues_in_different_places_have_different_channels() -> None:
+    places = [
+        ("a", "b_"),
+        ("a.b", "_"),
+        ("A", "b_"),
+        ("s" * 63, ""),
+        ("s" * 62, "s"),
+        ("s" * 62, ""),
+        (None, "a_"),
+        ("a_", ""),
+    ]
+    assert len({Layout(schema, prefix).channel("due") for schema, prefix in places}) == len(places)

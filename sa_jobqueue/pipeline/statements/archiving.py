@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.schema import CreateTable, DropTable
 
+from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.models.base import id_type
 from sa_jobqueue.statements._parts import Tables, bound, statement
 from sa_jobqueue.types import ArchiveState
@@ -59,11 +60,11 @@ def columns(tables: Iterable[sa.Table]) -> sa.Select[str, str]:
     of = sa.table("pg_class", *map(sa.column, ("oid", "relname")), schema="pg_catalog")
     names = ("attrelid", "attname", "attnum", "attisdropped")
     each = sa.table("pg_attribute", *map(sa.column, names), schema="pg_catalog")
-    quoted = [".".join(f'"{part}"' for part in (one.schema, one.name) if part) for one in tables]
+    names_in_sql = [".".join(quoted(part) for part in (table.schema, table.name) if part) for table in tables]
     return (
         sa.select(sa.cast(of.c.relname, sa.Text).label("relname"), sa.cast(each.c.attname, sa.Text).label("attname"))
         .select_from(of.join(each, each.c.attrelid == of.c.oid))
-        .where(of.c.oid.in_([sa.func.to_regclass(name) for name in quoted]))
+        .where(of.c.oid.in_([sa.func.to_regclass(name) for name in names_in_sql]))
         .where(each.c.attnum > sa.literal_column("0"), ~each.c.attisdropped)
     )
 
