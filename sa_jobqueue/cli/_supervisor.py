@@ -16,6 +16,7 @@ from typing import Final
 
 from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR, on_signals
 from sa_jobqueue.cli._watchdog import keep_notifying, notify
+from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.policies.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
@@ -102,8 +103,7 @@ class Supervisor:
                 return _reported(status)
             delay = RESTART.bound(failures).total_seconds()
             _log.warning("worker process %d %s; restarting in %.1f s", number, _ending(status), delay)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay)
+            await waited(self._stopping, delay)
             if self._stopping.is_set():
                 return 0
 

@@ -281,4 +281,5 @@ class Assembly(Part):
 async def _within(work: Awaitable[None], limit: timedelta) -> None:
     """Await `work` for at most `limit`; anything that fails or is unfinished by then is left to other workers."""
     with suppress(TimeoutError, DBAPIError):
-        await asyncio.wait_for(work, limit.total_seconds())
+        async with asyncio.timeout(limit.total_seconds()):
+            await work

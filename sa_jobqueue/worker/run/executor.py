@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -43,8 +42,6 @@ from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
 from sa_jobqueue.worker.shared import Part, Shared
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
-
-_IS_EAGER: Final = sys.version_info >= (3, 12)
 
 
 class Executor(Part):
@@ -163,18 +160,24 @@ class Executor(Part):
         self.changed.set()
 
     def start(self, job: ClaimedJob) -> None:
-        """Run a claimed job in a new task."""
-        if job.attempt > 1:
-            for earlier in [one for one in self._running if one.job.id == job.id]:
-                self.stop(earlier, CancelReason.LEASE_LOST)  # rescued by another worker, and due here again
+        """Run a claimed job in a new task.
+
+        The handler begins in a later turn of the loop, with every Python and task factory. If an earlier attempt of the
+        job still runs here, it is stopped first.
+        """
+        earlier = [running for running in self._running if running.job.id == job.id] if job.attempt > 1 else []
+        for running in earlier:
+            self.stop(running, CancelReason.LEASE_LOST)  # rescued by another worker, and due here again
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, self._request_extension, steps=self._open_steps)
-        if self._is_shutting_down:  # by an attempt of the same claim, which has begun already
+        if self._is_shutting_down:  # a stop that did not wait for the claim's answer
             running.stopping = CancelReason.SHUTDOWN
         self._running.add(running)
         self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
-        running.task = _begun(self._loop, self._run(running), job.type_name)
+        run = self._run(running, [attempt.task for attempt in earlier])
+        running.task = self._loop.create_task(run, name=job.type_name)
+        running.task.add_done_callback(partial(self._release_unbegun, running))
 
     def suspect(self, job_ids: Collection[str] | None) -> None:
         """Check whether attempts are still this worker's, and stop those that are lost; None: all that are running.
@@ -189,7 +192,9 @@ class Executor(Part):
     async def _verify(self) -> None:
         """Ask about suspected attempts together until the database answers; stop those that are lost."""
         while self._suspected:
-            suspected = [running for running in self._running if str(running.job.id) in self._suspected]
+            # Of several attempts of a job all but the last are stopping: `lost` answers by job.
+            going = [running for running in self._running if running.stopping is None]
+            suspected = [running for running in going if str(running.job.id) in self._suspected]
             self._suspected.clear()
             try:
                 lost = await self._ownership.lost([running.job for running in suspected])
@@ -233,18 +238,26 @@ class Executor(Part):
         self._calls.threads.close()
         self._slots.leave(self)
 
-    async def _run(self, running: Running) -> None:
-        """Run the attempt and pass its result on to be written."""
-        if _IS_EAGER and (task := asyncio.current_task()) is not None:
-            running.task = task  # who begins it may know it only after the handler has returned
+    async def _run(self, running: Running, earlier: Sequence[asyncio.Task[None]]) -> None:
+        """Run the attempt and pass its result on to be written.
+
+        `earlier`: tasks of earlier attempts of the job, which have been cancelled. Those that do not return within
+        `cancel_timeout` are left behind.
+        """
+        if self._loop.get_task_factory() is not None:
+            await asyncio.sleep(0)  # the application's factory may begin tasks eagerly, within `start`
         job = running.job
         job_type: JobType | None = None
         try:
             try:
                 running.begun = True
+                running.started = time.monotonic()
                 if running.stopping is not None:
                     raise asyncio.CancelledError
-                running.started = time.monotonic()
+                if earlier:
+                    limit = self._options.cancel_timeout + timedelta(seconds=1)  # threads and children have the first part
+                    await asyncio.wait(earlier, timeout=limit.total_seconds())
+                    running.started = time.monotonic()
                 enter_attempt(running.context)
                 self._events.begin(running.context)
                 job_type = self._registry.get(job.type_name)
@@ -268,13 +281,24 @@ class Executor(Part):
             _log.exception("the end of an attempt could not be decided job_id=%s", job.id)
             self._completer.put(of_error(job, error, None))
         finally:
-            if running.deadline is not None:
-                running.deadline.cancel()
-            self._running.discard(running)
-            self._by_queue[job.queue] -= 1
-            self._by_type[job.type_name] -= 1
-            self._slots.freed()  # others first, if they run fewer
-            self.changed.set()
+            self._forget(running)
+
+    def _release_unbegun(self, running: Running, task: asyncio.Task[None]) -> None:
+        """Release a job whose task was cancelled before its first step, as all tasks are when their loop ends."""
+        if not running.begun:
+            self._completer.put(released(running.job))
+            self.given_back += 1
+            self._forget(running)
+
+    def _forget(self, running: Running) -> None:
+        """Free the slot of an attempt that has ended."""
+        if running.deadline is not None:
+            running.deadline.cancel()
+        self._running.discard(running)
+        self._by_queue[running.job.queue] -= 1
+        self._by_type[running.job.type_name] -= 1
+        self._slots.freed()  # others first, if they run fewer
+        self.changed.set()
 
     async def _link(self, job: ClaimedJob, job_type: JobType) -> None:
         """Link the current span, for a second attempt or a handler that takes blockers; others cost no round trip.
@@ -416,16 +440,6 @@ class Executor(Part):
         task.add_done_callback(self._background.discard)
         task.add_done_callback(_retrieve)
         return task
-
-
-def _begun(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Return a task for a coroutine; from Python 3.12 on, run it eagerly up to its first wait.
-
-    Handlers that never wait then cost the loop nothing. If the application set a task factory, it is used instead.
-    """
-    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-        return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
-    return loop.create_task(coroutine, name=name)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
