@@ -42,16 +42,16 @@ class Compiled:
         numbered.identifier_preparer = numbered.preparer(numbered)  # which doubles no percent sign of a name
         as_sent: Any = statement.compile(dialect=numbered)
         types = {name: bound.type.dialect_impl(dialect) for bound, name in as_sent.bind_names.items()}
-        self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}
+        self._processors = {name: processor for name, type_ in types.items() if (processor := type_.bind_processor(dialect))}
         self._constants = {
             name: self._processors[name](value) if name in self._processors else value
             for name, value in as_sent.params.items()
             if value is not None
         }
         # Of an `onupdate` or a default of the application's: see `models.base.expressed`.
-        made = {name: bound.callable for bound, name in as_sent.bind_names.items() if bound.callable is not None}
-        self._made = [(name, make, self._processors.get(name)) for name, make in made.items()]
-        for name in made:
+        default_makers = {name: bound.callable for bound, name in as_sent.bind_names.items() if bound.callable is not None}
+        self._default_makers = [(name, make, self._processors.get(name)) for name, make in default_makers.items()]
+        for name in default_makers:
             self._constants.pop(name, None)
         self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
         self._statement = statement
@@ -63,19 +63,19 @@ class Compiled:
 
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run it and return its rows, if it has any; a failure is raised, and its connection dealt with, as of any other."""
-        given = {**self._constants, **parameters}
-        for name, make, processor in self._made:
-            given[name] = make() if processor is None else processor(make())
+        values = {**self._constants, **parameters}
+        for name, make, processor in self._default_makers:
+            values[name] = make() if processor is None else processor(make())
         for name, process in self._processors.items():
             if name in parameters:
-                given[name] = process(given[name])
+                values[name] = process(values[name])
         driver = _driver(connection)
         if driver is None:
-            result = await connection.exec_driver_sql(self._text, given)
+            result = await connection.exec_driver_sql(self._text, values)
             return result.all() if result.returns_rows else ()
         cursor = psycopg.AsyncRawCursor(driver)
         try:
-            await cursor.execute(self._sent, [given[name] for name in self._order])
+            await cursor.execute(self._sent, [values[name] for name in self._order])
             return await cursor.fetchall() if cursor.description is not None else ()
         except psycopg.Error as error:
             if driver.closed:

@@ -62,12 +62,12 @@ class Connections:
         self.patience = patience.total_seconds()
         # A claim under a limit holds its lock for a transaction: where this machine vanishes meanwhile, no longer than that.
         idle = {"idle_in_transaction_session_timeout": str(max(1000, round(1000 * self.patience)))}
-        given = dict(connect_args or {})
-        self._own_options: str = given.pop("options", None) or own_options(self._url)
+        driver_arguments = dict(connect_args or {})
+        self._own_options: str = driver_arguments.pop("options", None) or own_options(self._url)
         self._arguments: dict[str, Any] = {
             "application_name": f"sa_jobqueue {worker_name}"[:63],
             **noticing_death(patience),
-            **given,
+            **driver_arguments,
             **startup_arguments(self._own_options, {**GUARDS, **SETTINGS, **TIMEOUTS, **idle}),
         }
         self._application = application
@@ -195,10 +195,12 @@ class Connections:
 
     async def _prepared(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as the application's `do_connect` listeners change them, such as by a new access token."""
-        given = dict(arguments)
+        prepared_arguments = dict(arguments)
         if self._application is not None and self._application.dispatch.do_connect:
-            await asyncio.to_thread(_call_listeners, self._application, given)  # it may ask another service for the token
-        return given
+            await asyncio.to_thread(
+                _call_listeners, self._application, prepared_arguments
+            )  # it may ask another service for the token
+        return prepared_arguments
 
     def _to(self, url: URL) -> dict[str, Any]:
         # SQLAlchemy's own reading of the URL, several hosts included.

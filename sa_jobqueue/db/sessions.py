@@ -71,14 +71,14 @@ _BY_ENVIRONMENT: Final = {"DateStyle": "datestyle", "TimeZone": "timezone"}
 
 def own_options(url: URL) -> str:
     """Return the startup options that a URL or `PGOPTIONS` asks for: they may name the schema."""
-    own = url.query.get("options") or os.environ.get("PGOPTIONS", "")
-    return own if isinstance(own, str) else " ".join(own)
+    options = url.query.get("options") or os.environ.get("PGOPTIONS", "")
+    return options if isinstance(options, str) else " ".join(options)
 
 
-def startup_arguments(own: str, settings: Mapping[str, str]) -> dict[str, str]:
+def startup_arguments(own_options: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the arguments with which psycopg opens a session that has `settings`, whatever the options `own` say."""
     ours = " ".join(f"-c {name}={_escaped(value)}" for name, value in settings.items() if name != "client_encoding")
-    return {"options": f"{own} {ours}".strip(), "client_encoding": SETTINGS["client_encoding"]}
+    return {"options": f"{own_options} {ours}".strip(), "client_encoding": SETTINGS["client_encoding"]}
 
 
 def overridden(connection: Any) -> str | None:

@@ -136,6 +136,6 @@ async def in_parts(
         if len(items) == 1:
             return [], [(items[0], error)]
     middle = len(items) // 2
-    written, refused = await in_parts(items[:middle], write, splits=splits)
+    results, refused = await in_parts(items[:middle], write, splits=splits)
     more_written, more_refused = await in_parts(items[middle:], write, splits=splits)
-    return written + more_written, refused + more_refused
+    return results + more_written, refused + more_refused

@@ -58,12 +58,12 @@ async def _give_up(connection: psycopg.AsyncConnection[Any]) -> None:
     hang_up(connection)
 
 
-def _resumed(gen: Any, asked: Any) -> Generator[Any, Any, Any]:
+def _resumed(gen: Any, readiness: Any) -> Generator[Any, Any, Any]:
     """Go on with a generator that has yielded once."""
     while True:
-        answer = yield asked
+        answer = yield readiness
         try:
-            asked = gen.send(answer)
+            readiness = gen.send(answer)
         except StopIteration as end:
             return end.value
 
@@ -78,10 +78,12 @@ class QuietConnection(psycopg.AsyncConnection[Any]):
         would lose it to its pool. That asks nothing of the server, but psycopg 3.3.6 and later sometimes yield there.
         """
         try:
-            asked = next(gen)
+            readiness = next(gen)
         except StopIteration as end:
             return end.value
-        return await super().wait(_resumed(gen, asked), interval, *args, **kwargs)  # `timeout` exists since psycopg 3.3.6
+        return await super().wait(
+            _resumed(gen, readiness), interval, *args, **kwargs
+        )  # `timeout` exists since psycopg 3.3.6
 
 
 class AnsweredConnection(QuietConnection):

@@ -69,9 +69,9 @@ def for_psycopg(url: URL, *, option: str = "url") -> URL:
             query["connect_timeout"] = _whole_seconds(str(query.pop("timeout")), option=option)
     if "database" in query:
         query["dbname"] = query.pop("database")
-    known = {one.keyword.decode() for one in pq.Conninfo.get_defaults()}
+    libpq_options = {conninfo_option.keyword.decode() for conninfo_option in pq.Conninfo.get_defaults()}
     for name in query:
-        if name not in known:
+        if name not in libpq_options:
             raise InvalidOptionError(
                 option,
                 f"has the option {name!r}, which the library's own connections cannot use: they are made by psycopg, which "
@@ -80,18 +80,18 @@ def for_psycopg(url: URL, *, option: str = "url") -> URL:
     return url.set(drivername="postgresql+psycopg", query=query)
 
 
-def _ssl_mode(given: str, *, option: str) -> str:
-    mode = given.replace("_", "-")
+def _ssl_mode(asyncpg_mode: str, *, option: str) -> str:
+    mode = asyncpg_mode.replace("_", "-")
     if mode not in _SSL_MODES:
-        raise InvalidOptionError(option, f"has ssl={given!r}; it must be one of {', '.join(_SSL_MODES)}")
+        raise InvalidOptionError(option, f"has ssl={asyncpg_mode!r}; it must be one of {', '.join(_SSL_MODES)}")
     return mode
 
 
-def _whole_seconds(given: str, *, option: str) -> str:
+def _whole_seconds(asyncpg_timeout: str, *, option: str) -> str:
     try:
-        return str(max(1, math.ceil(float(given))))
+        return str(max(1, math.ceil(float(asyncpg_timeout))))
     except (ValueError, OverflowError):
-        raise InvalidOptionError(option, f"has timeout={given!r}; it must be a number of seconds") from None
+        raise InvalidOptionError(option, f"has timeout={asyncpg_timeout!r}; it must be a number of seconds") from None
 
 
 def shown_url(url: URL) -> str:
@@ -101,5 +101,5 @@ def shown_url(url: URL) -> str:
 
 def secrets_of(url: URL) -> tuple[str, ...]:
     """Return what of a URL must never be shown, the longest first."""
-    found = [url.password, *(url.query.get(name) for name in ("password", "sslpassword"))]
-    return tuple(sorted({str(one) for one in found if one}, key=len, reverse=True))
+    passwords = [url.password, *(url.query.get(name) for name in ("password", "sslpassword"))]
+    return tuple(sorted({str(password) for password in passwords if password}, key=len, reverse=True))

@@ -32,6 +32,6 @@ def write_duration(value: timedelta) -> str:
     """Return a duration, not negative, as `read_duration` reads it."""
     minutes, seconds = divmod(value.seconds, 60)
     hours, minutes = divmod(minutes, 60)
-    rest = f"{seconds}.{value.microseconds:06}".rstrip("0").rstrip(".") if value.microseconds else str(seconds)
-    parts = ((str(value.days), "d"), (str(hours), "h"), (str(minutes), "m"), (rest, "s"))
+    second_text = f"{seconds}.{value.microseconds:06}".rstrip("0").rstrip(".") if value.microseconds else str(seconds)
+    parts = ((str(value.days), "d"), (str(hours), "h"), (str(minutes), "m"), (second_text, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number != "0") or "0"

@@ -29,7 +29,7 @@ def printable(text: str, *, newline: str = r"\n") -> str:
     """
     if text.isprintable():
         return text
-    return _UNSAFE.sub(lambda found: newline if found[0] == "\n" else _escape(found[0]), text)
+    return _UNSAFE.sub(lambda match: newline if match[0] == "\n" else _escape(match[0]), text)
 
 
 def message_of(error: BaseException) -> str:
@@ -44,20 +44,20 @@ def printable_json(document: Any, *, default: Callable[[Any], Any] | None = None
     r"""Return a document as JSON whose strings have unsafe characters as `\u202e`; every other character is unchanged."""
     text = json.dumps(document, default=default, indent=indent, ensure_ascii=False)
     # A newline can only come from the encoder, between values: in strings it is already escaped.
-    return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
 
-def span(given: timedelta) -> str:
+def span(duration: timedelta) -> str:
     """Return a duration in its two largest units, such as `2 h 5 min`."""
-    seconds = max(given.total_seconds(), 0.0)
+    seconds = max(duration.total_seconds(), 0.0)
     if seconds < 10:
         return f"{seconds:.1f} s"
     parts: list[str] = []
-    rest = round(seconds)
+    seconds_left = round(seconds)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if rest >= size and len(parts) < 2:
-            parts.append(f"{rest // size} {unit}")
-            rest %= size
+        if seconds_left >= size and len(parts) < 2:
+            parts.append(f"{seconds_left // size} {unit}")
+            seconds_left %= size
         elif parts:
             break
     return " ".join(parts)

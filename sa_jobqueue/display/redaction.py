@@ -45,8 +45,10 @@ def redacted_error(type_name: str | None, error: Any) -> Any:
     """Return a stored error of a job type; if it is redacted, only its class and trace context."""
     if error is None or not is_redacted(type_name):
         return error
-    shown = {name: error[name] for name in ("type", "trace_context") if name in error} if isinstance(error, dict) else {}
-    return shown | {"message": REDACTED}
+    public_fields = (
+        {name: error[name] for name in ("type", "trace_context") if name in error} if isinstance(error, dict) else {}
+    )
+    return public_fields | {"message": REDACTED}
 
 
 def error_line(error: Any) -> str:

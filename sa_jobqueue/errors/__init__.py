@@ -111,10 +111,12 @@ class UnknownJobTypeError(JobQueueError, LookupError):
     `type_name` is the missing name, `known` has the registered ones.
     """
 
-    def __init__(self, type_name: str, known: Sequence[str]) -> None:
+    def __init__(self, type_name: str, type_names: Sequence[str]) -> None:
         self.type_name = type_name
-        self.known = tuple(sorted(known))
-        super().__init__(f"no handler is registered for {type_name!r}; known job types: {', '.join(self.known) or 'none'}")
+        self.type_names = tuple(sorted(type_names))
+        super().__init__(
+            f"no handler is registered for {type_name!r}; known job types: {', '.join(self.type_names) or 'none'}"
+        )
 
 
 class NotFoundError(JobQueueError, LookupError):
@@ -131,7 +133,7 @@ class NotFoundError(JobQueueError, LookupError):
         self.ids = tuple(ids)
         self.field = field
         where, why = f"{field}: " if field else "", f"; {reason}" if reason else ""
-        missing = ", ".join(repr(one) if isinstance(one, str) else str(one) for one in self.ids)
+        missing = ", ".join(repr(row_id) if isinstance(row_id, str) else str(row_id) for row_id in self.ids)
         super().__init__(f"{where}no such {noun}: {missing}{why}")
 
 
@@ -151,9 +153,11 @@ class ChainReferencedError(JobQueueError):
 
     def __init__(self, references: Sequence[tuple[JobId, JobId]]) -> None:
         self.references = list(references)
-        shown = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
+        references_text = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
         more = f" and {len(self.references) - 3:,} more" if len(self.references) > 3 else ""
-        super().__init__(f"{shown}{more}; delete the referring jobs' chains first, or in the same call; nothing was changed")
+        super().__init__(
+            f"{references_text}{more}; delete the referring jobs' chains first, or in the same call; nothing was changed"
+        )
 
 
 class ChainFailedError(JobQueueError):
@@ -195,11 +199,11 @@ class ChainTimeoutError(JobQueueError, TimeoutError):
     `timeout` is the time waited, `others` how many more of the chains have not ended.
     """
 
-    def __init__(self, chain_id: JobId, timeout: timedelta, *, others: int = 0) -> None:
+    def __init__(self, chain_id: JobId, timeout: timedelta, *, more_chains: int = 0) -> None:
         self.chain_id = chain_id
         self.timeout = timeout
-        self.others = others
-        more = f", nor have {others:,} others" if others else ""
+        self.more_chains = more_chains
+        more = f", nor have {more_chains:,} others" if more_chains else ""
         super().__init__(f"chain {chain_id} has not ended within {timeout}{more}; it continues, and can be waited for again")
 
 
@@ -334,8 +338,8 @@ class DuplicateStepError(JobQueueError, ValueError):
     def __init__(self, name: str, key: str = "") -> None:
         self.name = name
         self.key = key
-        which, rule = (f" with key {key!r}", "give each round its own key") if key else ("", "in a loop, pass key=")
-        super().__init__(f"step {name!r}{which} was used already in this attempt: names are unique in a job; {rule}")
+        key_text, rule = (f" with key {key!r}", "give each round its own key") if key else ("", "in a loop, pass key=")
+        super().__init__(f"step {name!r}{key_text} was used already in this attempt: names are unique in a job; {rule}")
 
 
 class StepOutputError(JobQueueError):
@@ -349,9 +353,9 @@ class StepOutputError(JobQueueError):
         self.name = name
         self.key = key
         self.reason = reason
-        which = f" with key {key!r}" if key else ""
+        key_text = f" with key {key!r}" if key else ""
         advice = "Change the handler back, convert the record with upcast_step, or give the step a new name to run it again"
-        super().__init__(f"step {name!r}{which} {reason}. {advice}")
+        super().__init__(f"step {name!r}{key_text} {reason}. {advice}")
 
 
 class EventTimeoutError(JobQueueError, TimeoutError):
@@ -364,8 +368,8 @@ class EventTimeoutError(JobQueueError, TimeoutError):
         self.event = event
         self.name = name
         self.key = key
-        which = f" with key {key!r}" if key else ""
-        super().__init__(f"event {event!r} was not sent before the timeout of step {name!r}{which}")
+        key_text = f" with key {key!r}" if key else ""
+        super().__init__(f"event {event!r} was not sent before the timeout of step {name!r}{key_text}")
 
 
 class HandlerCommitError(JobQueueError):
@@ -402,14 +406,14 @@ class UndeclaredContinuationError(InvalidOutputError):
     that it leads to.
     """
 
-    def __init__(self, type_name: str, next_type_name: str, expected: str, given: str) -> None:
+    def __init__(self, type_name: str, next_type_name: str, expected: str, actual: str) -> None:
         self.type_name = type_name
         self.next_type_name = next_type_name
         self.expected = expected
-        self.given = given
+        self.actual = actual
         super().__init__(
-            f"{type_name!r} returned a continuation with {next_type_name!r}, whose chain ends with {given}; it is annotated"
-            f" `-> {expected}`: declare `Continuation[{given}]` there, or continue with another handler"
+            f"{type_name!r} returned a continuation with {next_type_name!r}, whose chain ends with {actual}; it is annotated"
+            f" `-> {expected}`: declare `Continuation[{actual}]` there, or continue with another handler"
         )
 
 
@@ -471,8 +475,10 @@ class MemoryLimitError(ProcessDiedError):
     def __init__(self, limit_bytes: int, resident_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.resident_bytes = resident_bytes
-        held, limit = resident_bytes / 2**20, limit_bytes / 2**20
-        super().__init__(f"was killed: it used {held:,.0f} MiB, over its memory limit of {limit:,.0f} MiB", signal="SIGKILL")
+        resident_mib, limit = resident_bytes / 2**20, limit_bytes / 2**20
+        super().__init__(
+            f"was killed: it used {resident_mib:,.0f} MiB, over its memory limit of {limit:,.0f} MiB", signal="SIGKILL"
+        )
 
 
 class IsolatedHandlerError(JobQueueError):

@@ -32,12 +32,12 @@ def diagnose(error: DBAPIError) -> Diagnosis:
     """Return the server's diagnostics of an error."""
     original: Any = error.orig
     # asyncpg's own error has the fields as attributes; SQLAlchemy raises another one from it.
-    own = original if original.__cause__ is None else original.__cause__
+    driver_error = original if original.__cause__ is None else original.__cause__
     fields = getattr(original, "diag", None)
     return Diagnosis(
         sqlstate=getattr(original, "sqlstate", None) or getattr(original, "pgcode", None),
-        message=getattr(fields, "message_primary", None) or getattr(own, "message", None) or str(original),
-        constraint=getattr(fields, "constraint_name", None) or getattr(own, "constraint_name", None),
-        column=getattr(fields, "column_name", None) or getattr(own, "column_name", None),
-        context=getattr(fields, "context", None) or getattr(own, "context", None),
+        message=getattr(fields, "message_primary", None) or getattr(driver_error, "message", None) or str(original),
+        constraint=getattr(fields, "constraint_name", None) or getattr(driver_error, "constraint_name", None),
+        column=getattr(fields, "column_name", None) or getattr(driver_error, "column_name", None),
+        context=getattr(fields, "context", None) or getattr(driver_error, "context", None),
     )

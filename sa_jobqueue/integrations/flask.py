@@ -105,9 +105,9 @@ class FlaskJobs:
         if isinstance(self._db, scoped_session):
             return self._db.session_factory
         with self.app.app_context():
-            own = cast("sessionmaker[Any]", self._db.session.session_factory)
+            application_factory = cast("sessionmaker[Any]", self._db.session.session_factory)
             # A subclass of its class, so that listeners on `db.session` are called.
-            return sessionmaker(**{**own.kw, "bind": self._db.engine, "class_": own.class_})
+            return sessionmaker(**{**application_factory.kw, "bind": self._db.engine, "class_": application_factory.class_})
 
     def worker(self, **options: Any) -> Worker:
         """Return a worker on the application's database, for tests and scripts; `options` are those of `Worker`."""
@@ -180,8 +180,8 @@ def _has_uncommitted_writes(session: Session) -> bool:
 
 def _connections(session: Session) -> list[Connection]:
     """Return the connections that a session's transaction has begun to use."""
-    found = [entry[0] for entry in cast("Any", session.get_transaction())._connections.values()]
-    return list({id(connection): connection for connection in found}.values())
+    connections = [entry[0] for entry in cast("Any", session.get_transaction())._connections.values()]
+    return list({id(connection): connection for connection in connections}.values())
 
 
 def _has_written(connection: Connection) -> bool:
@@ -193,14 +193,14 @@ def _has_written(connection: Connection) -> bool:
         return False  # the transaction has failed already, by an error that the handler was given
 
 
-def _found() -> FlaskJobs:
+def _flask_jobs() -> FlaskJobs:
     # Without a context: in a process that the command started, such as with --processes.
     app = current_app if has_app_context() else ScriptInfo(os.environ.get("FLASK_APP")).load_app()
-    found: FlaskJobs = app.extensions[_EXTENSION]
-    return found
+    flask_jobs: FlaskJobs = app.extensions[_EXTENSION]
+    return flask_jobs
 
 
-current_jobs: FlaskJobs = LocalProxy(_found)  # type: ignore[assignment]
+current_jobs: FlaskJobs = LocalProxy(_flask_jobs)  # type: ignore[assignment]
 """The `FlaskJobs` of the current application."""
 
 

@@ -26,11 +26,11 @@ _MAX_DEPTH: Final = 500
 def _encoder() -> Callable[[object], str]:
     """Return `json.dumps` without NaN and infinity, and without its preparations for each call, which take half its time."""
     encoder = json.JSONEncoder(allow_nan=False)
-    made = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-    if made is None:  # an interpreter without it
+    make_encoder = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make_encoder is None:  # an interpreter without it
         return encoder.encode
     # Without a record of what is being encoded: what contains itself ends in a RecursionError.
-    chunks = made(None, encoder.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+    chunks = make_encoder(None, encoder.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, False)
     return lambda value: "".join(chunks(value, 0))
 
 
@@ -213,8 +213,8 @@ def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Docume
     if codec is None or document.value is None:
         if CODEC_MARK not in document.text:
             return document
-        kept = escaped(document.value)
-        return Document(kept, json.dumps(kept))
+        escaped_value = escaped(document.value)
+        return Document(escaped_value, json.dumps(escaped_value))
     try:
         data = codec.encode(in_utf8(document.value, document.text))
     except Exception as error:  # of the application's own code
@@ -322,23 +322,23 @@ class Codec(Generic[T]):
         try:
             # A round trip: an instance with wrong values passes validation, but its JSON does not. By alias and without
             # computed fields, as decoding expects.
-            given = self._adapter.validate_python(value)
-            written = self._dump(given)
-            decoded = self._adapter.validate_json(written)
+            validated = self._adapter.validate_python(value)
+            json_bytes = self._dump(validated)
+            decoded = self._adapter.validate_json(json_bytes)
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
         except PydanticSerializationError as error:
             raise InvalidPayloadError(field, f"cannot be written as JSON: {error}") from error
         try:
-            is_equal = bool(decoded == given)
+            is_equal = bool(decoded == validated)
         except Exception:  # an application's own `__eq__`
             is_equal = False
-        text = written.decode()
+        text = json_bytes.decode()
         try:
             data = _PARSE(text)
         except (ValueError, RecursionError):  # has a number that is not finite, or is nested too deep: named below
             data, text = json.loads(text), ""
-        lost = None if is_equal else difference(given, decoded)
+        lost = None if is_equal else difference(validated, decoded)
         if lost is not None and (lost.is_certain or unordered(json.loads(self._dump(decoded))) != unordered(data)):
             reason = (
                 f"would change: its JSON is read as a value that is not the {type(lost.value).__name__} given. Use a type "

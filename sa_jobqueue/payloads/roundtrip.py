@@ -36,8 +36,8 @@ def difference(value: Any, decoded: Any, path: str = "") -> Difference | None:
         return None if value.astimezone(UTC) == decoded.astimezone(UTC) else Difference(path, value, True)
     fields = _fields(value)
     if fields is not None and isinstance(value, type(decoded)):
-        found = _fields(decoded) or {}
-        return _first((f"{path}.{name}", item, found.get(name, _ABSENT)) for name, item in fields.items())
+        decoded_fields = _fields(decoded) or {}
+        return _first((f"{path}.{name}", item, decoded_fields.get(name, _ABSENT)) for name, item in fields.items())
     if isinstance(value, Mapping) and isinstance(decoded, Mapping):
         if len(value) == len(decoded) and all(key in decoded for key in value):
             return _first((f"{path}.{key}", item, decoded[key]) for key, item in value.items())
@@ -60,10 +60,10 @@ def unordered(data: Any) -> Any:
 def _first(pairs: Iterator[tuple[str, Any, Any]]) -> Difference | None:
     uncertain = None
     for path, value, decoded in pairs:
-        found = difference(value, decoded, path)
-        if found is not None and found.is_certain:
-            return found
-        uncertain = uncertain or found
+        item_difference = difference(value, decoded, path)
+        if item_difference is not None and item_difference.is_certain:
+            return item_difference
+        uncertain = uncertain or item_difference
     return uncertain
 
 

@@ -91,16 +91,18 @@ def key_of(fairness_by: FairnessBy, payload: Any, document: Any) -> str | int | 
     """Return the fairness key of a payload, given also as JSON. Raises: InvalidJobError for a missing field."""
     if not isinstance(fairness_by, str):
         return fairness_by(payload)
-    found = document
+    field_value = document
     for name in fairness_by.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(field_value, dict) or name not in field_value:
             raise InvalidJobError(
                 "fairness_key", f"the payload has no field {fairness_by!r}, which fairness_by names; give fairness_key"
             )
-        found = found[name]
-    if found is not None and (isinstance(found, bool) or not isinstance(found, (str, int))):
-        raise InvalidJobError("fairness_key", f"the payload's {fairness_by!r} must be text or a whole number, got {found!r}")
-    return found
+        field_value = field_value[name]
+    if field_value is not None and (isinstance(field_value, bool) or not isinstance(field_value, (str, int))):
+        raise InvalidJobError(
+            "fairness_key", f"the payload's {fairness_by!r} must be text or a whole number, got {field_value!r}"
+        )
+    return field_value
 
 
 def check_fairness_by(fairness_by: Any) -> None:

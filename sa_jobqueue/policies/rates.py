@@ -116,11 +116,11 @@ class Rate:
 
     def fitting(self, weights: Sequence[int]) -> int:
         """Return how many of the first jobs with these costs may start together at `at`."""
-        left, count = self.left, 0
+        tokens_left, count = self.left, 0
         for weight in weights:
-            if weight > left and not (count == 0 and left >= self.most):
+            if weight > tokens_left and not (count == 0 and tokens_left >= self.most):
                 break
-            left -= weight
+            tokens_left -= weight
             count += 1
         return count
 

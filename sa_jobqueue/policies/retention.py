@@ -65,20 +65,24 @@ class RetentionRules:
     def shortest(self) -> dict[str, timedelta]:
         """The shortest age in `jobs`, `dead_letters` and `audit`, of those that have any: no younger row can be deleted."""
         every = (self.default, *self.queues.values(), *self.types.values())
-        given = {
+        ages_by_table = {
             "jobs": [getattr(rule, outcome) for rule in every for outcome in OUTCOMES],
             "dead_letters": [rule.dead_letters for rule in every],
             "audit": [self.default.audit],
         }
-        found = {table: [age for age in ages if age is not None and age < FOREVER] for table, ages in given.items()}
-        return {table: min(ages) for table, ages in found.items() if ages}
+        finite_ages = {
+            table: [age for age in ages if age is not None and age < FOREVER] for table, ages in ages_by_table.items()
+        }
+        return {table: min(ages) for table, ages in finite_ages.items() if ages}
 
     def document(self) -> dict[str, Any]:
         """Return the ages as JSON, in microseconds: `statements.retention` looks them up by type, queue and field."""
 
         def ages(rule: Retention) -> dict[str, str]:
-            given = ((name, getattr(rule, name)) for name in (*OUTCOMES, "dead_letters"))
-            return {name: f"{age // timedelta(microseconds=1)} microseconds" for name, age in given if age is not None}
+            age_by_field = ((name, getattr(rule, name)) for name in (*OUTCOMES, "dead_letters"))
+            return {
+                name: f"{age // timedelta(microseconds=1)} microseconds" for name, age in age_by_field if age is not None
+            }
 
         types, queues = ({name: ages(rule) for name, rule in rules.items()} for rules in (self.types, self.queues))
         return {"types": types, "queues": queues, "default": ages(self.default)}

@@ -295,7 +295,7 @@ class JobType(HandlerOptions):
         if self.continues is not None and (given is None or given.chain_output.shape.can_be(self.continues.shape)):
             return
         name = "Any" if given is None else given.chain_output.name
-        raise errors.UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, given=name)
+        raise errors.UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, actual=name)
 
 
 _NOTHING: Final = nullcontext()

@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 def opened(session: Any) -> Session | AsyncSession:
     """Return the session itself, of a scoped one. Raises: InvalidOptionError for anything else."""
-    given = session() if isinstance(session, scoped_session | async_scoped_session) else session
-    if not isinstance(given, Session | AsyncSession):
+    plain_session = session() if isinstance(session, scoped_session | async_scoped_session) else session
+    if not isinstance(plain_session, Session | AsyncSession):
         raise InvalidOptionError("session", f"must be a Session or an AsyncSession, got {session!r}")
-    return given
+    return plain_session
 
 
 def on_session(session: Any, work: Callable[[Session], T]) -> Any:
     """Return what `work` returns for a session; for an `AsyncSession`, a coroutine of it."""
-    given = opened(session)
-    return given.run_sync(work) if isinstance(given, AsyncSession) else work(given)
+    plain_session = opened(session)
+    return plain_session.run_sync(work) if isinstance(plain_session, AsyncSession) else work(plain_session)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

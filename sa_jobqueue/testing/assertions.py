@@ -25,32 +25,32 @@ _SHOWN: Final = 5
 
 
 @overload
-def enqueued(session: Session, of: Jobs[JobT], matching: Matching = None, **columns: Any) -> list[JobT]: ...
+def enqueued(session: Session, jobs: Jobs[JobT], matching: Matching = None, **columns: Any) -> list[JobT]: ...
 @overload
 def enqueued(
-    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
+    session: AsyncSession, jobs: Jobs[JobT], matching: Matching = None, **columns: Any
 ) -> Coroutine[Any, Any, list[JobT]]: ...
-def enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
+def enqueued(session: Any, jobs: Any, matching: Matching = None, **columns: Any) -> Any:
     """Return the jobs that wait to be run, pending or blocked, oldest first; with an `AsyncSession`, await it.
 
-    `session`: the one that enqueued them, or any after the commit; it is flushed. `of`: a handler, or the `Job` class for
+    `session`: the one that enqueued them, or any after the commit; it is flushed. `jobs`: a handler, or the `Job` class for
     all types. `matching`: a mapping that the payload must contain, in nested objects too; a payload that must be equal; or
     a function of the job. `columns`: attributes of the job that must be equal, such as `queue`; and `delay`, the time from
     the enqueueing until it is due.
     Raises: InvalidOptionError for an attribute that the class does not have.
     """
-    return on_session(session, lambda opened: _Wanted(of, matching, columns).split(opened)[0])
+    return on_session(session, lambda opened: _Criteria(jobs, matching, columns).split(opened)[0])
 
 
 @overload
 def assert_enqueued(
-    session: Session, of: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
+    session: Session, jobs: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
 ) -> JobT: ...
 @overload
 def assert_enqueued(
-    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
+    session: AsyncSession, jobs: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
 ) -> Coroutine[Any, Any, JobT]: ...
-def assert_enqueued(session: Any, of: Any, matching: Matching = None, *, count: int | None = None, **columns: Any) -> Any:
+def assert_enqueued(session: Any, jobs: Any, matching: Matching = None, *, count: int | None = None, **columns: Any) -> Any:
     """Return the first job that `enqueued` finds; fail if it finds no job, or a number other than `count`.
 
     It takes the other arguments as in `enqueued`.
@@ -58,38 +58,38 @@ def assert_enqueued(session: Any, of: Any, matching: Matching = None, *, count: 
     """
 
     def check(opened: Session) -> Any:
-        wanted = _Wanted(of, matching, columns)
-        found, others = wanted.split(opened)
-        if (count is None and not found) or (count is not None and len(found) != count):
-            raise AssertionError(wanted.failure(count, found, others))
-        return found[0] if found else None
+        criteria = _Criteria(jobs, matching, columns)
+        matches, other_jobs = criteria.split(opened)
+        if (count is None and not matches) or (count is not None and len(matches) != count):
+            raise AssertionError(criteria.failure(count, matches, other_jobs))
+        return matches[0] if matches else None
 
     return on_session(session, check)
 
 
 @overload
-def assert_not_enqueued(session: Session, of: Jobs[JobT], matching: Matching = None, **columns: Any) -> None: ...
+def assert_not_enqueued(session: Session, jobs: Jobs[JobT], matching: Matching = None, **columns: Any) -> None: ...
 @overload
 def assert_not_enqueued(
-    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
+    session: AsyncSession, jobs: Jobs[JobT], matching: Matching = None, **columns: Any
 ) -> Coroutine[Any, Any, None]: ...
-def assert_not_enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
+def assert_not_enqueued(session: Any, jobs: Any, matching: Matching = None, **columns: Any) -> Any:
     """Fail if `enqueued` finds a job. Returns None; with an `AsyncSession`, a coroutine to be awaited.
 
-    `session`, `of`, `matching`, `columns`: as in `enqueued`.
+    `session`, `jobs`, `matching`, `columns`: as in `enqueued`.
     Raises: AssertionError that shows the jobs; InvalidOptionError as `enqueued`.
     """
-    return assert_enqueued(session, of, matching, count=0, **columns)
+    return assert_enqueued(session, jobs, matching, count=0, **columns)
 
 
-class _Wanted:
+class _Criteria:
     """Which jobs a test asks for."""
 
-    def __init__(self, of: Any, matching: Any, columns: Mapping[str, Any]) -> None:
-        self._handler = of if isinstance(of, Handler) else None
-        self._model: Any = of.model if isinstance(of, Handler) else of
+    def __init__(self, jobs: Any, matching: Any, columns: Mapping[str, Any]) -> None:
+        self._handler = jobs if isinstance(jobs, Handler) else None
+        self._model: Any = jobs.model if isinstance(jobs, Handler) else jobs
         if not (isinstance(self._model, type) and issubclass(self._model, JobMixin)):
-            raise InvalidOptionError("of", f"must be a handler or a class such as Job, got {of!r}")
+            raise InvalidOptionError("jobs", f"must be a handler or a class such as Job, got {jobs!r}")
         for name in columns:
             if name != "delay" and not hasattr(self._model, name):
                 raise InvalidOptionError(name, f"is not an attribute of {self._model.__name__}")
@@ -107,9 +107,9 @@ class _Wanted:
 
     def __str__(self) -> str:
         name = "any type" if self._handler is None else f"type {self._handler.name!r}"
-        wanted = {**({} if self._part is None else {"input": self._part}), **self._columns}
+        criteria = {**({} if self._part is None else {"input": self._part}), **self._columns}
         suffix = "" if self._test is None else f" for which {self._test!r} holds"
-        return f"jobs of {name}{' with ' + _one_line(wanted) if wanted else ''}{suffix}"
+        return f"jobs of {name}{' with ' + _one_line(criteria) if criteria else ''}{suffix}"
 
     def split(self, session: Session) -> tuple[list[Any], list[Any]]:
         """Return the jobs that match, and the others of the type."""
@@ -119,8 +119,8 @@ class _Wanted:
         if self._handler is not None:
             statement = statement.where(model.type_name == self._handler.name)
         listed = session.scalars(statement.execution_options(populate_existing=True)).all()
-        found = [job for job in listed if self._matches(job)]
-        return found, [job for job in listed if job not in found]
+        matches = [job for job in listed if self._matches(job)]
+        return matches, [job for job in listed if job not in matches]
 
     def _input(self, job: Any) -> Any:
         return job.input if self._handler is None else self._handler.job_type.open("input", job.input)
@@ -134,15 +134,15 @@ class _Wanted:
             return False
         return self._test is None or self._test(job)
 
-    def failure(self, count: int | None, found: Sequence[Any], others: Sequence[Any]) -> str:
+    def failure(self, count: int | None, matches: Sequence[Any], other_jobs: Sequence[Any]) -> str:
         """Return the message for too few or too many matches."""
         expected = "at least 1" if count is None else count or "none"
-        message = f"{self}: {len(found)} enqueued, expected {expected}"
-        if found:
-            return message + _listed(found)
-        if not others:
+        message = f"{self}: {len(matches)} enqueued, expected {expected}"
+        if matches:
+            return message + _listed(matches)
+        if not other_jobs:
             return f"{message}; none of any payload waits"
-        return message + _listed(others)
+        return message + _listed(other_jobs)
 
 
 def _value(job: Any, name: str) -> Any:
@@ -167,8 +167,8 @@ def _text(value: Any) -> str:
 
 
 def _listed(jobs: Sequence[Any]) -> str:
-    shown = [
+    lines = [
         f"\n  {job.type_name} {_text(job.input)} queue={job.queue} delay={_value(job, 'delay')}" for job in jobs[:_SHOWN]
     ]
     more = f"\n  and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-    return "; enqueued are:" + "".join(shown) + more
+    return "; enqueued are:" + "".join(lines) + more

@@ -41,10 +41,10 @@ def binary_dirs() -> list[BinaryDir]:
     for path in dict.fromkeys([*_local_paths(), *_wheel_paths()]):
         version = read_version(path) if (path / "initdb").exists() else None
         if version is not None:
-            known = newest_of_major.get(version[0])
-            if known is None or version >= known.version:
+            newest = newest_of_major.get(version[0])
+            if newest is None or version >= newest.version:
                 newest_of_major[version[0]] = BinaryDir(path, version)
-    return sorted(newest_of_major.values(), key=lambda found: found.version)
+    return sorted(newest_of_major.values(), key=lambda directory: directory.version)
 
 
 def _wheel_paths() -> list[Path]:

@@ -29,17 +29,19 @@ class ContainerServer(PostgresServer):
         except ImportError as error:
             raise ServerStartError(f"testcontainers is not installed: {error}") from error
         flags = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        made = None
+        container = None
         try:
-            made = PostgresContainer(image, driver="psycopg", dbname="postgres").with_command(f"postgres {flags}".rstrip())
-            made.start()
-            self.url = str(made.get_connection_url())
+            container = PostgresContainer(image, driver="psycopg", dbname="postgres").with_command(
+                f"postgres {flags}".rstrip()
+            )
+            container.start()
+            self.url = str(container.get_connection_url())
             self.version = server_version(self.url)
         except (DockerException, SQLAlchemyError, OSError, RuntimeError) as error:
-            if made is not None:
-                made.stop()
+            if container is not None:
+                container.stop()
             raise ServerStartError(f"the container of {image} did not start: {error}") from error
-        self._container = made
+        self._container = container
 
     def stop(self) -> None:
         """Stop the container and remove it with its volume."""

@@ -130,7 +130,7 @@ class _Drain:
         self.events.subscribe(self._take)
 
     async def run(self, *, is_scheduled: bool, until: timedelta | datetime | None) -> Drained:
-        left: timedelta | None = await self._at(_left, until) if isinstance(until, datetime) else until
+        time_left: timedelta | None = await self._at(_left, until) if isinstance(until, datetime) else until
         while True:
             if isinstance(self.on, Engine | AsyncEngine):
                 await self._work()
@@ -139,10 +139,10 @@ class _Drain:
             if not is_scheduled:
                 return self.drained
             wait: timedelta | None = await self._at(_next_due, self.jobs)
-            if wait is None or (left is not None and wait > left):
+            if wait is None or (time_left is not None and wait > time_left):
                 return self.drained
             await self._at(move, wait, self.jobs.model)
-            left = None if left is None else left - wait
+            time_left = None if time_left is None else time_left - wait
 
     async def _work(self) -> None:
         self.worker = Worker(self.jobs, self.on, options=self.options, events=self.events)
@@ -200,8 +200,8 @@ class _Drain:
             case Session():
                 return work(self.on, *arguments)
             case AsyncEngine():
-                async with AsyncSession(self.on) as made, made.begin():
-                    return await made.run_sync(work, *arguments)
+                async with AsyncSession(self.on) as async_session, async_session.begin():
+                    return await async_session.run_sync(work, *arguments)
         with Session(self.on) as session, session.begin():
             return work(session, *arguments)
 
@@ -215,5 +215,5 @@ def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
     """Return the time until the next scheduled job is due; None without scheduled jobs."""
     job = jobs.model.__table__.c
     waits = [job.status == JobStatus.PENDING, job.scheduled_at > func.now(), job.type_name.in_(jobs.registry.names)]
-    found: timedelta | None = session.scalars(select(func.min(job.scheduled_at) - func.now()).where(*waits)).one()
-    return found
+    wait: timedelta | None = session.scalars(select(func.min(job.scheduled_at) - func.now()).where(*waits)).one()
+    return wait

@@ -359,11 +359,11 @@ def private_dir(account: Account | None, files: Mapping[str, str]) -> Path:
     preferred = Path(tempfile.gettempdir())
     fits = len(os.fsencode(preferred / _LONGEST_NAME)) <= _SOCKET_PATH_BYTES
     is_usable = fits and (account is None or is_open_to_others(preferred))
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=preferred if is_usable else "/tmp"))  # noqa: S108
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=preferred if is_usable else "/tmp"))  # noqa: S108
     for name, text in files.items():
-        _write(made / name, text, account)
-    _give(made, account)
-    return made
+        _write(directory / name, text, account)
+    _give(directory, account)
+    return directory
 
 
 def is_open_to_others(directory: Path) -> bool:

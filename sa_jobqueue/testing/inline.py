@@ -126,32 +126,32 @@ class Inline:
     async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
         job = context.job
         call = Call(job_type, [context], [job_type.decode(job.input, job.input_version)] if job_type.takes_input else [])
-        given = None if job_type.session_argument is None else self._given_session(job_type)
+        handler_session = None if job_type.session_argument is None else self._handler_session(job_type)
         if job_type.blockers_argument is not None:
             call.blockers = await self.on(lambda session: self._blockers(session, job, job_type))
         if job_type.is_async:
             sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
             with savepoint.held(sync):
-                return unwrapped(*await call.run_async(given))
+                return unwrapped(*await call.run_async(handler_session))
 
         def run(session: Session) -> list[Any]:
             with savepoint.held(session):
-                return call.run(given)
+                return call.run(handler_session)
 
         return unwrapped(*await self.on(run))
 
-    def _given_session(self, job_type: JobType) -> Any:
-        wanted: Any = job_type.session_class
-        given = self._session
-        if isinstance(given, AsyncSession) and not issubclass(wanted, AsyncSession):
-            given = given.sync_session
-        if not isinstance(given, wanted):
+    def _handler_session(self, job_type: JobType) -> Any:
+        session_class: Any = job_type.session_class
+        session = self._session
+        if isinstance(session, AsyncSession) and not issubclass(session_class, AsyncSession):
+            session = session.sync_session
+        if not isinstance(session, session_class):
             raise InvalidOptionError(
                 "session",
-                f"is a {type(given).__name__}, but the handler {job_type.place} takes a {wanted.__name__}: drain with a "
-                "session of that class, or with an engine",
+                f"is a {type(session).__name__}, but the handler {job_type.place} takes a {session_class.__name__}: "
+                "drain with a session of that class, or with an engine",
             )
-        return given
+        return session
 
     def _blockers(self, session: Session, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
         rows = session.execute(blockers.outcomes(self._model), {"job_id": job.id})
@@ -175,13 +175,13 @@ class _Savepoint:
             self.transaction.rollback()
             self.transaction = session.begin_nested()
 
-        own = vars(session)  # on the instance, so that every other session is as before
-        own |= {"commit": commit, "rollback": roll_back, "close": roll_back}
+        instance_attributes = vars(session)  # on the instance, so that every other session is as before
+        instance_attributes |= {"commit": commit, "rollback": roll_back, "close": roll_back}
         try:
             yield
         finally:
             for name in ("commit", "rollback", "close"):
-                del own[name]
+                del instance_attributes[name]
 
 
 class InlineSteps(WorkerSteps):
@@ -248,10 +248,10 @@ def start(session: Session, model: JobClass, job_id: JobId) -> ClaimedJob:
     """Begin an attempt of a pending job. Changes: pending -> running."""
     job, attempts = table(model), table(model.Attempt)
     ended = select(func.max(attempts.c.ended_at)).where(attempts.c.job_id == job.c.id).scalar_subquery()
-    own = [job.c[name] for name in ClaimedJob._fields if name != "last_attempt_ended_at"]
+    columns = [job.c[name] for name in ClaimedJob._fields if name != "last_attempt_ended_at"]
     values = {"status": JobStatus.RUNNING, "attempt": job.c.attempt + 1, "started_at": func.now(), "leased_by": INLINE}
     statement = update(job).where(job.c.id == job_id, job.c.status == JobStatus.PENDING).values(values)
-    row = session.execute(statement.returning(*own, ended)).one()
+    row = session.execute(statement.returning(*columns, ended)).one()
     return ClaimedJob(*row)
 
 
@@ -270,7 +270,7 @@ def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | J
 
 def finish(session: Session, model: JobClass, end: Finished) -> None:
     """End an attempt without success, and continue what waited for it."""
-    given = finish_parameters([end], worker_id=INLINE, model=model)
-    row = session.execute(completions.finish(model), given).one()
+    parameters = finish_parameters([end], worker_id=INLINE, model=model)
+    row = session.execute(completions.finish(model), parameters).one()
     if row.has_waiters and end.status in ENDED:
         unblock_all(session.connection(), model, [row.chain_id])

@@ -46,31 +46,31 @@ def perform(
     Raises: InvalidPayloadError, InvalidJobError, InvalidOutputError; InvalidOptionError without a session it needs.
     """
     kind = handler.job_type
-    made = handler.job(payload, **options)
+    job = handler.job(payload, **options)
     now = datetime.now(UTC)
     error = None if last_error is None else {"type": type(last_error).__name__, "message": str(last_error), "traceback": ""}
-    known = {name: made.__dict__.get(name) for name in ClaimedJob._fields} | {
+    claimed_fields = {name: job.__dict__.get(name) for name in ClaimedJob._fields} | {
         "attempt": attempt,
-        "max_attempts": max(made.max_attempts, attempt),
+        "max_attempts": max(job.max_attempts, attempt),
         "last_error": error,
         "last_attempt_ended_at": None if error is None else now,
         "created_at": now,
         "scheduled_at": now,
         "started_at": now,
     }
-    context = AttemptContext(ClaimedJob(**known), INLINE, lambda *_: None)
+    context = AttemptContext(ClaimedJob(**claimed_fields), INLINE, lambda *_: None)
     if kind.session_argument is not None and session is None:
         raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
-    given = None if kind.session_argument is None else opened(session)
-    call = Call(kind, [context], [kind.decode(made.input, kind.version)] if kind.takes_input else [])
+    handler_session = None if kind.session_argument is None else opened(session)
+    call = Call(kind, [context], [kind.decode(job.input, kind.version)] if kind.takes_input else [])
     if kind.blockers_argument is not None:
         outputs = list(blockers)
-        outcomes = tuple(BlockerOutcome(made.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
+        outcomes = tuple(BlockerOutcome(job.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
         call.blockers = Blockers(kind.decode_blockers(outputs), outcomes)
     if kind.is_async:
-        return _perform_async(call, given)
+        return _perform_async(call, handler_session)
     with kind.around_attempt():
-        return _checked(call, call.run(given))
+        return _checked(call, call.run(handler_session))
 
 
 async def _perform_async(call: Call, session: Any) -> Any:
@@ -124,22 +124,22 @@ def make_job(
     which has a dead letter, or of a pending one that will be retried. `options`: as in `Handler.job`.
     Raises: as `Handler.job`; InvalidOptionError for a status without the option that it needs.
     """
-    wanted, model = JobStatus(status), handler.model
-    if wanted is JobStatus.BLOCKED and not options.get("blockers"):
+    target_status, model = JobStatus(status), handler.model
+    if target_status is JobStatus.BLOCKED and not options.get("blockers"):
         raise InvalidOptionError("status", "blocked needs blockers=[...]")
 
     def make(session: Session) -> Any:
         job = handler.job(payload, **options)
         session.add(job)
         session.flush()
-        if wanted is JobStatus.COMPLETED:
+        if target_status is JobStatus.COMPLETED:
             complete_job(session, job.id, output, handler=handler)
-        elif wanted in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
+        elif target_status in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
             claimed = start(session, model, job.id)
-            if wanted is not JobStatus.RUNNING:
+            if target_status is not JobStatus.RUNNING:
                 context = AttemptContext(claimed, INLINE, lambda *_: None)
-                ended = Cancel("by make_job") if wanted is JobStatus.CANCELLED else (error or Discard("by make_job"))
-                if wanted is JobStatus.DEAD:
+                ended = Cancel("by make_job") if target_status is JobStatus.CANCELLED else (error or Discard("by make_job"))
+                if target_status is JobStatus.DEAD:
                     context.job = claimed._replace(max_attempts=claimed.attempt)
                 end = failed(context, ended, handler.job_type, ran=timedelta(0))
                 finish(session, model, replace(end, job=claimed))
@@ -160,9 +160,9 @@ def clear(session: Any, *, model: JobClass = Job) -> Any:
     Returns None; with an `AsyncSession`, await it.
     """
 
-    def work(given: Session) -> None:
+    def work(plain_session: Session) -> None:
         for kind in (model.Blocker, model.Attempt, model.Step, model.Event, model.DeadLetter, model):
-            given.execute(delete(kind).execution_options(synchronize_session=False))
-        given.expire_all()
+            plain_session.execute(delete(kind).execution_options(synchronize_session=False))
+        plain_session.expire_all()
 
     return on_session(session, work)

@@ -71,7 +71,7 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
 
     from sa_jobqueue.testing.databases import create_database, create_schema, create_template, database_name, drop_database
 
-    made: list[str] = []
+    urls: list[str] = []
 
     def make(server: PostgresServer) -> str:
         # A module may override the tables: each kind has a template of its own.
@@ -80,11 +80,11 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
         if template is None:
             template = create_template(server.url, lambda url: create_schema(url, metadata))
             _jobqueue_templates[server.url, metadata] = template
-        made.append(create_database(server.url, database_name(template)))
-        return made[-1]
+        urls.append(create_database(server.url, database_name(template)))
+        return urls[-1]
 
     yield make
-    for url in made:
+    for url in urls:
         with suppress(OperationalError):  # as above
             drop_database(url)
 

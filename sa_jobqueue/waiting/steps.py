@@ -90,11 +90,11 @@ class Wait:
     ) -> None:
         check_duration("timeout", timeout)
         check_duration("poll_interval", poll_interval)
-        given = list(chains)
+        chain_list = list(chains)
         self._field, self._on_progress = field, on_progress
         self._reported: tuple[Any, Progress] | None = None
-        self._model = model or (_model_of(given[0]) if given else Job)
-        self._asked = dict(_identity(chain, self._model) for chain in given)
+        self._model = model or (_model_of(chain_list[0]) if chain_list else Job)
+        self._is_chain_by_id = dict(_identity(chain, self._model) for chain in chain_list)
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
         self._output = _Output(output)
         self.channel = self._model.__jobqueue__.channel("ended")
@@ -111,29 +111,29 @@ class Wait:
             began, failure = time.monotonic(), None
             is_held = False
             ended: list[JobId] = []
-            found: set[JobId] = set()
+            found_ids: set[JobId] = set()
             for ids in _batches(still_open):
                 marking = [chain_id for chain_id in ids if chain_id in to_mark]
                 noted: Answer = ()
                 if marking:
                     noted = await access.ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
-                seen = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
-                for answer in (noted, seen):
+                chain_rows = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
+                for answer in (noted, chain_rows):
                     if isinstance(answer, Exception):
                         _pass_over(answer)
                         failure = answer
-                if isinstance(seen, Exception):
-                    found.update(ids)
+                if isinstance(chain_rows, Exception):
+                    found_ids.update(ids)
                     continue
-                for row in seen:
-                    found.add(row.id)
+                for row in chain_rows:
+                    found_ids.add(row.id)
                     if row.chain_completed_at is not None:
                         ended.append(row.id)
                     elif row.has_waiters:
                         to_mark = to_mark - {row.id}
                     else:
                         is_held = True
-            if lost := still_open - found:
+            if lost := still_open - found_ids:
                 reason = "deleted while waited for"
                 errors.append(NotFoundError("chain", sorted(lost, key=str), field=self._field, reason=reason))
                 still_open = still_open - lost
@@ -152,16 +152,18 @@ class Wait:
                     else:
                         yield result
             if still_open:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise ChainTimeoutError(min(still_open, key=str), self._timeout, others=len(still_open) - 1) from failure
+                seconds_left = deadline - time.monotonic()
+                if seconds_left <= 0:
+                    raise ChainTimeoutError(
+                        min(still_open, key=str), self._timeout, more_chains=len(still_open) - 1
+                    ) from failure
                 if self._on_progress is not None and failure is None:
                     await self._report(access, still_open)
                 pause = self._poll_seconds
                 if is_held and failure is None:
                     pause = min(pause, held_seconds)
                     held_seconds *= 2
-                await access.rest(min(left, pause), min(left, least))
+                await access.rest(min(seconds_left, pause), min(seconds_left, least))
                 # Many chains are not looked at for more than a fifth of the time, however often one of them ends.
                 least = max(_LEAST_SECONDS, min(4 * (time.monotonic() - began), self._poll_seconds))
         if errors:
@@ -174,13 +176,13 @@ class Wait:
             return
         job_id = chains[0].last_job_id
         rows = await access.ask(progress.of_job(self._model), {"job_id": job_id})
-        found = None if not rows or isinstance(rows, Exception) else progress.read(rows[0])
-        if found is None or self._on_progress is None:
+        report = None if not rows or isinstance(rows, Exception) else progress.read(rows[0])
+        if report is None or self._on_progress is None:
             return
         # Each heartbeat writes the same report again.
-        if self._reported is None or (job_id, replace(found, as_of=self._reported[1].as_of)) != self._reported:
-            self._reported = job_id, found
-            self._on_progress(found)
+        if self._reported is None or (job_id, replace(report, as_of=self._reported[1].as_of)) != self._reported:
+            self._reported = job_id, report
+            self._on_progress(report)
 
     async def _chain_ids(self, access: Access) -> tuple[frozenset[JobId], frozenset[JobId]]:
         """Return the ids of the chains, and of those that may be open.
@@ -189,16 +191,18 @@ class Wait:
         """
         chain_of: dict[JobId, JobId] = {}
         ended: set[JobId] = set()
-        for ids in _batches(self._asked):
-            seen = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
-            if isinstance(seen, Exception):
-                raise seen
-            chain_of |= {row.id: row.chain_id for row in seen}
-            ended |= {row.id for row in seen if row.chain_completed_at is not None}
-        if missing := [job_id for job_id in self._asked if job_id not in chain_of]:
+        for ids in _batches(self._is_chain_by_id):
+            chain_rows = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
+            if isinstance(chain_rows, Exception):
+                raise chain_rows
+            chain_of |= {row.id: row.chain_id for row in chain_rows}
+            ended |= {row.id for row in chain_rows if row.chain_completed_at is not None}
+        if missing := [job_id for job_id in self._is_chain_by_id if job_id not in chain_of]:
             raise NotFoundError("chain", missing, field=self._field, reason=_NOT_THERE)
         wrong = {
-            job_id: chain_of[job_id] for job_id, is_chain in self._asked.items() if is_chain and chain_of[job_id] != job_id
+            job_id: chain_of[job_id]
+            for job_id, is_chain in self._is_chain_by_id.items()
+            if is_chain and chain_of[job_id] != job_id
         }
         if wrong:
             raise not_chains(wrong, field=self._field)
@@ -213,11 +217,11 @@ def completed(result: ChainResult[Any]) -> ChainResult[Any]:
     return result
 
 
-def check_engine(engine: object, kind: type[object], other: str) -> None:
+def check_engine(engine: object, kind: type[object], function: str) -> None:
     """Check an engine. `other`: the function for engines of the other kind."""
     if not isinstance(engine, kind):
         raise InvalidOptionError(
-            "engine", f"must be an {kind.__name__}, got a {type(engine).__name__}: use sa_jobqueue.{other}"
+            "engine", f"must be an {kind.__name__}, got a {type(engine).__name__}: use sa_jobqueue.{function}"
         )
 
 

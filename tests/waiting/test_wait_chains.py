@@ -150,7 +150,7 @@ async def test_the_timeout_names_a_chain_and_counts_the_others(results: Waiting,
     seen: list[ChainResult[Any]] = []
     with pytest.raises(ChainTimeoutError, match="nor have 2 others") as caught:
         await every(results([*still_open, ended], timeout=SOON), seen)
-    assert (seen[0].id, caught.value.others, caught.value.chain_id in still_open) == (ended, 2, True)
+    assert (seen[0].id, caught.value.more_chains, caught.value.chain_id in still_open) == (ended, 2, True)
 
 
 async def test_thousands_of_chains_are_read_in_batches(
