@@ -178,6 +178,20 @@ class ChainsPruned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ChainsReferenced(Event):
+    """A foreign key of the application keeps chains past their retention; once for each key while it does."""
+
+    constraint: str
+    """Name of the foreign key."""
+    chains: int
+    """How many were tried so far."""
+    chain_id: JobId
+    """One of them."""
+    error: Exception
+    """The error of its deletion."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleFired(Event):
     """A schedule fired: one job was enqueued for each of its times; none if all were skipped."""
 

@@ -159,7 +159,7 @@ class RefusedWrite(StrEnum):
     CLAIM = "claim"
     """Claiming under the limits of a queue or a job type."""
     PRUNE = "prune"
-    """Deleting a chain or a dead letter past its retention."""
+    """Deleting a chain, a dead letter or an audit record past its retention, or an expired event."""
     ARCHIVE = "archive"
     """Deleting an archived chain."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,16 +11,18 @@ import click
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import counted, print_result, table_of
+from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.models import Job
-from sa_jobqueue.operations import PruneCursor
+from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.operations import prune as prune_page
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import retention
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import JobId, JobStatus
 
 _PATIENCE: Final = 2
 """Seconds to wait for a lock on an application's row that refers to a job."""
+_COUNTS: Final = ("jobs", "dead_letters", "audit", "kept", "scanned")
 
 
 @click.command()
@@ -55,23 +58,56 @@ def prune(
     else:
         rules = _rules(older_than, statuses, types)
     database = opts.Database(opts.parse_url(url), jobs.model if jobs is not None else Job)
-    chains, totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run, by=by)
-    kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
+    totals = prune_all(database, rules, queue_rows=older_than is None, dry_run=dry_run, by=by)
+    kinds = [(name, outcome, count) for (name, outcome), count in sorted(totals.chains.items())]
     by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
-    title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
+    rows = totals.rows
+    title = f"{counted(rows['chains'], 'chain')} of {counted(rows['jobs'], 'job')} "
     title += "would be deleted" if dry_run else "deleted"
-    if totals["dead_letters"]:
-        title += f", and {counted(totals['dead_letters'], 'dead letter')}"
-    if totals["kept"]:
-        title += f"; {counted(totals['kept'], 'chain')} kept for now: other chains refer to them, or their rows are locked"
-    print_result({"dry_run": dry_run} | totals | {"by": by_kind}, table_of(title, ["type", "status", "chains"], kinds))
+    if rows["dead_letters"]:
+        title += f", and {counted(rows['dead_letters'], 'dead letter')}"
+    if rows["kept"]:
+        title += f"; {counted(rows['kept'], 'chain')} kept for now: other rows refer to them, or their rows are locked"
+    document = {"dry_run": dry_run} | rows | {"by": by_kind, "kept_by": totals.kept_by()}
+    print_result(document, table_of(title, ["type", "status", "chains"], kinds), *totals.kept_lines())
 
 
-def prune_all(
-    database: opts.Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str
-) -> tuple[Counter[tuple[str, JobStatus]], Counter[str]]:
-    """Delete rows past their retention, one page per transaction; return the chains by type and status, and the totals."""
-    chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
+@dataclass
+class Totals:
+    """What all pages of a prune have deleted and kept."""
+
+    chains: Counter[tuple[str, JobStatus]] = field(default_factory=Counter)
+    """Deleted chains by type and status."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """Rows, by the fields of `Pruned`, and `chains`."""
+    errors: dict[JobId, str] = field(default_factory=dict)
+    """Rows that could not be deleted, each with the error."""
+
+    def add(self, page: Pruned) -> None:
+        """Add the result of one page."""
+        self.chains.update(page.chains)
+        self.rows.update(chains=sum(page.chains.values()), **{name: getattr(page, name) for name in _COUNTS})
+        for row_id, error in (*page.referenced.items(), *page.refused.items()):
+            self.errors[row_id] = summary(error)
+
+    def kept_by(self) -> list[dict[str, Any]]:
+        """Return the errors, the most frequent first, each with the number of rows and one of them."""
+        rows_by_error: dict[str, list[JobId]] = {}
+        for row_id, error in self.errors.items():
+            rows_by_error.setdefault(error, []).append(row_id)
+        return [
+            {"error": error, "rows": len(row_ids), "id": row_ids[0]}
+            for error, row_ids in sorted(rows_by_error.items(), key=lambda item: (-len(item[1]), item[0]))
+        ]
+
+    def kept_lines(self) -> list[str]:
+        """Return the same as text."""
+        return [f"{counted(kept['rows'], 'row')} kept, such as {kept['id']}: {kept['error']}" for kept in self.kept_by()]
+
+
+def prune_all(database: opts.Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str) -> Totals:
+    """Delete rows past their retention, one page per transaction."""
+    totals = Totals()
     options: dict[str, Any] = {"queue_rows": queue_rows, "dry_run": dry_run, "by": by, "model": database.model}
     with database.session() as session, ProgressLines("prune") as lines:
         cursor: PruneCursor | None = PruneCursor()
@@ -79,20 +115,19 @@ def prune_all(
             with session.begin():
                 session.execute(retention.bounded(), {"seconds": _PATIENCE})
                 page = prune_page(session, rules, cursor=cursor, **options)
-            chains.update(page.chains)
-            totals.update(jobs=page.jobs, kept=page.kept, scanned=page.scanned)
-            totals.update(dead_letters=page.dead_letters, audit=page.audit)
+            totals.add(page)
             cursor = page.next
-            lines.update(totals["jobs"], step="jobs deleted")
-    totals["chains"] = chains.total()
-    return chains, totals
+            lines.update(totals.rows["jobs"], step="jobs deleted")
+    return totals
 
 
 def print_pruned(database: opts.Database, rules: RetentionRules, kind: str, noun: str, *, dry_run: bool, by: str) -> None:
     """Delete rows of one kind past their retention, and print how many they were."""
-    deleted = prune_all(database, rules, dry_run=dry_run, by=by)[1][kind]
+    totals = prune_all(database, rules, dry_run=dry_run, by=by)
+    deleted = totals.rows[kind]
     text = f"{counted(deleted, noun)} {'would be deleted' if dry_run else 'deleted'}"
-    print_result({"dry_run": dry_run, kind: deleted}, text)
+    document = {"dry_run": dry_run, kind: deleted} | ({"kept_by": totals.kept_by()} if totals.errors else {})
+    print_result(document, text, *totals.kept_lines())
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:

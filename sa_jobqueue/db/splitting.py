@@ -23,7 +23,7 @@ locks, rights, missing objects, resources, operators, the system. The same state
 **Source** PostgreSQL manual, appendix A.
 """
 
-
+_OF_THE_SERVER: Final = frozenset({"08", "53", "57", "58", "XX"})
 NO_RIGHT: Final = "42501"
 _OF_THE_CONNECTION: Final = (
     psycopg.Error,
@@ -61,6 +61,18 @@ def is_of_a_row(error: BaseException) -> bool:
     if state[:2] == "42" and state != NO_RIGHT:
         return "PL/pgSQL" in (diagnose(error).context or "")
     return state[:2] not in NOT_OF_A_ROW
+
+
+def is_of_a_trigger(error: BaseException) -> bool:
+    """Return whether a trigger, or the action of a foreign key, raised an error of the server that may concern some rows.
+
+    Whatever its SQLSTATE, such as of a right that only the trigger needs; but not of the connection, the server's resources,
+    an operator, the system or a defect of the server.
+    """
+    state = sqlstate(error) if isinstance(error, exc.DBAPIError) else None
+    if state is None or state[:2] in _OF_THE_SERVER:
+        return False
+    return isinstance(error, exc.DBAPIError) and bool(diagnose(error).context)
 
 
 def _is_of_the_application(error: BaseException) -> bool:

@@ -11,6 +11,8 @@ DEADLOCK: Final = "40P01"
 """The SQLSTATE of a deadlock."""
 SERIALIZATION_FAILURE: Final = "40001"
 """The SQLSTATE of a serialization failure."""
+REFERENCED: Final = frozenset({"23001", "23503"})
+"""The SQLSTATEs of a violated foreign key: of ON DELETE RESTRICT since PostgreSQL 18, and of any other."""
 
 RAW_ERRORS: Final = "sa_jobqueue_raw_errors"
 """The execution option of a worker's own connections. It has checked the schema, and judges errors by their SQLSTATE."""

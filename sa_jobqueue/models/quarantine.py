@@ -19,7 +19,10 @@ class QuarantineMixin(Companion):
     """
 
     subject: Mapped[str] = mapped_column(Text, nullable=False)
-    """Id of the job, chain or dead letter, or name of the schedule, queue or job type."""
+    """Id of the job, chain or dead letter, or name of the schedule, queue, job type or event.
+
+    Or the name of an application's foreign key that keeps chains past their retention, which is no failure.
+    """
     statement: Mapped[str] = mapped_column(Text, nullable=False)
     """Kind of write that fails, one of `RefusedWrite`."""
     sqlstate: Mapped[str | None] = mapped_column(Text)

@@ -208,6 +208,8 @@ class _Case:
     def explanation(self) -> Explanation:
         job = self.job
         cause, sentence = self._answer()
+        if job.status in ENDED:
+            sentence += self._undeletable()
         if (made := schedule_of(self.session, job, self.model)) is not None:
             self.evidence |= {"schedule": made[0], "fired_for": made[1]}
             sentence += f" It was created by the schedule {made[0]!r}."
@@ -245,6 +247,17 @@ class _Case:
         what = f"It died {ago} ({reason}) after {_times(job.attempt, 'attempt')}{error}"
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
         return Cause.DEAD, f"{what}. It will not run again automatically; {todo}."
+
+    def _undeletable(self) -> str:
+        """Return the sentence of an ended job whose chain cannot be deleted; empty for any other."""
+        parameters = {"subjects": [str(self.job.chain_id)], "limit": _NAMED}
+        for refused in self.session.execute(quarantine.page(self.model), parameters).mappings():
+            if refused["statement"] in _DELETIONS:
+                self.evidence |= {name: refused[name] for name in ("statement", "sqlstate", "failures", "retry_at")}
+                self.evidence |= {"deletion_error": refused["error"]}
+                since = self._ago(refused["first_failed_at"])
+                return f" Its chain is to be deleted, but the database has rejected that for {since}: {refused['error']}."
+        return ""
 
     def _quarantined(self, refused: RowMapping) -> Answer:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
@@ -650,10 +663,12 @@ REFUSED: Final = {
     RefusedWrite.RECORD_TYPE: ("job type", "What its handler declares is to be recorded"),
     RefusedWrite.START: ("job", "It is due and an attempt is to be started"),
     RefusedWrite.CLAIM: ("limit", "It is to be claimed"),
-    RefusedWrite.PRUNE: ("chain or dead letter", "It is to be deleted"),
+    RefusedWrite.PRUNE: ("chain, dead letter, audit record or event", "It is to be deleted"),
     RefusedWrite.ARCHIVE: ("chain", "It is to be deleted from the tables"),
 }
 """The kind of row that each write concerns, and how far that row has come."""
+
+_DELETIONS: Final = frozenset({RefusedWrite.PRUNE.value, RefusedWrite.ARCHIVE.value})
 
 
 def _what(what: str, of: QueueKey) -> str:

@@ -12,12 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.blocking import blocking
-from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row, is_of_a_trigger, sqlstate
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors.drivers import DEADLOCK, REFERENCED
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.chains import delete_jobs
+from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
-from sa_jobqueue.statements import audit, deletion, retention
+from sa_jobqueue.statements import deletion, retention, steps
 from sa_jobqueue.types import JobId, JobStatus
 
 R = TypeVar("R")
@@ -28,9 +30,15 @@ MAX_SCAN: Final = 10_000
 MOST_JOBS: Final = 1000
 """Jobs that one call deletes, about: a chain goes whole. Some 50 ms."""
 PrunedTable: TypeAlias = Literal["jobs", "dead_letters", "audit"]
-_TABLES: Final[tuple[PrunedTable, ...]] = get_args(PrunedTable)
-_IN_THE_WAY: Final = frozenset({"23503", "40P01", "55P03"})
-"""A reference by an application's row, a deadlock, or a lock not given in time: the next run tries again."""
+PRUNED_TABLES: Final[tuple[PrunedTable, ...]] = get_args(PrunedTable)
+_LOCKED: Final = frozenset({DEADLOCK, "55P03"})
+"""A deadlock, or a lock not given in time: the next run tries again."""
+_PAGES: Final = {
+    "jobs": retention.expired_chains,
+    "dead_letters": retention.expired_dead_letters,
+    "audit": retention.expired_audit,
+}
+"""Statements that read one page of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +66,15 @@ class Pruned:
     audit: int = 0
     """Number of deleted audit records."""
     kept: int = 0
-    """Chains past their retention that were kept: a job of another chain refers to them, or they are locked."""
+    """Chains past their retention that were kept: a row refers to them, they are locked, or they cannot be deleted."""
     scanned: int = 0
-    """How many jobs or dead letters were looked at."""
+    """How many jobs, dead letters or audit records were looked at."""
     next: PruneCursor | None = field(default=None, repr=False)
     """Position of the next call; None at the end of the last table."""
+    referenced: Mapping[JobId, Exception] = field(default_factory=dict)
+    """Rows that were kept because a row of the application refers to them, each with the error of its foreign key."""
     refused: Mapping[JobId, Exception] = field(default_factory=dict)
-    """Chains and dead letters that cannot be deleted, for instance because of a trigger, each with the error. They stay."""
+    """Rows that cannot be deleted for another reason, such as a trigger, each with the error. They stay."""
 
 
 def prune(
@@ -89,12 +99,14 @@ def prune(
     Several processes can prune at the same time.
 
     `rules`: how long rows are kept; with `queue_rows`, the retention in a queue's row overrides them for chains.
-    `excluded`: ids of chains and dead letters to keep.
+    `excluded`: ids of rows to keep.
     `scan`: 1 to 10,000. `to_the_end`: without it, a table ends at a page of rows that are all too young.
     Changes: deletes rows of `job`, `job_blocker`, `job_attempt`, `dead_letter` and `job_audit`.
     Clock: the database's.
     Locks: the deleted rows; of chains all jobs, roots first, each in the order of their ids. Locked rows are left for the
     next run. Needs READ COMMITTED.
+    Obliges: the transaction has no other work, because this checks its deferred constraints, and all later ones at once.
+    Raises: ConflictError if such a constraint is violated; nothing was deleted.
     """
     if not 1 <= scan <= MAX_SCAN:
         raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
@@ -103,45 +115,75 @@ def prune(
     if queue_rows and cursor.table == "jobs":
         rules = replace(rules, queues={**rules.queues, **_rules_of_queues(session, model)})
     shortest = rules.shortest
-    left = [PruneCursor(table) for table in _TABLES[_TABLES.index(cursor.table) :] if table in shortest]
-    if not left:
+    cursors = [PruneCursor(table) for table in PRUNED_TABLES[PRUNED_TABLES.index(cursor.table) :] if table in shortest]
+    if not cursors:
         return Pruned()
-    following = next(iter(left[1:]), None)
-    if cursor.table != left[0].table:
-        cursor = left[0]
-    if cursor.table == "audit":
-        given = {"age": shortest["audit"], "limit": scan}
-        if dry_run:
-            return Pruned(audit=session.execute(audit.count_expired(model), given).scalar_one())
-        deleted = len(session.execute(audit.prune(model), given).all())
-        return Pruned(audit=deleted, next=cursor if deleted else None)
-    given = {"rules": rules.document(), "shortest": shortest[cursor.table], "scan": scan}
-    page = retention.expired_chains if cursor.table == "jobs" else retention.expired_dead_letters
+    following = next(iter(cursors[1:]), None)
+    if cursor.table != cursors[0].table:
+        cursor = cursors[0]
+    parameters = {"rules": rules.document(), "shortest": shortest[cursor.table], "scan": scan}
     ids, scanned, after = list(cursor.due), 0, cursor.after
     if not ids:
-        ids, scanned, after = _read_page(session, page(model, first=after is None), given, cursor, to_the_end=to_the_end)
-    ids = [one for one in ids if one not in excluded]
-    if cursor.table == "dead_letters":
-        deleted, refused = _prune_dead_letters(session, model, ids, dry_run=dry_run)
+        page = _PAGES[cursor.table](model, first=after is None)
+        ids, scanned, after = _read_page(session, page, parameters, cursor, to_the_end=to_the_end)
+    ids = [row_id for row_id in ids if row_id not in excluded]
+    if cursor.table != "jobs":
+        deleted, failed = len(ids), dict[Any, Exception]()
+        if not dry_run:
+            delete_rows = retention.delete_dead_letters if cursor.table == "dead_letters" else retention.delete_audit
+            deleted, failed = _delete_rows(session, model, delete_rows(model), "ids", ids)
         following = following if after is None else replace(cursor, after=after)
-        return Pruned(dead_letters=deleted, scanned=scanned, next=following, refused=refused)
+        pruned = Pruned(scanned=scanned, next=following, **_by_cause(failed))
+        return replace(pruned, dead_letters=deleted) if cursor.table == "dead_letters" else replace(pruned, audit=deleted)
     taken, later = _fill(session, model, ids)
 
     def delete(part: Sequence[Any]) -> _Deleted:
         with session.begin_nested():
-            return _delete(session, model, given, part, taken, by=by, dry_run=dry_run)
+            return _delete(session, model, parameters, part, taken, by=by, dry_run=dry_run)
 
-    parts, refused = delete_in_parts(list(taken), delete)
+    if taken and not dry_run:
+        _check_at_once(session, model)
+    parts, failed = delete_in_parts(list(taken), delete)
     counts = Counter(kind for part in parts for kind in part.kinds)
     due = (*(chain_id for part in parts for chain_id in part.freed), *later)
     return Pruned(
         chains=counts,
         jobs=sum(part.jobs for part in parts),
-        kept=(sum(part.expired for part in parts) if cursor.due else len(taken)) - counts.total(),
+        kept=(sum(part.expired for part in parts) + len(failed) if cursor.due else len(taken)) - counts.total(),
         scanned=scanned,
         next=following if after is None and not due else PruneCursor(after=after or cursor.after, due=due),
-        refused=refused,
+        **_by_cause(failed),
     )
+
+
+def prune_events(
+    session: Session, *, limit: int, excluded: Collection[str] = (), model: JobClass = Job
+) -> tuple[int, int, dict[str, Exception]]:
+    """Delete expired events; return how many were read and deleted, and those that cannot be deleted, each with the error.
+
+    `limit`: how many are read. `excluded`: names of events to keep.
+    Changes: deletes rows of `job_event`. Clock: the database's. Locks: the rows; locked ones are left for the next run.
+    Obliges, Raises: as `prune`.
+    """
+    names = session.scalars(steps.expired_events(model), {"limit": limit, "excluded": list(excluded)}).all()
+    deleted, failed = _delete_rows(session, model, steps.delete_events(model), "names", names)
+    return len(names), deleted, failed
+
+
+def is_reference(error: Exception) -> bool:
+    """Return whether a row could not be deleted because a row of the application refers to it."""
+    return sqlstate(error) in REFERENCED
+
+
+def _by_cause(failed: Mapping[Any, Exception]) -> dict[str, Any]:
+    referenced = {row_id: error for row_id, error in failed.items() if is_reference(error)}
+    return {"referenced": referenced, "refused": {row_id: failed[row_id] for row_id in failed.keys() - referenced.keys()}}
+
+
+def _check_at_once(session: Session, model: JobClass) -> None:
+    """Make a violation of a deferred constraint an error of the part that causes it, not of the commit."""
+    with translated():
+        queue_connection(session, model).execute(deletion.check_at_once())
 
 
 def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
@@ -150,19 +192,20 @@ def _rules_of_queues(session: Session, model: JobClass) -> dict[str, Retention]:
 
 
 def _read_page(
-    session: Session, statement: Select[Any], given: dict[str, Any], cursor: PruneCursor, *, to_the_end: bool
+    session: Session, statement: Select[Any], parameters: dict[str, Any], cursor: PruneCursor, *, to_the_end: bool
 ) -> tuple[list[Any], int, Any]:
     """Return the ids that are due, the number of rows that were read, and the last of them, None at the end of the walk."""
-    page = session.execute(statement, given | ({} if cursor.after is None else {"after": cursor.after})).one()
-    is_last = page.scanned < given["scan"] or (page.is_young and not to_the_end)
+    page = session.execute(statement, parameters | ({} if cursor.after is None else {"after": cursor.after})).one()
+    is_last = page.scanned < parameters["scan"] or (page.is_young and not to_the_end)
     return list(page.ids or ()), page.scanned, None if is_last else page.last_id
 
 
 def delete_in_parts(ids: Sequence[Any], delete: Callable[[Sequence[Any]], R]) -> tuple[list[R], dict[Any, Exception]]:
     """Delete rows together; halve them while one cannot be deleted, is locked, or is referred to by the application.
 
-    `delete`: one transaction or savepoint.
-    Shape: the results of the calls that succeeded; the ids that cannot be deleted, each with its error.
+    `delete`: one transaction, or a savepoint in which no constraint is deferred.
+    Shape: the results of the calls that succeeded; the ids that cannot be deleted, each with its error, without those that
+    were only locked.
     """
 
     def cause_of(error: Exception) -> Exception:
@@ -170,28 +213,32 @@ def delete_in_parts(ids: Sequence[Any], delete: Callable[[Sequence[Any]], R]) ->
 
     def splits(error: Exception) -> bool:
         cause = cause_of(error)
-        return sqlstate(cause) in _IN_THE_WAY or (is_of_a_row(cause) and not isinstance(cause, JobQueueError))
+        if isinstance(cause, JobQueueError):
+            return False
+        return sqlstate(cause) in _LOCKED or is_of_a_row(cause) or is_of_a_trigger(cause)
 
-    async def some(part: Sequence[Any]) -> R:
+    async def delete_part(part: Sequence[Any]) -> R:
         return delete(part)
 
-    done, failed = blocking(in_parts(ids, some, splits=splits))
-    causes = {one: cause_of(error) for one, error in failed}
-    return done, {one: cause for one, cause in causes.items() if sqlstate(cause) not in _IN_THE_WAY}
+    results, failed = blocking(in_parts(ids, delete_part, splits=splits))
+    causes = {row_id: cause_of(error) for row_id, error in failed}
+    return results, {row_id: cause for row_id, cause in causes.items() if sqlstate(cause) not in _LOCKED}
 
 
-def _prune_dead_letters(
-    session: Session, model: JobClass, ids: list[Any], *, dry_run: bool
+def _delete_rows(
+    session: Session, model: JobClass, statement: Any, parameter: str, ids: Sequence[Any]
 ) -> tuple[int, dict[Any, Exception]]:
-    if dry_run or not ids:
-        return len(ids), {}
+    """Delete rows without dependants of ours; return how many, and those that cannot be deleted, each with the error."""
+    if not ids:
+        return 0, {}
+    _check_at_once(session, model)
 
     def delete(part: Sequence[Any]) -> int:
         with session.begin_nested():
-            return len(session.execute(retention.delete_dead_letters(model), {"ids": list(part)}).all())
+            return len(session.execute(statement, {parameter: list(part)}).all())
 
-    deleted, refused = delete_in_parts(ids, delete)
-    return sum(deleted), refused
+    deleted, failed = delete_in_parts(ids, delete)
+    return sum(deleted), failed
 
 
 class _Deleted(NamedTuple):
@@ -223,7 +270,7 @@ def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, 
 def _delete(
     session: Session,
     model: JobClass,
-    given: dict[str, Any],
+    parameters: dict[str, Any],
     chain_ids: Sequence[Any],
     lengths: Mapping[Any, int],
     *,
@@ -232,7 +279,7 @@ def _delete(
 ) -> _Deleted:
     kinds: dict[Any, tuple[str, JobStatus]] = {}
     jobs: dict[Any, list[Any]] = {}
-    for row in session.execute(retention.roots(model, lock=not dry_run), given | {"ids": list(chain_ids)}):
+    for row in session.execute(retention.roots(model, lock=not dry_run), parameters | {"ids": list(chain_ids)}):
         kinds[row.id] = (row.type_name, JobStatus(row.outcome))
         jobs[row.id] = [row.id]
     if dry_run:

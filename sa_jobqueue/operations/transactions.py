@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidOptionError, require_postgresql
-from sa_jobqueue.errors.drivers import diagnose
+from sa_jobqueue.errors.drivers import REFERENCED, diagnose
 
 
 def require_transaction(connection: Connection, operation: str) -> None:
@@ -127,7 +127,7 @@ def translated() -> Iterator[None]:
                 raise InvalidJobError("id", message) from error
             case "23514":
                 raise InvalidJobError(constraint, message) from error
-            case "23503":
+            case state if state in REFERENCED:
                 raise ConflictError(message, constraint) from error
             case "23505":
                 raise ConflictError(f"{message}; another row holds that key", constraint) from error

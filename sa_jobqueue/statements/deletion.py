@@ -78,6 +78,14 @@ def references(t: Tables) -> sa.Select[Any]:
     )
 
 
+def check_at_once() -> sa.TextClause:
+    """Check deferred constraints now, and all later violations at the end of their statement, until the transaction ends.
+
+    Shape: none. Locks: none. Raises: a violation so far.
+    """
+    return sa.text("SET CONSTRAINTS ALL IMMEDIATE")
+
+
 @statement
 def delete_edges(t: Tables) -> sa.Delete:
     """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""

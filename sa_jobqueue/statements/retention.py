@@ -73,6 +73,20 @@ def expired_dead_letters(t: Tables, *, first: bool) -> sa.Select[Any]:
     return _page(t, t.dead_letter, *names, since="died_at", first=first, due=due)
 
 
+@statement
+def expired_audit(t: Tables, *, first: bool) -> sa.Select[Any]:
+    """Read one page of audit records, by id, and return those that are older than the rule's age.
+
+    Parameters, Shape, Clock, Locks: as `expired_chains`; the age is `shortest`, as only the default rule has one.
+    Index: the primary key, `scan` entries.
+    """
+
+    def due(page: Any) -> list[sa.ColumnElement[bool]]:
+        return [page.c.done_at < sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)]
+
+    return _page(t, t.audit, since="done_at", first=first, due=due)
+
+
 def _page(
     t: Tables, of: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
 ) -> sa.Select[Any]:
@@ -100,6 +114,16 @@ def delete_dead_letters(t: Tables) -> ReturningDelete[Any]:
     free = sa.select(row.c.id).where(row.c.id == sa.any_(t.ids("ids"))).with_for_update(skip_locked=True).cte("free")
     chosen = sa.func.array(sa.select(free.c.id).scalar_subquery(), type_=ARRAY(t.id_type))
     return sa.delete(row).where(row.c.id == sa.any_(chosen)).returning(row.c.id)
+
+
+@statement
+def delete_audit(t: Tables) -> ReturningDelete[Any]:
+    """Delete audit records. Parameters: `ids`. Shape: `(id,)` of each that was deleted, unordered.
+
+    Locks: the rows, until the transaction ends. Index: the primary key.
+    """
+    ids = sa.bindparam("ids", type_=ARRAY(t.audit.c.id.type))
+    return sa.delete(t.audit).where(t.audit.c.id == sa.any_(ids)).returning(t.audit.c.id)
 
 
 @statement

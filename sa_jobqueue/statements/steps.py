@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.statements._parts import Tables, fence, statement
+from sa_jobqueue.statements._parts import Tables, array, fence, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
@@ -274,9 +274,28 @@ def waiting_jobs(t: Tables) -> sa.Select[Any]:
 
 
 @statement
-def prune_events(t: Tables) -> ReturningDelete[Any]:
-    """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
+def expired_events(t: Tables) -> sa.Select[Any]:
+    """Read expired events, the oldest first. Parameters: `limit`; `excluded`, names that are left out. Shape: `(name,)`.
+
+    Clock: the database's. Locks: none. Index: `ix_job_event_expires`.
+    """
     event = t.event
-    limit = sa.bindparam("limit", type_=sa.Integer)
-    expired = sa.select(event.c.name).where(event.c.expires_at <= sa.func.now()).order_by(event.c.expires_at).limit(limit)
+    return (
+        sa.select(event.c.name)
+        .where(event.c.expires_at <= sa.func.now(), event.c.name != sa.all_(array("excluded", sa.Text())))
+        .order_by(event.c.expires_at)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+@statement
+def delete_events(t: Tables) -> ReturningDelete[Any]:
+    """Delete expired events. Parameters: `names`. Shape: `(name,)`, unordered. Clock: the database's.
+
+    Locks: the rows, until the transaction ends; held ones are skipped. Index: the primary key.
+    """
+    event = t.event
+    expired = sa.select(event.c.name).where(
+        event.c.name == sa.any_(array("names", sa.Text())), event.c.expires_at <= sa.func.now()
+    )
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)

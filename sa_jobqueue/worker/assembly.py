@@ -42,6 +42,8 @@ from sa_jobqueue.worker.signals import Answer
 
 _CLOCKS_DIFFER = 1.0
 """Seconds by which the database's clock may move against the worker's between two ticks; more is a clock that was set."""
+_PRUNING = 5.0
+"""Maximum seconds of pruning at the end of a run until idle; the next run continues."""
 _CLOSING = timedelta(seconds=10)
 """Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
 
@@ -111,12 +113,13 @@ class Assembly(Part):
             until_idle=until_idle,
         )
         scheduler, rescuer = Scheduler(shared), Rescuer(shared, self._unblocker)
+        self._pruner = Pruner(shared, idle_for=lambda: self._claimer.idle_for)
         self._background: list[Component] = [
             Periodic("lease guard", self._heartbeat.check, options.heartbeat_interval.total_seconds() / 5),
             Periodic("vital signs", signs.beat, TICK),
             self._reader,
             rescuer,
-            Pruner(shared, idle_for=lambda: self._claimer.idle_for),
+            self._pruner,
             self._completer,
             self._unblocker,
             *([Periodic("memory guard", self._outgrown, 1.0)] if options.max_memory else []),
@@ -225,9 +228,22 @@ class Assembly(Part):
                     claiming = again if part is self._claimer else claiming
                 for task in done:
                     self._tasks.pop(task, None)
+            if claiming.done() and not stopping.done():
+                await self._prune_once(stopping)
             return claiming.done()
         finally:
             await cancelled(claiming)  # first of all, so that nothing more is claimed
+
+    async def _prune_once(self, stopping: asyncio.Task[Any]) -> None:
+        """Prune before the end of a run until idle: short runs may be all that the database ever gets."""
+        await cancelled(*(task for task, part in self._tasks.items() if part is self._pruner))
+        pruning = asyncio.create_task(self._pruner.prune(rests=False), name=self._pruner.name)
+        try:
+            await asyncio.wait({stopping, pruning}, timeout=_PRUNING, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancelled(pruning)
+        if not pruning.cancelled() and isinstance(error := pruning.exception(), Exception):
+            self._events.emit(ComponentFailed(self._pruner.name, error, timedelta(0)))
 
     def _begin(self, part: Component) -> asyncio.Task[Any]:
         task = asyncio.create_task(supervise(part, self._events), name=part.name)

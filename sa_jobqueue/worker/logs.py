@@ -57,6 +57,8 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
         events.WorkerStopped: "worker %(worker_id)s stopped, jobs released: %(released)d",
         events.ChainsPruned: "pruned %(chains)d chains with %(jobs)d jobs, and %(dead_letters)d resolved dead letters, "
         "after their retention",
+        events.ChainsReferenced: "kept %(chains)d chains after their retention, such as %(chain_id)s, because rows of the "
+        "application refer to them by %(constraint)s: %(error)s",
         events.ScheduleFired: "schedule %(schedule)s fired for %(times)s",
     },
     logging.WARNING: {
@@ -105,6 +107,8 @@ _NAMES: Final = {
 }
 """Fields of records that are not called as those of events."""
 _FIELDS: Final = {kind: [one.name for one in fields(kind) if one.name not in {"error", "outcome"}] for kind in _LINES}
+_OF_ONE_LINE: Final = (events.WriteQuarantined, events.ChainsReferenced)
+"""Events whose errors are logged without a traceback."""
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
 
 
@@ -232,7 +236,7 @@ def _with_error(record: Record, event: Any, error: Any) -> Record:
         hidden = is_redacted(getattr(event, "type_name", None))
         line = _kind(error) if hidden else error_line(error)
         is_plain = isinstance(event, events.SelectorFailed) and isinstance(error, (JobQueueError, TimeoutError))
-        if not (hidden or is_plain or isinstance(error, StatementError) or isinstance(event, events.WriteQuarantined)):
+        if not (hidden or is_plain or isinstance(error, StatementError) or isinstance(event, _OF_ONE_LINE)):
             exception = error
     else:
         kept = redacted_error(event.type_name, error)

@@ -125,7 +125,19 @@ class Quarantine:
             return
         found = [subject for subject in subjects if self._entries.pop((write, subject), None) is not None]
         if found:
-            await self._record(self._drop, {"statement": write.value, "subjects": sorted(map(str, found))})
+            await self.erase(write, map(str, found))
+
+    async def note(self, write: RefusedWrite, subject: str, error: Exception, message: str, *, pause: timedelta) -> None:
+        """Record something that writes leave out on purpose. It is neither reported nor counted, and writes may include it.
+
+        `pause`: how long the record is current.
+        """
+        parameters = {"subject": subject, "statement": write.value, "sqlstate": sqlstate(error), "error": message}
+        await self._record(self._put, parameters | {"worker_id": self._worker_id, "pause": pause})
+
+    async def erase(self, write: RefusedWrite, subjects: Iterable[str]) -> None:
+        """Delete records."""
+        await self._record(self._drop, {"statement": write.value, "subjects": sorted(subjects)})
 
     async def tidy(self) -> None:
         """Delete the records of rows that no worker has tried for a long time."""

@@ -193,10 +193,10 @@ def test_audit_records_past_retention_are_deleted_oldest_first(session: Session)
     oldest = list_audit(session, newest_first=False).items[0].id
     session.execute(update(Job.Audit).where(Job.Audit.id == oldest).values(done_at=func.now() - timedelta(days=91)))
     rules = RetentionRules(default=Retention(audit=timedelta(days=90)))
-    assert operations.prune(session, rules, dry_run=True) == operations.Pruned(audit=1)
-    first = operations.prune(session, rules)
-    assert (first.audit, first.next) == (1, operations.PruneCursor("audit"))
-    assert operations.prune(session, rules, cursor=first.next) == operations.Pruned()
+    assert operations.prune(session, rules, dry_run=True) == operations.Pruned(audit=1, scanned=3)
+    first = operations.prune(session, rules, scan=1)
+    assert (first.audit, first.next) == (1, operations.PruneCursor("audit", oldest))
+    assert operations.prune(session, rules, cursor=first.next) == operations.Pruned(scanned=2)
     assert oldest not in {one.id for one in list_audit(session)}
     assert len(list_audit(session).items) == 2
 

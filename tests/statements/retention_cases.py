@@ -17,6 +17,8 @@ _LETTERS = RetentionRules(
 _DEAD_LETTERS = {"rules": _LETTERS.document(), "scan": 500, "shortest": timedelta(days=30)}
 _PAGE_OF_CHAINS = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
+NONE: frozenset[str] = frozenset()
+
 RETENTION_CASES = [
     Case(
         "prune_scan_first",
@@ -46,6 +48,14 @@ RETENTION_CASES = [
         lambda world: _DEAD_LETTERS | {"after": NOBODY},
         examines=500,
     ),
+    Case(
+        "prune_audit",
+        lambda: retention.expired_audit(Job, first=False),
+        NONE,
+        lambda world: {"scan": 500, "shortest": timedelta(days=30), "after": NOBODY},
+        examines=500,
+    ),
+    Case("delete_audit", lambda: retention.delete_audit(Job), NONE, lambda world: {"ids": world.pending[:100]}),
     Case("delete_dead_letters", lambda: retention.delete_dead_letters(Job), PK, lambda world: {"ids": world.pending[:100]}),
     Case(
         "prune_lock_roots",

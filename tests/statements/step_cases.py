@@ -42,6 +42,7 @@ STEP_CASES = [
     Case("steps_lock_event", lambda: steps.lock_event(Job), NONE, lambda world: {"event": "approved:7"}),
     Case("steps_event_sent", lambda: steps.event_sent(Job), NONE, lambda world: {"event": "approved:7"}),
     Case("steps_wait", lambda: steps.record(Job, StepKind.WAIT), PK, waiting),
-    Case("steps_prune_events", lambda: steps.prune_events(Job), NONE, lambda world: {"limit": 100}),
+    Case("steps_expired_events", lambda: steps.expired_events(Job), NONE, lambda world: {"limit": 100, "excluded": ["a"]}),
+    Case("steps_delete_events", lambda: steps.delete_events(Job), NONE, lambda world: {"names": ["approved:7"]}),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

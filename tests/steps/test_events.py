@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, func, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
 from sa_jobqueue.cli import main
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemptError, PayloadTooLargeError
-from sa_jobqueue.events import JobCompleted, JobRescheduled
+from sa_jobqueue.events import EventBus, JobCompleted, JobRescheduled
 from sa_jobqueue.operations import (
     Cause,
     explain_job,
@@ -30,12 +30,13 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     send_event,
 )
-from sa_jobqueue.statements import steps
 from sa_jobqueue.testing import drain as drain_test
-from sa_jobqueue.types import AttemptOutcome
+from sa_jobqueue.types import AttemptOutcome, RefusedWrite
+from sa_jobqueue.worker.background import pruner
+from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import ManualWorker, drain, quick, until, wait_until, working
+from tests.fixtures.workers import ManualWorker, drain, quick, shared, until, wait_until, working
 
 MakeWorker = Callable[..., ManualWorker]
 KINDS = ["sync", "async"]
@@ -137,13 +138,32 @@ async def test_an_expired_event_does_not_count_and_can_be_sent_again(engine: Eng
     assert jobs.get(job_id)["output"] == "bob"
 
 
-def test_expired_events_are_deleted(engine: Engine) -> None:
+async def test_expired_events_are_deleted(engine: Engine, async_engine: AsyncEngine) -> None:
     send(engine)
     send(engine, event="other")
     with engine.begin() as connection:
         connection.execute(update(Job.Event).where(Job.Event.name == EVENT).values(expires_at=func.now()))
+    await Pruner(shared(async_engine)).walk_events()
+    with engine.connect() as connection:
+        assert connection.scalars(select(Job.Event.name)).all() == ["other"]
+
+
+async def test_an_expired_event_that_cannot_be_deleted_is_named_and_the_others_go(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruner, "_EVENTS", 2)  # more events than one page, the one that stays in the first
+    for event in ("a", "b", "c", "d", "e"):
+        send(engine, event=event)
     with engine.begin() as connection:
-        assert [row.name for row in connection.execute(steps.prune_events(Job), {"limit": 10})] == [EVENT]
+        connection.execute(text("CREATE TABLE poster (event text REFERENCES job_event)"))
+        connection.execute(text("INSERT INTO poster VALUES ('a')"))
+        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    bus, log = EventBus(), list[Any]()
+    bus.subscribe(log.append)
+    await Pruner(shared(async_engine, events=bus)).walk_events()
+    with engine.connect() as connection:
+        assert connection.scalars(select(Job.Event.name)).all() == ["a"]
+    assert [(event.write, event.subject) for event in log] == [(RefusedWrite.PRUNE, "a")]
 
 
 @pytest.mark.parametrize("kind", KINDS)

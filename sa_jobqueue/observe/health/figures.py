@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from itertools import pairwise
 from typing import Any
 
+from sa_jobqueue.errors.drivers import REFERENCED
 from sa_jobqueue.operations import DeadLetterGroup, WorkerStatus
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
@@ -533,7 +534,7 @@ class Quarantined:
     """A row that workers cannot write: it was removed from its batch, and the write is retried."""
 
     subject: str
-    """Id of the job, chain or dead letter, or name of the schedule, queue or job type."""
+    """Id of the job, chain or dead letter, or name of the schedule, queue, job type or foreign key."""
     statement: RefusedWrite
     sqlstate: str | None
     error: str
@@ -541,6 +542,11 @@ class Quarantined:
     failing_for: timedelta
     worker_id: str | None
     """The worker that tried last."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is a foreign key of the application that keeps rows past their retention, as it may be meant to."""
+        return self.statement is RefusedWrite.PRUNE and self.sqlstate in REFERENCED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

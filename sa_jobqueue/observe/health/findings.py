@@ -263,7 +263,15 @@ def _late_schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 
 def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
-    for one in of.quarantined[:_NAMED]:
+    references = [one for one in of.quarantined if one.is_reference]
+    for one in references[:_NAMED]:
+        summary = f"Foreign key {one.subject} of the application keeps rows past their retention: {one.error}"
+        advice = (
+            "Delete the rows that refer to them, or declare the key with ON DELETE SET NULL or CASCADE, if it should not."
+        )
+        yield _found(Code.QUARANTINED, OK, summary, advice, **_of(one))
+    refused = [one for one in of.quarantined if not one.is_reference]
+    for one in refused[:_NAMED]:
         noun, _words = REFUSED[one.statement]
         summary = (
             f"{noun.capitalize()} {one.subject} cannot be written ({one.statement}): {one.error}; "
@@ -271,11 +279,9 @@ def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
         )
         advice = "Correct the row, or the constraint or trigger that rejects it. The write is retried; other rows continue."
         yield _found(Code.QUARANTINED, WARNING, summary, advice, **_of(one))
-    if (more := len(of.quarantined) - _NAMED) > 0:
+    if (more := len(refused) - _NAMED) > 0:
         summary = f"{_times(more, 'more row')} cannot be written."
-        yield _found(
-            Code.QUARANTINED, WARNING, summary, "See the table quarantine, grouped by error.", rows=len(of.quarantined)
-        )
+        yield _found(Code.QUARANTINED, WARNING, summary, "See the table quarantine, grouped by error.", rows=len(refused))
 
 
 def _bulk_writes(of: Health, at: Thresholds) -> Iterator[Finding]:
