@@ -31,7 +31,7 @@ async def add_up(counts: Blockers[list[int]]) -> int:
 
 @jobs.handler("add_up_what_there_is")
 async def add_up_what_there_is(counts: Blockers[list[int | None]]) -> str:
-    missing = [str(one.error["message"]) for one in counts.failed]
+    missing = [str(outcome.error["message"]) for outcome in counts.failed]
     return f"{sum(filter(None, counts.outputs))} words, but {', '.join(missing)}"
 
 

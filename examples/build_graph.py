@@ -117,21 +117,21 @@ class Library:
     def needed(self, name: str) -> list[str]:
         path, parts = self.paths[name], name.split(".")
         package = parts if path.name == "__init__.py" else parts[:-1]
-        found = set()
+        imported = set()
         for node in imports(ast.parse(path.read_bytes())):
             for choices in meant(node, package):
-                found.update(next(([one] for one in choices if one in self.paths), []))
-        return sorted(found - {name})
+                imported.update(next(([module] for module in choices if module in self.paths), []))
+        return sorted(imported - {name})
 
     def graph(self, limit: int | None) -> Graph:
         """Return the whole graph, or so many modules: the first by name, and before the next what those import."""
         chosen: set[str] = set()
         for name in self.paths:
-            wanted = [name]
-            while wanted and len(chosen) < (limit or len(self.paths)):
-                chosen.add(one := wanted.pop())
-                wanted += [other for other in self.needed(one) if other not in chosen]
-        return {name: [one for one in self.needed(name) if one in chosen] for name in sorted(chosen)}
+            stack = [name]
+            while stack and len(chosen) < (limit or len(self.paths)):
+                chosen.add(module := stack.pop())
+                stack += [imported for imported in self.needed(module) if imported not in chosen]
+        return {name: [module for module in self.needed(name) if module in chosen] for name in sorted(chosen)}
 
 
 @dataclass
@@ -153,21 +153,21 @@ def untangle(graph: Graph) -> Untangled:
     place: dict[str, int] = {}
     lowest: dict[str, int] = {}
     open_modules: list[str] = []  # visited, and their knot not complete yet
-    kept: Graph = {name: [] for name in graph}
+    kept_imports: Graph = {name: [] for name in graph}
     knots, dropped = [], []
     for root in graph:
         path = [(root, iter(graph[root]))] if root not in place else []
         being_imported = {root}
         while path:
-            name, rest = path[-1]
+            name, imports_left = path[-1]
             if name not in place:
                 place[name] = lowest[name] = len(place)
                 open_modules.append(name)
-            for needed in rest:
+            for needed in imports_left:
                 if needed in being_imported:
                     dropped.append((name, needed))
                 else:
-                    kept[name].append(needed)
+                    kept_imports[name].append(needed)
                 if needed not in place:
                     path.append((needed, iter(graph[needed])))
                     being_imported.add(needed)
@@ -184,7 +184,7 @@ def untangle(graph: Graph) -> Untangled:
                     knot = sorted(open_modules[start:])
                     del open_modules[start:]
                     knots += [knot] if len(knot) > 1 else []
-    return Untangled(kept, knots, dropped)
+    return Untangled(kept_imports, knots, dropped)
 
 
 def longest_path(graph: Graph) -> list[str]:
@@ -205,17 +205,17 @@ def longest_path(graph: Graph) -> list[str]:
 def enqueue_build(engine: Engine, graph: Graph, paths: dict[str, Path]) -> UUID:
     """Enqueue everything in one transaction; return the id of the job that waits for all."""
     ids = {name: uuid7() for name in graph}
-    made = [
+    module_jobs = [
         compile_module.job(
             Module(name, str(paths[name].relative_to(LIBRARY))),
             id=ids[name],
-            blockers=[ids[one] for one in needed],  # a job itself would do as well; here each may come before those
+            blockers=[ids[module] for module in needed],  # a job itself would do as well; here each may come before those
         )
         for name, needed in graph.items()
     ]
-    last = link.job(blockers=made)
+    last = link.job(blockers=module_jobs)
     with Session(engine) as session, session.begin():
-        enqueue_many(session, [*made, last])  # a circle left in the graph would be refused here
+        enqueue_many(session, [*module_jobs, last])  # a circle left in the graph would be refused here
     return last.id
 
 
@@ -239,18 +239,18 @@ def faults(engine: Engine, graph: Graph, last: UUID) -> list[str]:
     )
     expected = sum(map(len, graph.values())) + len(graph)
     with Session(engine) as session:
-        found = []
+        errors = []
         there, in_order = session.execute(pairs).one()
         if (there, in_order) != (expected, expected):
-            found.append(f"{expected:,} jobs were to wait for another: {there:,} did, {in_order:,} until it had completed")
+            errors.append(f"{expected:,} jobs were to wait for another: {there:,} did, {in_order:,} until it had completed")
         built = sorted(session.scalars(select(Built.name)))
         if built != sorted(graph):
-            found.append(f"{len(graph):,} modules were to be built once: {len(set(built)):,} were, {len(built):,} times")
+            errors.append(f"{len(graph):,} modules were to be built once: {len(set(built)):,} were, {len(built):,} times")
         total = session.scalar(select(func.sum(Built.bytecode_bytes)))
         output = get_job(session, last, model=Job).output
         if output != total:
-            found.append(f"the modules are {total} bytes, the last job received {output}")
-    return found
+            errors.append(f"the modules are {total} bytes, the last job received {output}")
+    return errors
 
 
 def report(console: Console, untangled: Untangled, seconds: float) -> None:
@@ -279,13 +279,13 @@ def main() -> int:
         started = time.monotonic()
         work(engine, len(untangled.graph) + 1, console)
         report(console, untangled, time.monotonic() - started)
-        found = faults(engine, untangled.graph, last)
+        errors = faults(engine, untangled.graph, last)
         engine.dispose()
-    for fault in found:
+    for fault in errors:
         console.print(f"WRONG          {fault}")
-    if not found:
+    if not errors:
         console.print("verified       every module was built once, none before all it imports had completed")
-    return 1 if found else 0
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def main() -> None:
         asyncio.run(run())
         with Session(engine) as session:
             for chain in (get_chain(session, chain_id, model=Job) for chain_id in ids):
-                told = " > ".join(job.type_name for job in chain.jobs)
-                print(f"{chain.status}: {told}: {jobs.output(chain)!r}")
+                type_names = " > ".join(job.type_name for job in chain.jobs)
+                print(f"{chain.status}: {type_names}: {jobs.output(chain)!r}")
             for row in session.execute(text("SELECT type_name, length, output FROM job_chain ORDER BY length")):
                 print(tuple(row))
         engine.dispose()

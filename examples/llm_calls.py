@@ -120,14 +120,19 @@ def main() -> None:
                 ask(session, ("acme", "zed", "free")[number % 3], Prompt(model="large", text="How far?", max_tokens=298))
         with Session(engine) as session:
             asyncio.run(work(engine, session.scalars(select(Job.id)).all()))
-            done = session.scalars(select(Job)).all()
+            finished_jobs = session.scalars(select(Job)).all()
         refused, again = (at for user, at in PROVIDER.calls if user == PROVIDER.calls[0][0])
-        print(f"{sum(job.output == '42 km' for job in done)} answers in {len(PROVIDER.calls)} calls")
+        print(f"{sum(job.output == '42 km' for job in finished_jobs)} answers in {len(PROVIDER.calls)} calls")
         print("attempts that failed after their answer:", len(failures))
         print("asked again after the second that the provider wanted:", again - refused >= 1)
-        for limit, name, kept in ((900, "all", done), (300, "free", [job for job in done if job.fairness_key == "free"])):
-            starts = [(job.started_at, job.rate_cost) for job in kept]
-            most = max(sum(cost for at, cost in starts if one - MINUTE < at <= one) for one, _ in starts)
+        for limit, name, limited_jobs in (
+            (900, "all", finished_jobs),
+            (300, "free", [job for job in finished_jobs if job.fairness_key == "free"]),
+        ):
+            starts = [(job.started_at, job.rate_cost) for job in limited_jobs]
+            most = max(
+                sum(cost for at, cost in starts if period_end - MINUTE < at <= period_end) for period_end, _ in starts
+            )
             print(f"{name}: at most {limit} tokens in any period: {most <= limit}")
         engine.dispose()
     PROVIDER.server.shutdown()

@@ -40,7 +40,7 @@ def main() -> None:
         for _ in range(2):  # and this, when a time has come; here after a long pause, by two of them
             with Session(engine) as session, session.begin():
                 fired = fire_schedules(session, at=datetime(2100, 3, 28, 12, tzinfo=UTC))
-                print("fired", sum(len(one.fire_times) for one in fired))
+                print("fired", sum(len(schedule_run.fire_times) for schedule_run in fired))
         with Session(engine) as session, session.begin():  # by hand, what was left out
             since, until = datetime(2100, 3, 25, tzinfo=UTC), datetime(2100, 3, 29, tzinfo=UTC)
             print("made up for", len(run_schedule(session, "orders", since=since, until=until)))

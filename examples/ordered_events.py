@@ -29,17 +29,17 @@ def main() -> None:
     with open_server() as server:
         engine = create_engine(server.url)
         Job.metadata.create_all(engine)
-        for what in ("paid", "packed", "sent"):
+        for step in ("paid", "packed", "sent"):
             for customer in ("ann", "bob"):
                 with Session(engine) as session, session.begin():
-                    session.add(deliver.job({"customer": customer, "what": what}, ordering_key=f"customer {customer}"))
+                    session.add(deliver.job({"customer": customer, "what": step}, ordering_key=f"customer {customer}"))
         asyncio.run(Worker(jobs, engine).run_until_idle())
         print(delivered)
         down.clear()
         with Session(engine) as session, session.begin():
-            first, *rest = session.scalars(select(Job).where(Job.status == JobStatus.PENDING).order_by(Job.id)).all()
-            print(first.input["what"], "holds up", [job.input["what"] for job in rest])
-            print(explain_job(session, rest[0].id).evidence.get("waits_for", first.id) == first.id)
+            first, *waiting_jobs = session.scalars(select(Job).where(Job.status == JobStatus.PENDING).order_by(Job.id)).all()
+            print(first.input["what"], "holds up", [job.input["what"] for job in waiting_jobs])
+            print(explain_job(session, waiting_jobs[0].id).evidence.get("waits_for", first.id) == first.id)
             trigger_jobs(session, [first.id])  # now, and not when its backoff is over
         asyncio.run(Worker(jobs, engine).run_until_idle())
         print(delivered)

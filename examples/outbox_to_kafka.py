@@ -38,7 +38,7 @@ class Order(Base):
 class Change(BaseModel):
     """The event that is published: what others may rely on, not the columns of the table."""
 
-    what: Literal["created", "changed", "deleted"]
+    kind: Literal["created", "changed", "deleted"]
     order_id: int
     status: str
 
@@ -58,12 +58,12 @@ def producer() -> Producer:
 @event.listens_for(Session, "after_flush")  # the ids that the database made are known by now
 def put_into_outbox(session: Session, context: UOWTransaction) -> None:
     """Add a job for each order that this flush wrote; it commits, or is rolled back, with the order."""
-    changes: list[tuple[Literal["created", "changed", "deleted"], object]] = [("created", one) for one in session.new]
-    changes += [("changed", one) for one in session.dirty if session.is_modified(one)]
-    changes += [("deleted", one) for one in session.deleted]
-    for what, order in changes:
+    changes: list[tuple[Literal["created", "changed", "deleted"], object]] = [("created", row) for row in session.new]
+    changes += [("changed", row) for row in session.dirty if session.is_modified(row)]
+    changes += [("deleted", row) for row in session.deleted]
+    for kind, order in changes:
         if isinstance(order, Order):
-            change = Change(what=what, order_id=order.id, status=order.status)
+            change = Change(kind=kind, order_id=order.id, status=order.status)
             # One at a time and in order for each order, even while a job waits for its next attempt.
             session.add(publish.job(change, ordering_key=f"order-{order.id}"))
 
@@ -120,7 +120,7 @@ def main() -> None:
         changes = received(4)
         for order_id in (7, 8):
             print(
-                order_id, *(f"{change.what}: {change.status}" for change in changes if change.order_id == order_id), sep=", "
+                order_id, *(f"{change.kind}: {change.status}" for change in changes if change.order_id == order_id), sep=", "
             )
         engine.dispose()
 

@@ -95,9 +95,9 @@ def delete_file(key: str) -> str:
 @jobs.handler("delete_orphans")
 def delete_orphans(session: Session) -> None:
     """Delete files whose upload was never committed: a file store takes no part in transactions."""
-    known = set(session.scalars(select(Upload.key)))
+    committed_keys = set(session.scalars(select(Upload.key)))
     for path in STORE.glob("upload-*"):
-        if path.name not in known and path.stat().st_mtime < time.time() - LONGEST_REQUEST:
+        if path.name not in committed_keys and path.stat().st_mtime < time.time() - LONGEST_REQUEST:
             path.unlink(missing_ok=True)
 
 
@@ -123,8 +123,8 @@ def main() -> None:
             session.add(delete_orphans.job())
         asyncio.run(Worker(jobs, engine).run_until_idle())
         with Session(engine) as session:
-            done = session.scalars(select(Upload)).one()
-            print(f"imported {done.imported} of {done.size} bytes: {session.scalar(select(func.count(Reading.id)))} rows")
+            file = session.scalars(select(Upload)).one()
+            print(f"imported {file.imported} of {file.size} bytes: {session.scalar(select(func.count(Reading.id)))} rows")
             parts = session.execute(select(func.count(), func.sum(Job.attempt)).where(Job.type_name == "import_file")).one()
             print(f"{parts[0]} parts in {parts[1]} attempts; files left: {len(list(STORE.glob('upload-*')))}")
         engine.dispose()

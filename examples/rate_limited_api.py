@@ -59,7 +59,9 @@ def main() -> None:
         asyncio.run(work(server.url))
         with Session(engine) as session:
             starts = [(job.started_at, job.rate_cost) for job in session.scalars(select(Job))]
-            within = [sum(weight for at, weight in starts if one - PERIOD < at <= one) for one, _ in starts]
+            within = [
+                sum(weight for at, weight in starts if period_end - PERIOD < at <= period_end) for period_end, _ in starts
+            ]
             print("answered", session.scalars(select(Job.output)).all().count("answer 4"), "of those refused")
         print("at most three at a time:", max(most) <= 3)
         print("at most ten by weight in any period:", max(within) <= 10)

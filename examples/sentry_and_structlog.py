@@ -34,8 +34,8 @@ def show(event, hint):
 def main() -> None:
     # A real application has a DSN, and no `before_send` that drops everything.
     sentry_sdk.init("https://key@sentry.invalid/1", before_send=show, auto_enabling_integrations=False)
-    merge, shown = structlog.contextvars.merge_contextvars, ["event", "amount", "job_type", "job_attempt"]
-    structlog.configure([merge, lambda _, __, line: " ".join(f"{name}={line[name]}" for name in shown)])
+    merge, shown_fields = structlog.contextvars.merge_contextvars, ["event", "amount", "job_type", "job_attempt"]
+    structlog.configure([merge, lambda _, __, line: " ".join(f"{name}={line[name]}" for name in shown_fields)])
     with open_server() as server:
         engine = create_engine(server.url)
         Job.metadata.create_all(engine)

@@ -123,15 +123,15 @@ def main() -> None:
     with open_server() as server:
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
-        one, two = (json.dumps({"id": f"evt_{n}", "order_id": n}).encode() for n in (1, 2))
-        for body in (one, two, one):
+        first_event, second_event = (json.dumps({"id": f"evt_{n}", "order_id": n}).encode() for n in (1, 2))
+        for body in (first_event, second_event, first_event):
             print(f"{body.decode()}: {receive(engine, body, sign(body))}")
         try:
-            receive(engine, one, sign(two))
+            receive(engine, first_event, sign(second_event))
         except PermissionError as error:
             print(error)
         asyncio.run(Worker(jobs, engine).run_until_idle())
-        print(f"the second again, when it is done: {receive(engine, two, sign(two))}")
+        print(f"the second again, when it is done: {receive(engine, second_event, sign(second_event))}")
         with Session(engine) as session:
             delivered = [job.output for job in list_jobs(session, model=Job) if job.type_name == "deliver"]
         print(f"delivered {delivered}, in {PARTNER.calls} calls: {sorted(PARTNER.seen.values(), key=str)}")

@@ -65,8 +65,8 @@ async def walk(url: str) -> None:
     ):
         ready = await client.get("/readyz")
         print("GET /readyz", ready.status_code, ready.json()["phase"])
-        made = (await client.post("/images/cat")).json()
-        print("GET /thumbnails", (await client.get(f"/thumbnails/{made['job_id']}")).json())
+        answer = (await client.post("/images/cat")).json()
+        print("GET /thumbnails", (await client.get(f"/thumbnails/{answer['job_id']}")).json())
 
 
 def main() -> None:

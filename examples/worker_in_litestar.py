@@ -51,8 +51,8 @@ async def walk(url: str) -> None:
     ):
         ready = await client.get("/readyz")
         print("GET /readyz", ready.status_code, ready.json()["phase"])
-        made = (await client.post("/images", json={"name": "cat"})).json()
-        print("GET /thumbnails", (await client.get("/thumbnails", params=made)).json()["thumbnail"])
+        answer = (await client.post("/images", json={"name": "cat"})).json()
+        print("GET /thumbnails", (await client.get("/thumbnails", params=answer)).json()["thumbnail"])
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ async def walk() -> None:
 
         await Worker(jobs, engine).run_until_idle()  # in production: sa-jobqueue worker app:jobs
         for number in (7, 8):
-            seen = (await client.get(f"/orders/{number}")).json()
-            print("GET", seen["item"], seen["job_status"], seen["tracking"])
+            order_status = (await client.get(f"/orders/{number}")).json()
+            print("GET", order_status["item"], order_status["job_status"], order_status["tracking"])
     await engine.dispose()
 
 

