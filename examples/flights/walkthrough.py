@@ -195,7 +195,9 @@ def main() -> int:
         by_jobs = found_by_the_jobs(engine)
         started = time.monotonic()
         lines.begin("archiving", total=account.enqueued)
-        moved = archive(server.url, folder, before=timedelta(0), model=Job, on_progress=lambda at: lines.update(at.done))
+        moved = archive(
+            server.url, folder, before=timedelta(0), model=Job, on_progress=lambda at: lines.update(at.completed)
+        )
         console.print(f"archived   {moved.jobs:,} jobs in {time.monotonic() - started:.1f} s")
         lines.begin("counting the archive")
         history = History.archive(spark, folder)

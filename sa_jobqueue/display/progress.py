@@ -47,7 +47,7 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
         self._began = self._step_began = self._printed = clock()
         self._has_printed = False
         self._step: str | None = None
-        self._done, self._total = 0, 0
+        self._completed, self._total = 0, 0
         self._measure: Callable[[], tuple[int, int]] | None = None
         self._thread = threading.Thread(target=self._run, name=f"sa_jobqueue progress {name}", daemon=True)
 
@@ -59,12 +59,12 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
         """
         with self._lock:
             self._step, self._step_began = step, self._clock()
-            self._done, self._total, self._measure = 0, total, measure
+            self._completed, self._total, self._measure = 0, total, measure
             self._print(step)
 
-    def update(self, done: int, total: int | None = None, *, step: str | None = None) -> None:
+    def update(self, completed: int, total: int | None = None, *, step: str | None = None) -> None:
         """Record how much of the step is done, and which step it is; prints nothing."""
-        self._done, self._total = done, self._total if total is None else total
+        self._completed, self._total = completed, self._total if total is None else total
         if step is not None and step != self._step:
             self._step, self._step_began = step, self._clock()
 
@@ -100,13 +100,13 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
 
     def _share(self) -> str:
         if not self._total:
-            return f", {self._done:,}" if self._done else ""
-        return f", {self._done:,} of {self._total:,} ({self._done / self._total:.0%})"
+            return f", {self._completed:,}" if self._completed else ""
+        return f", {self._completed:,} of {self._total:,} ({self._completed / self._total:.0%})"
 
     def _left(self) -> str:
-        if not 0 < self._done < self._total:
+        if not 0 < self._completed < self._total:
             return ""
-        return f", about {span(self._since(self._step_began) * ((self._total - self._done) / self._done))} left"
+        return f", about {span(self._since(self._step_began) * ((self._total - self._completed) / self._completed))} left"
 
     def _since(self, instant: float) -> timedelta:
         return timedelta(seconds=self._clock() - instant)

@@ -71,7 +71,7 @@ def test_finished_chains_are_archived_whole_with_every_column(engine: Engine, tm
     assert together(archived, left) == before
     assert chains_in(archived) == GO
     assert len(archived["jobs"]) == report.jobs == 9
-    counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.retained, report.held)
+    counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.retained, report.held_chains)
     assert counted == (7, 6, 1, 3, 0, 0)
     assert (report.runs, report.resumed, report.engine) == (1, 0, "pyarrow")
     (row,) = archive_runs(engine)
@@ -122,7 +122,7 @@ def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path
     first = run(engine, tmp_path, max_jobs=1, max_runs=2, scan_batch_size=2)
     assert first.runs == 2
     report = run(engine, tmp_path, max_jobs=1, scan_batch_size=2)
-    assert report.held == 0
+    assert report.held_chains == 0
     assert together(in_archive(tmp_path), in_tables(engine)) == before
     assert chains_in(in_archive(tmp_path)) == GO
     assert set(states(engine)) == {"done"}
@@ -211,15 +211,15 @@ def test_blockers_of_an_open_chain_are_held_transitively(engine: Engine, tmp_pat
     fill(engine)
     execute(engine, edge(9, 2))  # pending, it refers to 2, and that to 3 and 4, and that to 5
     report = run(engine, tmp_path)
-    assert report.held == 4
+    assert report.held_chains == 4
     assert [(str(one.chain_id), str(one.by_job_id), str(one.by_chain_id)) for one in report.held_by] == [
         (chain(2), chain(9), chain(9))
     ]
     assert chains_in(in_archive(tmp_path)) == {chain(number) for number in (1, 6, 8)}
     execute(engine, f"UPDATE job_queue SET status = 'cancelled' WHERE id = '{chain(9)}'")
-    assert run(engine, tmp_path).held == 4  # it ended today
+    assert run(engine, tmp_path).held_chains == 4  # it ended today
     execute(engine, f"DELETE FROM job_blocker WHERE job_id = '{chain(9)}'")
-    assert run(engine, tmp_path).held == 0
+    assert run(engine, tmp_path).held_chains == 0
     assert chains_in(in_archive(tmp_path)) == GO
 
 
@@ -230,13 +230,13 @@ def test_a_preview_reports_what_would_be_archived_and_writes_nothing(engine: Eng
     seen = preview(engine, before=MONTH)
     assert in_tables(engine) == before
     assert states(engine) == []
-    assert (seen.held, str(seen.held_by[0].by_job_id)) == (2, chain(9))
+    assert (seen.held_chains, str(seen.held_by[0].by_job_id)) == (2, chain(9))
     # 2 waited for 4, but does not keep it: it may go without.
     assert (seen.chains, seen.jobs) == (5, 7)
     assert sum(month.chains for month in seen.months) == 5
     assert {month.type_name for month in seen.months} == {"type0", "type1"}
     report = run(engine, tmp_path)
-    assert (report.chains, report.jobs, report.held) == (seen.chains, seen.jobs, seen.held)
+    assert (report.chains, report.jobs, report.held_chains) == (seen.chains, seen.jobs, seen.held_chains)
 
 
 # Other queues, other archivers.

@@ -38,7 +38,7 @@ def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: E
     before = in_tables(engine)
     done = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
     report = json.loads(done.stdout)
-    assert (report["chains"], report["jobs"], report["held"], report["engine"]) == (7, 9, 0, "pyarrow")
+    assert (report["chains"], report["jobs"], report["held_chains"], report["engine"]) == (7, 9, 0, "pyarrow")
     assert report["jobs_per_second"] > 0
     assert together(in_archive(tmp_path), in_tables(engine)) == before
     assert done.stderr.startswith("archive: selecting chains\n")
@@ -66,7 +66,7 @@ def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, eng
     assert chain(3) in shown
     assert chain(9) in shown
     document = json.loads(run("--before", "30d", "--to", tmp_path / "none", "--dry-run", "--json").stdout)
-    assert (document["chains"], document["held"]) == (6, 1)
+    assert (document["chains"], document["held_chains"]) == (6, 1)
     assert in_tables(engine) == before
     assert not (tmp_path / "none").exists()
     assert "1 chain kept" in run("--before", "30d", "--to", tmp_path).stdout

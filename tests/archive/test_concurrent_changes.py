@@ -121,7 +121,7 @@ def test_a_column_added_while_chains_are_deleted_loses_no_value(engine: Engine, 
     def add_column(progress: Progress) -> None:
         nonlocal done
         if progress.step is Step.DELETED_BATCH and not done:
-            done = progress.done
+            done = progress.completed
             with engine.begin() as connection:
                 connection.execute(text("ALTER TABLE job_attempt ADD COLUMN note text NOT NULL DEFAULT 'kept'"))
 

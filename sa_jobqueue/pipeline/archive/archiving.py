@@ -51,8 +51,8 @@ def archive(
     ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the
     archive.
     """
-    given = options or ArchiveOptions()
-    return archive_with(HERE, database, path, before=before, model=model, options=given, on_progress=on_progress)
+    archive_options = options or ArchiveOptions()
+    return archive_with(HERE, database, path, before=before, model=model, options=archive_options, on_progress=on_progress)
 
 
 def archive_with(
@@ -90,20 +90,20 @@ def preview(
     """
     check_before(before)
     begun = monotonic()
-    given = options or ArchiveOptions()
-    with opened(database, model, given, alone=False) as connection:
+    archive_options = options or ArchiveOptions()
+    with opened(database, model, archive_options, alone=False) as connection:
         with connection.begin():
             check_columns(connection, model)
         cutoff = instant(connection, before)
-        choice = choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
+        choice = choose(connection, model, archive_options, cutoff=cutoff, room=_EVERYTHING)
         with connection.begin():
-            found = tuple(Month(*row) for row in connection.execute(archiving.months(model)))
+            months = tuple(Month(*row) for row in connection.execute(archiving.months(model)))
     return ArchivePreview(
         cutoff=cutoff,
         chains=choice.chains,
-        jobs=sum(one.jobs for one in found),
-        months=found,
-        held=choice.held,
+        jobs=sum(month.jobs for month in months),
+        months=months,
+        held_chains=choice.held_chains,
         held_by=choice.held_by,
         seconds=monotonic() - begun,
     )

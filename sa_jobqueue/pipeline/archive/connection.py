@@ -73,14 +73,16 @@ def check_columns(connection: Connection, model: JobClass) -> None:
     It keeps the columns of the job table that `model` maps, and those of the other tables that the library has.
     Raises: UnarchivedColumnsError.
     """
-    kept = {model.__table__: model.__table__} | {
+    archived_tables = {model.__table__: model.__table__} | {
         getattr(model, name).__table__: getattr(Job, name).__table__ for name in ("Attempt", "DeadLetter", "Blocker")
     }
-    there = connection.execute(archiving.columns(kept)).all()
-    for table, known in kept.items():
-        if lost := sorted(row.attname for row in there if row.relname == table.name and row.attname not in known.columns):
+    there = connection.execute(archiving.columns(archived_tables)).all()
+    for table, archived_table in archived_tables.items():
+        if lost := sorted(
+            row.attname for row in there if row.relname == table.name and row.attname not in archived_table.columns
+        ):
             cure = "copy them elsewhere and drop them"
-            if known is model.__table__:
+            if archived_table is model.__table__:
                 cure = "map them on the model, and pass --app MODULE:ATTRIBUTE (in Python, model=)"
             raise UnarchivedColumnsError(table.name, lost, cure)
 
@@ -92,8 +94,8 @@ def instant(connection: Connection, before: timedelta | datetime) -> datetime:
         row = connection.execute(archiving.cutoff(), {"age": age}).one()
     if isinstance(before, datetime) and before > row.now:
         raise InvalidOptionError("before", f"must not lie in the future, which {before.isoformat()} does")
-    found: datetime = row.cutoff if isinstance(before, timedelta) else before
-    return found
+    cutoff: datetime = row.cutoff if isinstance(before, timedelta) else before
+    return cutoff
 
 
 def _engine(database: Engine | URL | str) -> Engine:

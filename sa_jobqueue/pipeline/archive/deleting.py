@@ -40,18 +40,18 @@ def delete_archived(
     """
     remaining = connection.scalars(archived.remaining(model), {"run_id": run_id}).all()
     connection.rollback()
-    left = [chain_id for chain_id in remaining if str(chain_id) in contents.chains]
+    chains_left = [chain_id for chain_id in remaining if str(chain_id) in contents.chains]
     deleted = 0
-    while left:
+    while chains_left:
         stay: list[Any] = []
-        for batch in _batches(left, contents, delete_batch_size):
+        for batch in _batches(chains_left, contents, delete_batch_size):
             removed = _delete_batch(connection, model, run_id, batch, contents)
             stay += [chain_id for chain_id in batch if chain_id not in removed]
             deleted += len(removed)
             on_progress(sum(contents.chains[str(chain_id)].jobs for chain_id in removed))
-        if len(stay) == len(left):
+        if len(stay) == len(chains_left):
             break
-        left = stay
+        chains_left = stay
     return deleted
 
 
@@ -105,22 +105,22 @@ def _delete_unchanged(
     to_delete = set(unreferenced(connection, model, as_archived))
     if not to_delete:
         return to_delete
-    given = {"job_ids": _all(unchanged[chain_id] for chain_id in to_delete)}
-    connection.execute(deletion.delete_edges(model), given)
-    connection.execute(deletion.delete_attempts(model), given)
-    connection.execute(archived.delete_dead_letters(model), given)
-    connection.execute(deletion.delete_jobs(model), given)
+    parameters = {"job_ids": _all(unchanged[chain_id] for chain_id in to_delete)}
+    connection.execute(deletion.delete_edges(model), parameters)
+    connection.execute(deletion.delete_attempts(model), parameters)
+    connection.execute(archived.delete_dead_letters(model), parameters)
+    connection.execute(deletion.delete_jobs(model), parameters)
     connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(to_delete)})
-    written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}
-    connection.execute(quarantine.drop(model), written)
+    quarantined = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}
+    connection.execute(quarantine.drop(model), quarantined)
     return to_delete
 
 
 def _record(connection: Connection, model: JobClass, chain_id: Any, error: Exception) -> None:
-    given = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
+    parameters = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
     with connection.begin():
-        connection.execute(quarantine.put(model), given | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
+        connection.execute(quarantine.put(model), parameters | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
 
 
 def _all(lists: Any) -> list[Any]:
-    return [one for some in lists for one in some]
+    return [row_id for ids in lists for row_id in ids]

@@ -47,10 +47,10 @@ class Parts:
 
         A process that fails leaves files that are never read: the archive shows those that are returned.
         """
-        written: list[Written] = []
+        files: list[Written] = []
         numbers = list(numbers)
         for name, (query, parameters) in self.queries.items():
-            with _Days(self, DATASETS[name], written) as days:
+            with _Days(self, DATASETS[name], files) as days:
                 for number in numbers:
                     read = 0
                     with connection.begin():
@@ -58,7 +58,7 @@ class Parts:
                             days.add(table)
                             read += table.num_rows
                     count(read if name == JOBS.name else 0)
-        return written
+        return files
 
 
 class Engine(NamedTuple):
@@ -77,10 +77,10 @@ HERE: Final = Engine("pyarrow", lambda connection, parts, count: parts.write(con
 class _Days:
     """Puts rows, which come day by day, into a file for each day."""
 
-    def __init__(self, parts: Parts, dataset: Dataset, written: list[Written]) -> None:
+    def __init__(self, parts: Parts, dataset: Dataset, files: list[Written]) -> None:
         self._parts = parts
         self._dataset = dataset
-        self._written = written
+        self._files = files
         self._schema = arrow_schema(dataset)
         self._day = ""
         self._waiting: list[Any] = []
@@ -106,7 +106,7 @@ class _Days:
                 self._end()
                 self._day = day
             self._waiting.append(rows.filter(pc.equal(of_day, day)))
-            if sum(one.nbytes for one in self._waiting) >= ROW_GROUP_BYTES:
+            if sum(batch.nbytes for batch in self._waiting) >= ROW_GROUP_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
@@ -127,7 +127,7 @@ class _Days:
         self._flush()
         if self._file is not None:
             self._file.close()
-            self._written.append(Written(self._dataset.name, self._path, self._rows))
+            self._files.append(Written(self._dataset.name, self._path, self._rows))
             self._file, self._rows = None, 0
 
 

@@ -48,11 +48,11 @@ class ArchiveElsewhereError(ArchiveError):
     `path` is the location of the run `run_id`: archive there first to finish it. `given` is the path that was passed.
     """
 
-    def __init__(self, run_id: UUID, path: str, given: str) -> None:
+    def __init__(self, run_id: UUID, path: str, requested_path: str) -> None:
         self.run_id = run_id
         self.path = path
         super().__init__(
-            f"run {run_id} is unfinished and writes to {path}, not to {given}; archive to {path} first to finish it, or "
+            f"run {run_id} is unfinished and writes to {path}, not to {requested_path}; archive to {path} first to finish it, or "
             f"give up a run that has only been planned: sa-jobqueue archive runs --abandon {run_id}"
         )
 

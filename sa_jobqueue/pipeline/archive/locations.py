@@ -111,30 +111,32 @@ class Location:
         path = f"{self.hidden(run_id)}/{_LIST}"
         self.files.create_dir(self.hidden(run_id))
         with self.files.open_output_stream(path) as stream:
-            stream.write(json.dumps([one.rpartition("/")[2] for one in paths]).encode())
+            stream.write(json.dumps([path_of_file.rpartition("/")[2] for path_of_file in paths]).encode())
         self.sync(path)
 
     def hidden_files(self, run_id: UUID) -> list[File]:
         """Return the listed files of a run that are not to be seen yet, sorted."""
-        found: list[File] = []
+        files: list[File] = []
         path = f"{self.hidden(run_id)}/{_LIST}"
         if self.files.get_file_info(path).type == fs.FileType.NotFound:
-            return found  # all of them are shown
+            return files  # all of them are shown
         with self.files.open_input_stream(path) as stream:
             listed = set(json.loads(stream.read()))
         for dataset in DATASETS.values():
             for day, folder in self._days(f"{self.hidden(run_id)}/{dataset.name}"):
-                found += [File(dataset, day, one.path, one.size) for one in self._list(folder) if one.base_name in listed]
-        return found
+                files += [
+                    File(dataset, day, entry.path, entry.size) for entry in self._list(folder) if entry.base_name in listed
+                ]
+        return files
 
     def shown_files(self, run_id: UUID) -> list[File]:
         """Return the files of a run that readers see, sorted. Looks into one folder a day, not into other runs."""
-        found = []
+        files = []
         for dataset in DATASETS.values():
             for day, _ in self._days(f"{self.root}/{dataset.name}"):
                 folder = self.shown_folder(run_id, dataset, day)
-                found += [File(dataset, day, one.path, one.size) for one in self._list(folder)]
-        return found
+                files += [File(dataset, day, entry.path, entry.size) for entry in self._list(folder)]
+        return files
 
     def show(self, run_id: UUID, file: File) -> None:
         """Move one file to where readers see it."""
@@ -156,7 +158,7 @@ class Location:
         listed = self.files.get_file_info(
             fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True)
         )
-        return sorted(one.path for one in listed if one.is_file and _PLACE.search(one.path))
+        return sorted(entry.path for entry in listed if entry.is_file and _PLACE.search(entry.path))
 
     def sync(self, path: str) -> None:
         """Wait until a file's content is on the disk. Does nothing if the location is not a local disk."""
@@ -166,30 +168,31 @@ class Location:
     def sync_folders(self, folder: str) -> None:
         """Wait until the names in a folder, and in those around it up to the archive's, are on the disk."""
         if self.is_local:
-            one = Path(folder)
-            while one != Path(self.root).parent:
-                _fsync(one)
-                one = one.parent
+            parent = Path(folder)
+            while parent != Path(self.root).parent:
+                _fsync(parent)
+                parent = parent.parent
 
     def _days(self, folder: str) -> Iterator[tuple[str, str]]:
-        for found in self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
-            name, _, day = found.base_name.partition("=")
-            if found.type == fs.FileType.Directory and name == DAY:
-                yield day, found.path
+        for entry in self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+            name, _, day = entry.base_name.partition("=")
+            if entry.type == fs.FileType.Directory and name == DAY:
+                yield day, entry.path
 
     def _list(self, folder: str) -> list[Any]:
         return self._own(self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
 
     def _own(self, listed: list[Any]) -> list[Any]:
         """Return the files of the archive, sorted. Raises: ArchivePathError for others."""
-        shown = sorted(
-            (one for one in listed if one.is_file and one.base_name[0] not in "._"), key=lambda one: str(one.path)
+        own_files = sorted(
+            (entry for entry in listed if entry.is_file and entry.base_name[0] not in "._"),
+            key=lambda entry: str(entry.path),
         )
-        for one in shown:
-            if not fnmatch(one.base_name, FILES):
+        for entry in own_files:
+            if not fnmatch(entry.base_name, FILES):
                 reason = "is no file of the archive; it is neither read nor deleted: move it elsewhere, and archive again"
-                raise ArchivePathError(one.path, reason)
-        return shown
+                raise ArchivePathError(entry.path, reason)
+        return own_files
 
 
 def _fsync(path: str | Path) -> None:

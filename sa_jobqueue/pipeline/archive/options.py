@@ -83,7 +83,7 @@ class Progress:
     """Id of the run."""
     step: Step
     """The step that was just completed."""
-    done: int = 0
+    completed: int = 0
     """Number of jobs processed in the current kind of step."""
     total: int = 0
     """Number of jobs to process in this kind of step; 0 for a step without a count."""
@@ -135,7 +135,7 @@ class ArchiveReport:
     """Size of the files on disk."""
     retained: int
     """Number of chains that changed after they were written, or are referred to; only the tables have them."""
-    held: int
+    held_chains: int
     """Number of finished chains that stay because a chain that stays waits or waited for them."""
     held_by: tuple[Held, ...]
     """Some of the chains that were held back."""
@@ -169,7 +169,7 @@ class ArchivePreview:
     """Number of their jobs."""
     months: tuple[Month, ...]
     """Counts by type and month."""
-    held: int
+    held_chains: int
     """Number of ended chains that would stay, as in `ArchiveReport`."""
     held_by: tuple[Held, ...]
     """Some of these chains."""

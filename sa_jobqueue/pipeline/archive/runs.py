@@ -38,7 +38,7 @@ class Choice:
     chains: int
     jobs: int
     """Number of jobs of the selected chains, or of those among them that could be locked."""
-    held: int
+    held_chains: int
     held_by: tuple[Held, ...]
     after: Any
     """The last chain looked at: the next run begins behind it."""
@@ -61,18 +61,18 @@ def choose(
         connection.execute(archiving.drop_candidates(model))
         connection.execute(archiving.create_candidates(model))
     while jobs < room and not is_last:
-        given = {"after": after, "scan": options.scan_batch_size, "cutoff": cutoff, "room": room - jobs}
+        parameters = {"after": after, "scan": options.scan_batch_size, "cutoff": cutoff, "room": room - jobs}
         if after is None:
-            del given["after"]
+            del parameters["after"]
         statement = archiving.choose(model, include_dead=options.include_dead, first=after is None)
         with connection.begin():
-            page = connection.execute(statement, given).one()
+            page = connection.execute(statement, parameters).one()
         chains, jobs = chains + page.taken, jobs + page.jobs
         is_full = page.taken < page.fitting
         is_last = not is_full and page.scanned < options.scan_batch_size
         after = page.last_taken if is_full else page.last_scanned
     held_by: tuple[Held, ...] = ()
-    held = 0
+    held_back = 0
     if chains:
         bounded(connection, options, guarded=False)
         with connection.begin():
@@ -81,9 +81,9 @@ def choose(
             held_by = tuple(Held(*row) for row in connection.execute(archiving.holders(model), {"limit": _HELD_SHOWN}))
         if held_by:
             with connection.begin():
-                held = len(connection.execute(archiving.drop_held(model)).all())
+                held_back = len(connection.execute(archiving.drop_held(model)).all())
         bounded(connection, options, guarded=True)
-    return Choice(chains - held, jobs, held, held_by, after, is_last)
+    return Choice(chains - held_back, jobs, held_back, held_by, after, is_last)
 
 
 @dataclass(slots=True)
@@ -133,22 +133,22 @@ class Archiver:
         begun = monotonic()
         self._location.check()
         resumed = self.resume_runs()
-        runs = held = 0
+        runs = held_back = 0
         held_by: tuple[Held, ...] = ()
         while True:
-            moved = held = 0
+            moved = held_back = 0
             held_by = ()
             after, is_last = None, False
             while not is_last and runs != self._options.max_runs:
                 room = self._options.max_jobs
                 choice = choose(self._connection, self._model, self._options, cutoff=cutoff, after=after, room=room)
                 after, is_last = choice.after, choice.is_last
-                held, held_by = held + choice.held, held_by or choice.held_by
+                held_back, held_by = held_back + choice.held_chains, held_by or choice.held_by
                 if choice.chains:
                     runs += 1
                     moved += self._finish(self._plan(cutoff, choice.jobs))
             # What was held by chains of a later run may go now that those are gone.
-            if not held or not moved or runs == self._options.max_runs:
+            if not held_back or not moved or runs == self._options.max_runs:
                 break
         return ArchiveReport(
             path=self._location.name,
@@ -156,7 +156,7 @@ class Archiver:
             cutoff=cutoff,
             runs=runs,
             resumed=resumed,
-            held=held,
+            held_chains=held_back,
             held_by=held_by,
             seconds=monotonic() - begun,
             **self._totals,
@@ -169,11 +169,13 @@ class Archiver:
             Raises: ArchiveElsewhereError for one of another place.
         """
         with self._connection.begin():
-            found = self._connection.execute(archiving.runs(self._model, unfinished=True), {"limit": _UNFINISHED}).all()
-        for row in found:
+            unfinished_runs = self._connection.execute(
+                archiving.runs(self._model, unfinished=True), {"limit": _UNFINISHED}
+            ).all()
+        for row in unfinished_runs:
             if row.path != self._location.name:
                 raise ArchiveElsewhereError(row.id, row.path, self._location.name)
-        for row in found:
+        for row in unfinished_runs:
             run = _Run(
                 row.id, ArchiveState(row.state), {"chains": row.chains} | {name: getattr(row, name) for name in DATASETS}
             )
@@ -181,7 +183,7 @@ class Archiver:
                 self._abandon(run)
             else:
                 self._finish(run)
-        return len(found)
+        return len(unfinished_runs)
 
     def _plan(self, cutoff: datetime, jobs: int) -> _Run:
         run = _Run(uuid7(), ArchiveState.PLANNED, {}, (jobs - 1) // self._options.read_batch_size + 1, jobs)
@@ -214,13 +216,13 @@ class Archiver:
         """Write the files where readers do not see them, read them back, and record that in the ledger."""
         queries = {name: copy_text(archived.read(self._model, dataset, run.id, 0)) for name, dataset in DATASETS.items()}
         parts = Parts(run.id, run.parts, self._location, queries)
-        written = self._engine.write(self._connection, parts, self._counter(run, Step.PART, run.jobs))
+        new_files = self._engine.write(self._connection, parts, self._counter(run, Step.PART, run.jobs))
         self._report(run, Step.FILES)
-        self._location.list_written(run.id, (one.path for one in written))
+        self._location.list_written(run.id, (new_file.path for new_file in new_files))
         files = self._location.hidden_files(run.id)
         expected = dict.fromkeys(DATASETS, 0)
-        for one in written:
-            expected[one.dataset] += one.rows
+        for new_file in new_files:
+            expected[new_file.dataset] += new_file.rows
         for file in files:
             self._location.sync(file.path)
         run.contents = verify(self._location, files, expected)
@@ -276,23 +278,23 @@ class Archiver:
 
     def _advance(self, run: _Run, state: ArchiveState, *, retained: int = 0) -> None:
         """Record a state and the counts of a run in the ledger, in the caller's transaction."""
-        given = {"run_id": run.id, "was": run.state, "becomes": state, "n_retained": retained}
+        parameters = {"run_id": run.id, "was": run.state, "becomes": state, "n_retained": retained}
         counts = {f"n_{name}": number for name, number in run.counts.items()}
-        if self._connection.execute(archiving.advance(self._model), given | counts).rowcount != 1:
+        if self._connection.execute(archiving.advance(self._model), parameters | counts).rowcount != 1:
             raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
         run.state = state
 
-    def _report(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
+    def _report(self, run: _Run, step: Step, jobs_done: int = 0, total: int = 0) -> None:
         if self._listener is not None:
-            self._listener(Progress(run.id, step, done, total))
+            self._listener(Progress(run.id, step, jobs_done, total))
 
     def _counter(self, run: _Run, step: Step, total: int) -> Callable[[int], None]:
         """Return a function that counts jobs and reports the progress."""
-        done = 0
+        jobs_done = 0
 
         def on_progress(jobs: int) -> None:
-            nonlocal done
-            done += jobs
-            self._report(run, step, done, total)
+            nonlocal jobs_done
+            jobs_done += jobs
+            self._report(run, step, jobs_done, total)
 
         return on_progress

@@ -56,7 +56,11 @@ def verify(location: Location, files: Iterable[File], expected: Mapping[str, int
             sums = checksums(batch, file.dataset)
             stored = batch.column(CHECKSUM).to_pylist()
             if sums != stored:
-                row = next(number for number, (one, other) in enumerate(zip(sums, stored, strict=True)) if one != other)
+                row = next(
+                    number
+                    for number, (computed, expected_sum) in enumerate(zip(sums, stored, strict=True))
+                    if computed != expected_sum
+                )
                 key = ", ".join(str(batch.column(name)[row]) for name in file.dataset.key)
                 raise ArchiveCorruptError(file.path, f"row {key} is not as the database had it")
             contents.counts[file.dataset.name] += batch.num_rows
@@ -149,8 +153,8 @@ def count(location: Location, files: Iterable[File]) -> tuple[dict[str, int], in
 
 def _rewrite(location: Location, file: File, column: str, values: Any, on_progress: Callable[[], None]) -> None:
     with _open(location, file.path) as opened:
-        found = pc.any(pc.is_in(opened.read(columns=[column])[column], values)).as_py()
-    if not found:
+        has_values = pc.any(pc.is_in(opened.read(columns=[column])[column], values)).as_py()
+    if not has_values:
         return
     folder, _, name = file.path.rpartition("/")
     beside = f"{folder}/_rewriting-{name}"

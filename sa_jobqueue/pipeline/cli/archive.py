@@ -99,20 +99,24 @@ def archive(
         raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
     options = archives.ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
     if dry_run or path is None:
-        found = archives.preview(database.url, before=before, model=database.model, options=options)
-        _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff))
+        preview = archives.preview(database.url, before=before, model=database.model, options=options)
+        _print_preview(preview, 0 if include_dead else _unresolved(database, preview.cutoff))
         return
     with _listener() as listener:
-        given: dict[str, Any] = {"before": before, "model": database.model, "options": options, "on_progress": listener}
-        report = _with_spark(database, path, **given) if engine == "spark" else archives.archive(database.url, path, **given)
+        keywords: dict[str, Any] = {"before": before, "model": database.model, "options": options, "on_progress": listener}
+        report = (
+            _with_spark(database, path, **keywords)
+            if engine == "spark"
+            else archives.archive(database.url, path, **keywords)
+        )
     _print_report(report)
 
 
-def _with_spark(database: opts.Database, path: str, **given: Any) -> ArchiveReport:
+def _with_spark(database: opts.Database, path: str, **keywords: Any) -> ArchiveReport:
     from sa_jobqueue.pipeline.spark import archive as archive_with_spark
 
     with spark_session("archive") as spark:
-        return archive_with_spark(spark, path, url=database.url.render_as_string(hide_password=False), **given)
+        return archive_with_spark(spark, path, url=database.url.render_as_string(hide_password=False), **keywords)
 
 
 @contextmanager
@@ -131,7 +135,7 @@ def _listener() -> Iterator[Callable[[Progress], None]]:
                 last = doing
                 lines.begin(doing)
             if progress.total:
-                lines.update(progress.done, progress.total)
+                lines.update(progress.completed, progress.total)
 
         yield show
 
@@ -143,17 +147,17 @@ def _unresolved(database: opts.Database, cutoff: datetime) -> int:
         return len(list_dead_letters(session, where=where, limit=_COUNTED, model=database.model).items)
 
 
-def _print_preview(found: ArchivePreview, unresolved: int) -> None:
-    rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
-    count = f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')}"
-    title = f"{count} that ended before {shown(found.cutoff)} would be archived"
-    parts = [table_of(title, ["type", "month", "chains", "jobs"], rows), *_held(found)]
+def _print_preview(preview: ArchivePreview, unresolved: int) -> None:
+    rows = [(month.type_name, month.month, month.chains, month.jobs) for month in preview.months]
+    count = f"{counted(preview.chains, 'chain')} of {counted(preview.jobs, 'job')}"
+    title = f"{count} that ended before {shown(preview.cutoff)} would be archived"
+    parts = [table_of(title, ["type", "month", "chains", "jobs"], rows), *_held(preview)]
     if unresolved:
         many = f"{'at least ' if unresolved == _COUNTED else ''}{counted(unresolved, 'dead letter')}"
         parts.append(
             f"Chains with unresolved dead letters are kept: {many}. Redrive or dismiss them, or pass --include-dead."
         )
-    print_result(asdict(found) | {"unresolved_dead_letters": unresolved}, *parts)
+    print_result(asdict(preview) | {"unresolved_dead_letters": unresolved}, *parts)
 
 
 def _print_report(report: ArchiveReport) -> None:
@@ -163,11 +167,13 @@ def _print_report(report: ArchiveReport) -> None:
     print_result(document, fields_of(f"{counted(report.chains, 'chain')} archived", fields), *_held(report))
 
 
-def _held(found: ArchivePreview | ArchiveReport) -> list[RenderableType]:
-    if not found.held:
+def _held(result: ArchivePreview | ArchiveReport) -> list[RenderableType]:
+    if not result.held_chains:
         return []
-    rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
-    title = f"{counted(found.held, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
+    rows = [(reference.chain_id, reference.by_job_id, reference.by_chain_id) for reference in result.held_by]
+    title = (
+        f"{counted(result.held_chains, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
+    )
     return [table_of(title, ["chain", "referring job", "its chain"], rows)]
 
 

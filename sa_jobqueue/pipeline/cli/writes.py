@@ -34,8 +34,8 @@ def list_(database: opts.Database, /, *, write_id: str | None, limit: int, after
     with database.session() as session:
         page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
     headings = ["write id", "batch", "staged", "enqueued", "duplicates", "rejected", "written by", "written at"]
-    table = table_of(counted(len(page.items), "write"), headings, [tuple(one) for one in page])
-    print_result({"writes": [one._asdict() for one in page], "next": page.next}, table)
+    table = table_of(counted(len(page.items), "write"), headings, [tuple(write) for write in page])
+    print_result({"writes": [write._asdict() for write in page], "next": page.next}, table)
     if page.next is not None and not is_json():
         written_at, last_id, sequence = page.next
         echo(f"more: --after {written_at.isoformat()} {last_id} {sequence}", err=True)
@@ -61,20 +61,22 @@ def show(database: opts.Database, /, *, write_id: str, sequence: int, limit: int
         chains = count_write_chains(session, write_id, sequence=sequence, model=database.model)
         position = (sequence, -(2**63), 0)
         page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
-    rejected = [one for one in page.items if one.sequence == sequence]
-    rows: list[dict[str, Any]] = [one._asdict() | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
+    rejected = [rejected_row for rejected_row in page.items if rejected_row.sequence == sequence]
+    rows: list[dict[str, Any]] = [
+        rejected_row._asdict() | ({"record": "[redacted]"} if is_redacting() else {}) for rejected_row in rejected
+    ]
     parts = [fields_of(f"write {write_id}", write._asdict())]
     parts += [] if chains is None else [fields_of("chains", asdict(chains))]
     if rows:
         headings = ["task", "row", "field", "reason", "record"]
-        shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
-        parts.append(table_of(counted(len(rows), "rejected row"), headings, shown))
+        cells = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
+        parts.append(table_of(counted(len(rows), "rejected row"), headings, cells))
     print_result(write._asdict() | {"chains": chains and asdict(chains), "rejected_rows": rows}, *parts)
 
 
 def _find(session: Any, database: opts.Database, write_id: str, sequence: int) -> Row[Any]:
-    for one in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
-        return one
+    for write in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
+        return write
     raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
 
 

@@ -53,12 +53,12 @@ class StagedRowsLostError(JobQueueError):
     the numbers of rows of the write `write_id`.
     """
 
-    def __init__(self, write_id: str, expected: int, found: int) -> None:
+    def __init__(self, write_id: str, expected: int, actual: int) -> None:
         self.write_id = write_id
         self.expected = expected
-        self.found = found
+        self.actual = actual
         super().__init__(
-            f"write {write_id}: {expected:,} rows were staged and {found:,} are there: the server crashed since, or it was"
+            f"write {write_id}: {expected:,} rows were staged and {actual:,} are there: the server crashed since, or it was"
             " long ago; nothing was enqueued, write again"
         )
 
@@ -157,10 +157,10 @@ def commit_write(
 
 def _enqueue(session: Session, staged: dict[str, Any], model: JobClass, *, modes: dict[str, bool], waiting: bool) -> int:
     ended = _lock_chains(session, staged, model) if waiting else {}
-    given = staged | {"ended_ids": list(ended), "completed": list(ended.values())}
+    parameters = staged | {"ended_ids": list(ended), "completed": list(ended.values())}
     try:
         with translated():
-            return int(session.scalars(bulk.enqueue_staged(model, **modes), given).one())
+            return int(session.scalars(bulk.enqueue_staged(model, **modes), parameters).one())
     except ConflictError as error:
         raise _explained(error) from error
 
@@ -190,18 +190,18 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: JobClass) -> d
     ids = sorted(session.scalars(bulk.chains_waited_for(model), staged), key=str)
     if not ids:
         return {}
-    found = {row.id: row for row in session.execute(chains.lock(model), {"ids": ids})}
-    missing = [chain_id for chain_id in ids if chain_id not in found]
+    chain_by_id = {row.id: row for row in session.execute(chains.lock(model), {"ids": ids})}
+    missing = [chain_id for chain_id in ids if chain_id not in chain_by_id]
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
         raise NotFoundError("chain", missing[:_SHOWN], field="blockers", reason=reason)
-    later = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
+    later = {row.id: row.chain_id for row in chain_by_id.values() if row.chain_id != row.id}
     if later:
         raise not_chains(dict(list(later.items())[:_SHOWN]), field="blockers")
-    ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
+    ended = {row.id: row.outcome is JobStatus.COMPLETED for row in chain_by_id.values() if row.ended}
     # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
-    unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]
+    unmarked = [row.id for row in chain_by_id.values() if not ended.get(row.id) and not row.has_waiters]
     if unmarked:
         session.execute(blockers.await_chains(model), {"ids": unmarked})
     return ended
@@ -215,8 +215,8 @@ def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         cycle = list(reversed(error.args[1]))
-        told = " waits for ".join(map(str, cycle[:_SHOWN])) + (" ..." if len(cycle) > _SHOWN else "")
-        raise InvalidJobError("blockers", f"wait for each other in a cycle: {told}; nothing was written") from None
+        chain_text = " waits for ".join(map(str, cycle[:_SHOWN])) + (" ..." if len(cycle) > _SHOWN else "")
+        raise InvalidJobError("blockers", f"wait for each other in a cycle: {chain_text}; nothing was written") from None
 
 
 def find_write(session: Session, write_id: str, *, sequence: int = 0, model: JobClass = Job) -> WriteResult | None:
@@ -234,5 +234,5 @@ def clear_write(
     Rows of other writers of the same write are kept, and so are jobs.
     """
     first, last = task_ids
-    given = {"write_id": write_id, "sequence": sequence, "first_task_id": first, "last_task_id": last}
-    session.execute(bulk.clear_tasks(model), given)
+    parameters = {"write_id": write_id, "sequence": sequence, "first_task_id": first, "last_task_id": last}
+    session.execute(bulk.clear_tasks(model), parameters)

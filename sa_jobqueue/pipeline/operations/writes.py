@@ -33,7 +33,7 @@ def list_writes(
     check_limit(limit)
     check_position(after, datetime, str, int)
     rows = session.execute(writes.page(model, write_id=write_id, sequence=sequence, after=after, limit=limit + 1))
-    return page_of(rows.all(), limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
+    return page_of(rows.all(), limit=limit, position=lambda write: (write.written_at, write.write_id, write.sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,11 @@ def list_rejected_rows(
     check_limit(limit)
     check_position(after, int, int, int)
     rows = session.execute(writes.rejects(model, write_id=write_id, after=after, limit=limit + 1))
-    return page_of(rows.all(), limit=limit, position=lambda one: (one.sequence, one.task_id, one.row))
+    return page_of(
+        rows.all(),
+        limit=limit,
+        position=lambda rejected_row: (rejected_row.sequence, rejected_row.task_id, rejected_row.row),
+    )
 
 
 def prune_writes(
@@ -94,7 +98,7 @@ def prune_writes(
     check_duration("older_than", older_than)
     chosen = sorted((row.write_id, row.sequence) for row in session.execute(writes.expired(model), {"age": older_than}))
     if chosen and not dry_run:
-        given = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}
+        parameters = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}
         for rejected_rows in (True, False):
-            session.execute(writes.forget(model, rejected_rows=rejected_rows), given)
+            session.execute(writes.forget(model, rejected_rows=rejected_rows), parameters)
     return BulkResult(chosen, len(chosen))
