@@ -52,8 +52,8 @@ class ArchiveElsewhereError(ArchiveError):
         self.run_id = run_id
         self.path = path
         super().__init__(
-            f"run {run_id} is unfinished and writes to {path}, not to {requested_path}; archive to {path} first to finish it, or "
-            f"give up a run that has only been planned: sa-jobqueue archive runs --abandon {run_id}"
+            f"run {run_id} is unfinished and writes to {path}, not to {requested_path}; archive to {path} first to "
+            f"finish it, or give up a run that has only been planned: sa-jobqueue archive runs --abandon {run_id}"
         )
 
 
