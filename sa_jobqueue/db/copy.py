@@ -82,28 +82,38 @@ def copy_in(connection: Connection, target: CopyTarget, chunks: Iterable[str]) -
     name = connection.dialect.driver
     if name == "asyncpg" and not driver.is_in_transaction():
         connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with its first statement
+    source = _Source(chunks)
+    driver_errors: Any = _driver_errors(connection)
     try:
         with _refusing(connection):
-            match name:
-                case "asyncpg":
-                    return int(await_only(_copy_in_asyncpg(driver, target, chunks)))
-                case "psycopg2":
-                    return _copy_in_psycopg2(driver, target.statement, chunks)
-                case "psycopg" if connection.dialect.is_async:
-                    return int(await_only(_copy_in_async(driver, target.statement, chunks)))
-                case "psycopg":
-                    with driver.cursor() as cursor:
-                        with cursor.copy(target.statement) as copy:
-                            for chunk in chunks:
-                                copy.write(chunk)
-                        return int(cursor.rowcount)
-                case _:
-                    raise JobQueueError(f"the driver {name!r} has no COPY here; use psycopg, psycopg2 or asyncpg")
-    except _driver_errors(connection) as error:
-        if driver.is_closed() if name == "asyncpg" else driver.closed:
-            connection.invalidate(error)
-        kinds: Any = _driver_errors(connection)
-        raise DBAPIError.instance(target.statement, None, error, kinds, dialect=connection.dialect) from error
+            return _send(connection, driver, target, source)
+    except (_ChunkError, *driver_errors) as caught:
+        error: Exception = caught
+    if driver.is_closed() if name == "asyncpg" else driver.closed:
+        connection.invalidate(error)
+    if source.error is not None:
+        raise source.error  # here, not while another is handled: its cause and its context stay
+    raise DBAPIError.instance(target.statement, None, error, driver_errors, dialect=connection.dialect) from error
+
+
+def _send(connection: Connection, driver: Any, target: CopyTarget, source: _Source) -> int:
+    match connection.dialect.driver:
+        case "asyncpg":
+            return int(await_only(_send_by_asyncpg(driver, target, source)))
+        case "psycopg2":
+            with driver.cursor() as cursor:
+                cursor.copy_expert(target.statement, source)
+                return int(cursor.rowcount)
+        case "psycopg" if connection.dialect.is_async:
+            return int(await_only(_send_async(driver, target.statement, source)))
+        case "psycopg":
+            with driver.cursor() as cursor:
+                with cursor.copy(target.statement) as copy:
+                    for chunk in source:
+                        copy.write(chunk)
+                return int(cursor.rowcount)
+        case name:
+            raise JobQueueError(f"the driver {name!r} has no COPY here; use psycopg, psycopg2 or asyncpg")
 
 
 def _driver_errors(connection: Connection) -> tuple[type[Exception], ...]:
@@ -114,17 +124,17 @@ def _driver_errors(connection: Connection) -> tuple[type[Exception], ...]:
     return (PostgresError, InterfaceError)
 
 
-async def _copy_in_async(driver: Any, statement: str, chunks: Iterable[str]) -> int:
+async def _send_async(driver: Any, statement: str, source: _Source) -> int:
     async with driver.cursor() as cursor:
         async with cursor.copy(statement) as copy:
-            for chunk in chunks:
+            for chunk in source:
                 await copy.write(chunk)
         return int(cursor.rowcount)
 
 
-async def _copy_in_asyncpg(driver: Any, target: CopyTarget, chunks: Iterable[str]) -> int:
+async def _send_by_asyncpg(driver: Any, target: CopyTarget, source: _Source) -> int:
     async def encoded() -> AsyncIterator[bytes]:
-        for chunk in chunks:
+        for chunk in source:
             yield chunk.encode()  # asyncpg sets no other client_encoding
 
     status: str = await driver.copy_to_table(
@@ -133,35 +143,38 @@ async def _copy_in_asyncpg(driver: Any, target: CopyTarget, chunks: Iterable[str
     return int(status.removeprefix("COPY "))
 
 
-def _copy_in_psycopg2(driver: Any, statement: str, chunks: Iterable[str]) -> int:
-    source = _Source(chunks)
-    with driver.cursor() as cursor:
-        try:
-            cursor.copy_expert(statement, source)
-        except driver.Error:
-            if source.error is not None:  # psycopg2 raises the server's error for it
-                raise source.error from None
-            raise
-        return int(cursor.rowcount)
+class _ChunkError(Exception):
+    """Making a chunk failed: `_Source.error` has the error."""
 
 
 class _Source:
-    """Chunks of text as the file that psycopg2 reads from."""
+    """Chunks of text, as an iterator and as the file that psycopg2 reads from. It keeps the error of making one.
+
+    Drivers send the text of an error to the server, which accepts 10,000 bytes and closes the connection on more.
+    """
 
     def __init__(self, chunks: Iterable[str]) -> None:
         self._chunks = iter(chunks)
-        self._left = ""
+        self._buffer = ""
         self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise _ChunkError("the rows could not be made") from None
 
     def read(self, size: int) -> str:
         """Return up to `size` characters; none at the end."""
-        if not self._left:
-            try:
-                self._left = next(self._chunks, "")
-            except BaseException as error:
-                self.error = error
-                raise
-        text, self._left = self._left[:size], self._left[size:]
+        if not self._buffer:
+            self._buffer = next(self, "")
+        text, self._buffer = self._buffer[:size], self._buffer[size:]
         return text
 
 

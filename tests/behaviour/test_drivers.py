@@ -207,16 +207,19 @@ async def test_payloads_are_copied_in_the_callers_transaction(application: Appli
 
 
 async def test_an_error_while_copying_payloads_rolls_back_and_is_raised_unchanged(application: Application) -> None:
+    cause = ValueError("the cause")
+
     def failing() -> Iterator[str]:
         yield from map(str, range(20_000))
-        raise LookupError("no more")
+        raise LookupError("no more", "x" * 20_000) from cause  # the server refuses the text of a longer one
 
     def reading(session: Session) -> Iterator[Any]:
         yield "a"
         yield session.scalar(select(Job.id).limit(1))
 
-    with pytest.raises(LookupError, match="no more"):
+    with pytest.raises(LookupError, match="no more") as caught:
         await application.run(lambda session: take.enqueue_many(session, failing()))
+    assert caught.value.__cause__ is cause
     with pytest.raises(InvalidPayloadError, match=r"payloads\[1\]"):
         await application.run(lambda session: take.enqueue_many(session, ["a", object()]))
     with pytest.raises(JobQueueError, match="connection is busy"):

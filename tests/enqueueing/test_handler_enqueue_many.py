@@ -217,6 +217,40 @@ def test_payloads_generated_through_the_same_session_raise_an_error(session: Ses
     assert jobs.count() == 2
 
 
+def failing(error: BaseException) -> Iterator[str]:
+    yield "first"
+    raise error
+
+
+# PostgreSQL closes the connection if the client's reason for giving up a COPY is longer than 10,000 bytes.
+@pytest.mark.parametrize("error", [LookupError("x" * 20_000), KeyboardInterrupt("ä" * 9_000), LookupError("\udce9")])
+def test_an_error_of_the_iterator_is_raised_and_leaves_the_connection_usable(
+    session: Session, jobs: Jobs, error: BaseException
+) -> None:
+    pid = session.scalar(select(func.pg_backend_pid()))
+    session.rollback()
+    with pytest.raises(type(error)) as caught:
+        take.enqueue_many(session, failing(error))
+    assert caught.value is error
+    session.rollback()
+    with pytest.raises(InvalidJobError, match=r"payloads\[0\].deduplication_key"):
+        take.enqueue_many(session, ["first"], deduplicate_by=lambda _: "x" * 100_000)
+    session.rollback()
+    assert session.scalar(select(func.pg_backend_pid())) == pid
+    assert jobs.count() == 0
+
+
+async def test_an_error_of_the_iterator_leaves_an_async_connection_usable(async_engine: AsyncEngine) -> None:
+    error = LookupError("x" * 20_000)
+    async with async_engine.connect() as connection:
+        pid = await connection.scalar(select(func.pg_backend_pid()))
+        with pytest.raises(LookupError) as caught:
+            await take.enqueue_many(connection, failing(error))
+        await connection.rollback()
+        assert caught.value is error
+        assert await connection.scalar(select(func.pg_backend_pid())) == pid
+
+
 def test_a_connection_lost_during_copy_leaves_no_rows_and_a_usable_session(
     session: Session, engine: Engine, jobs: Jobs, database_url: str
 ) -> None:
