@@ -125,6 +125,10 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
   CONSTRAINT ${p}ck_job_fairness_key CHECK (length(fairness_key) <= 100),
+  CONSTRAINT ${p}ck_job_deduplication_key
+    CHECK (length(deduplication_key) BETWEEN 1 AND 500 AND octet_length(deduplication_key) <= 1000),
+  CONSTRAINT ${p}ck_job_ordering_key
+    CHECK (length(ordering_key) BETWEEN 1 AND 500 AND octet_length(ordering_key) <= 1000),
   CONSTRAINT ${p}ck_job_type_name CHECK (type_name <> ''),
   CONSTRAINT ${p}ck_job_priority CHECK (priority BETWEEN -9 AND 9),
   CONSTRAINT ${p}ck_job_attempts CHECK (attempt >= 0 AND max_attempts >= 1),

@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
-from sa_jobqueue.errors.bounds import check_duration, check_instant
+from sa_jobqueue.errors.bounds import check_duration, check_instant, shown
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.policies.fairness import byte_length
 
@@ -156,15 +156,33 @@ def is_name(value: object) -> bool:
 def check_name(field: str, value: object) -> None:
     """Check the name of a queue or job type. Raises: InvalidJobError."""
     if not is_name(value):
-        raise InvalidJobError(field, f"{NAME_RULE}, got {value!r}")
+        raise InvalidJobError(field, f"{NAME_RULE}, got {shown(value)}")
+
+
+LONGEST_TEXT: Final = 500
+"""Characters of an id or key that is text."""
+MOST_TEXT_BYTES: Final = 2 * LONGEST_TEXT
+"""Bytes of one in the database. An entry of an index has at most 2,704 bytes; the longest ones have two such texts."""
+TEXT_RULE: Final = (
+    f"must be text of 1 to {LONGEST_TEXT} characters and at most {MOST_TEXT_BYTES:,} bytes, without NUL and lone surrogates"
+)
+"""What `is_text` accepts, for errors."""
+
+
+def is_text(value: object) -> bool:
+    """Return whether an id or key can be this text."""
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= LONGEST_TEXT
+        and "\x00" not in value
+        and 1 <= byte_length(value) <= MOST_TEXT_BYTES
+    )
 
 
 def check_text(field: str, value: object) -> None:
     """Check an id or key that is text. Raises: InvalidJobError."""
-    # An entry of an index has at most 2,704 bytes; the longest ones have two such texts.
-    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value or not 1 <= byte_length(value) <= 1000:
-        reason = "must be text of 1 to 500 characters and at most 1,000 bytes, without NUL and lone surrogates"
-        raise InvalidJobError(field, f"{reason}, got {value!r}")
+    if not is_text(value):
+        raise InvalidJobError(field, f"{TEXT_RULE}, got {shown(value)}")
 
 
 def check_id(model: Any, field: str, given: object) -> None:
@@ -173,7 +191,7 @@ def check_id(model: Any, field: str, given: object) -> None:
         check_text(field, given)
     elif not isinstance(given, UUID):
         fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
-        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {given!r}{fix}")
+        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {shown(given)}{fix}")
 
 
 def check_flag(field: str, value: object) -> None:

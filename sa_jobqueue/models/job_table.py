@@ -10,12 +10,20 @@ from sqlalchemy.sql.elements import conv
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import Where, stamp, table_args, within_times
+from sa_jobqueue.models.checks import LONGEST_TEXT, MOST_TEXT_BYTES
 from sa_jobqueue.policies.fairness import LONGEST_KEY
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY
+
+
+def _within_text(column: str) -> str:
+    return f"length({column}) BETWEEN 1 AND {LONGEST_TEXT} AND octet_length({column}) <= {MOST_TEXT_BYTES}"
+
 
 _CHECKS: Final = {
     "ck_job_queue": "queue <> ''",
     "ck_job_fairness_key": f"length(fairness_key) <= {LONGEST_KEY}",
+    "ck_job_deduplication_key": _within_text("deduplication_key"),
+    "ck_job_ordering_key": _within_text("ordering_key"),
     "ck_job_type_name": "type_name <> ''",
     "ck_job_priority": f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}",
     "ck_job_attempts": "attempt >= 0 AND max_attempts >= 1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from itertools import count
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from sa_jobqueue.db.copy import CopyTarget, copy_in
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.models.checks import check_text, due_at
+from sa_jobqueue.models.checks import check_id, check_text, due_at
 from sa_jobqueue.operations import writer
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection, translated
@@ -70,20 +70,20 @@ def copy_payloads(
         values.pop("deduplication_key", None)
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
     columns = [*each, *values]
-    chunks = _chunks(kind, payloads, model.__id_factory__, deduplicate_by, tail)
+    chunks = _chunks(model, kind, payloads, deduplicate_by, tail)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
         if deduplicate_by is None:
-            count = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
+            written = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
         else:
             made, copied = deduplication.stage(model, columns)
             connection.execute(made)
             copy_in(connection, copied, chunks)
-            count = connection.execute(deduplication.put_staged(model, columns)).rowcount
+            written = connection.execute(deduplication.put_staged(model, columns)).rowcount
             connection.exec_driver_sql(deduplication.drop_staged())
-    if count:
-        announce_count(count)
+    if written:
+        announce_count(written)
         writer.notify_workers(session, connection, model, writer.queue_key_of(template))
-    return count
+    return written
 
 
 def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
@@ -119,8 +119,9 @@ def _texts(connection: Connection, model: JobClass, values: dict[str, Any]) -> l
     return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
 
 
-def _id_text(made: Any) -> str:
-    return made.hex if isinstance(made, UUID) else str(made).translate(_ESCAPES)
+def _id_text(model: JobClass, place: int, job_id: Any) -> str:
+    check_id(model, f"payloads[{place}].id", job_id)
+    return job_id.hex if isinstance(job_id, UUID) else job_id.translate(_ESCAPES)
 
 
 def _key_text(place: int, key: str) -> str:
@@ -129,15 +130,16 @@ def _key_text(place: int, key: str) -> str:
 
 
 def _chunks(
+    model: JobClass,
     kind: JobType,
     payloads: Iterable[Any],
-    make_id: Callable[[], Any],
     key_of: Callable[[Any], str] | None,
     tail: str,
 ) -> Iterator[str]:
     lines: list[str] = []
     size = 0
-    ids = uuid7_hexes() if make_id is uuid7 else (_id_text(make_id()) for _ in repeat(None))
+    make_id = model.__id_factory__
+    ids = uuid7_hexes() if make_id is uuid7 else (_id_text(model, place, make_id()) for place in count())
     for place, (payload, job_id) in enumerate(zip(payloads, ids, strict=False)):
         # In JSON text in ASCII, only the backslash needs escaping.
         field = f"payloads[{place}]"

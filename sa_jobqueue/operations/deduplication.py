@@ -18,9 +18,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
-from sa_jobqueue.errors.bounds import check_duration
+from sa_jobqueue.errors.bounds import check_duration, shown
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.checks import TEXT_RULE, check_text, is_text
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
 from sa_jobqueue.operations.writer import arrays, check_new, notify_workers, write_many
 from sa_jobqueue.policies.fairness import QueueKey
@@ -38,7 +39,7 @@ _Key = tuple[str, str]
 class Deduplicate:
     """A deduplication policy: which jobs count as the same, and what happens to a job whose key is taken.
 
-    `key`: any text that is not empty; keys of different job types are independent.
+    `key`: text of 1 to 500 characters and at most 1,000 bytes; keys of different job types are independent.
     `scope`: "open" considers chains that have not ended; "any" ended ones too; "waiting" only those whose first job has
     not started: a chain that has started gives its key to the new job.
     `window`: of ended chains, consider only those enqueued within this time, by the database's clock; above 0.
@@ -69,8 +70,8 @@ class Deduplicate:
         return cls(key, scope="waiting", replace=("input", "schedule"), max_wait=max_wait)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, str) or not self.key or "\x00" in self.key:
-            raise InvalidOptionError("key", f"must be text that is not empty, got {self.key!r}")
+        if not is_text(self.key):
+            raise InvalidOptionError("key", f"{TEXT_RULE}, got {shown(self.key)}")
         if self.scope not in {"open", "any", "waiting"}:
             raise InvalidOptionError("scope", f"must be 'open', 'any' or 'waiting', got {self.scope!r}")
         if self.window is not None:
@@ -107,7 +108,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
             session.add(job)
             session.flush()
         return job, Enqueued.CREATED
-    given, model = _policy("job", deduplicate), type(job)
+    given, model = _policy("", deduplicate), type(job)
 
     def add(_: object) -> list[Any]:
         session.add(job)
@@ -156,15 +157,18 @@ def enqueue_many(
     if deduplicate_by is None:
         return write_many(session, new)
     listed = list(new)
-    policies = [_policy(f"new[{index}]", deduplicate_by(job)) for index, job in enumerate(listed)]
+    policies = [_policy(f"new[{index}].", deduplicate_by(job)) for index, job in enumerate(listed)]
     return _write_unique(session, listed, policies) if listed else []
 
 
-def _policy(field: str, given: object) -> Deduplicate:
-    policy = Deduplicate(given) if isinstance(given, str) else given
-    if not isinstance(policy, Deduplicate):
-        raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(policy).__name__}")
-    return policy
+def _policy(place: str, policy: object) -> Deduplicate:
+    if isinstance(policy, Deduplicate):
+        return policy
+    if isinstance(policy, str):
+        check_text(f"{place}deduplication_key", policy)
+        return Deduplicate(policy)
+    reason = f"must be deduplicated by a Deduplicate(...) or a text, got {type(policy).__name__}"
+    raise InvalidJobError(place.rstrip(".") or "job", reason)
 
 
 def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[Deduplicate]) -> list[_Result]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors.bounds import shown
 
 SEPARATOR: Final = "\x1f"
 """Between queue and fairness key in a notification: no queue that is served has it in its name."""
@@ -82,7 +83,7 @@ def check_fairness_key(key: object) -> str:
         raise InvalidJobError(
             "fairness_key",
             f"must be text of at most {LONGEST_KEY} characters without NUL and lone surrogates, or a whole number, such as a"
-            f" customer's id, got {key!r}",
+            f" customer's id, got {shown(key)}",
         )
     return text
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
-from sa_jobqueue.models.checks import check_text
+from sa_jobqueue.models.checks import LONGEST_TEXT, MOST_TEXT_BYTES, check_text
 from sa_jobqueue.models.waits import waits
 from sa_jobqueue.payloads import sealed
 from sa_jobqueue.pipeline.spark.columns import CHECKS
@@ -176,7 +176,10 @@ class Checker:
     def _new_ids(self, count: int) -> pa.Array:
         if self.id_factory is None:
             return self.ids.make(count)
-        return pa.array([str(self.id_factory()) for _ in range(count)], pa.string())
+        new_ids = [self.id_factory() for _ in range(count)]
+        for job_id in new_ids:
+            (check_text if self.id_type == "text" else _check_uuid)("id", job_id)
+        return pa.array(map(str, new_ids), pa.string())
 
     def _check_blockers(self, checked: Checked, given: dict[str, pa.Array]) -> None:
         if "blockers" not in given:
@@ -340,7 +343,7 @@ def _true(mask: pa.Array) -> list[int]:
 
 def _odd_text(values: pa.Array) -> pa.Array:
     lengths = pc.utf8_length(values)
-    too_long = pc.or_(pc.greater(lengths, 500), pc.greater(pc.binary_length(values), 1000))
+    too_long = pc.or_(pc.greater(lengths, LONGEST_TEXT), pc.greater(pc.binary_length(values), MOST_TEXT_BYTES))
     return pc.or_(pc.or_(pc.less(lengths, 1), too_long), pc.match_substring(values, "\x00"))
 
 
