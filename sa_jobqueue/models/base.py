@@ -17,7 +17,7 @@ from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from sa_jobqueue import ddl
-from sa_jobqueue.errors import require_postgresql
+from sa_jobqueue.errors import InvalidJobError, require_postgresql
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.types import JobStatus
@@ -82,8 +82,8 @@ class NotifyingXid(Xid8):
         self.schema, self.function = schema, function
 
     def bind_processor(self, dialect: Any) -> Any:
-        """Return None: the text is sent as it is."""
-        return None
+        """Return what refuses all but a queue key."""
+        return _queue_key
 
     def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
         """Return the SQL of a value."""
@@ -93,6 +93,12 @@ class NotifyingXid(Xid8):
     def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
         """Return the type of a value that it is compared with."""
         return Xid8()
+
+
+def _queue_key(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidJobError("changed_xid", f"is written by the database, leave it out, got {value!r}")
+    return value
 
 
 # Reflection, Alembic's too, would warn of a type it does not know.

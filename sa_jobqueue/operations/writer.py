@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -25,12 +25,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.attributes import instance_state, set_committed_value
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models import JobClass, JobMixin
+from sa_jobqueue.models.base import NotifyingXid
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.operations import hooks
@@ -74,16 +75,37 @@ def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     state.pop("changed_xid", None)
     queue_key = queue_key_of(job)
-    if is_to_notify(object_session(job), connection, type(job), queue_key):
-        # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it.
-        state["changed_xid"] = queue_key
+    session = object_session(job)
+    if is_to_notify(session, connection, type(job), queue_key):
+        # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it. An expression costs more than a
+        # parameter, but the INSERT returns its value: where reading the column later could not load it, that is needed.
+        is_loaded_later = session is not None and session.expire_on_commit and not connection.dialect.is_async
+        state["changed_xid"] = queue_key if is_loaded_later else _notifying(type(job), queue_key)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=128)
+def _notifying(model: JobClass, queue_key: str) -> sa.ColumnElement[Any]:
+    """Return the expression of a parameter of `NotifyingXid`."""
+    return NotifyingXid.bind_expression(table(model).c.changed_xid.type, sa.literal(queue_key, sa.Text()))  # type: ignore[arg-type]
+
+
+def before_update(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[Any]) -> None:
+    """Leave out a `changed_xid` that a merge brings, such as that of a cached job: the database sets it."""
+    committed, session = instance_state(job).committed_state, object_session(job)
+    if "changed_xid" not in committed or session is None:
+        return
+    if isinstance(loaded := committed["changed_xid"], int):
+        set_committed_value(job, "changed_xid", loaded)
+    else:
+        session.expire(job, ["changed_xid"])
 
 
 def after_flush(session: Session, context: object) -> None:
     """Write the edges of jobs that were flushed."""
     for job in session.new:
-        if isinstance(job, JobMixin) and job.__dict__.pop("changed_xid", None) is not None:
-            instance_state(job).expired_attributes.add("changed_xid")  # it was the queue key
+        if isinstance(job, JobMixin) and isinstance(job.__dict__.get("changed_xid"), str):  # the queue key
+            del job.__dict__["changed_xid"]
+            instance_state(job).expired_attributes.add("changed_xid")
     for edges in _flushed.pop(session, ()):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
@@ -574,3 +596,4 @@ def listen() -> None:
     for name, listener in LISTENERS:
         sa.event.listen(Session, name, listener)
     sa.event.listen(JobMixin, "before_insert", before_insert, propagate=True)
+    sa.event.listen(JobMixin, "before_update", before_update, propagate=True)
