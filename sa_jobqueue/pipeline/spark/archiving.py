@@ -55,8 +55,8 @@ def archive(
     Raises: as `pipeline.archive.archive`; InvalidOptionError for `tasks` or `url`; ArchiveError with Spark's message.
     """
     check_number("tasks", tasks, 1, 10_000)
-    given = options or ArchiveOptions()
-    timeout = str(given.statement_timeout.total_seconds())
+    archive_options = options or ArchiveOptions()
+    timeout = str(archive_options.statement_timeout.total_seconds())
     database = read_options({"url": url, "passwordFile": password_file, "statementTimeout": timeout}, Use.READ)
 
     def write(_: Connection, parts: Parts, count: Count) -> list[Written]:
@@ -65,12 +65,18 @@ def archive(
             rows = numbers.mapInArrow(PartWriter(database, parts), from_arrow_schema(_WRITTEN)).collect()
         except PySparkException as error:
             raise ArchiveError(f"Spark could not write the files: {error}") from error
-        written = [Written(*row) for row in rows]
-        count(sum(one.rows for one in written if one.dataset == JOBS.name))
-        return written
+        files = [Written(*row) for row in rows]
+        count(sum(file.rows for file in files if file.dataset == JOBS.name))
+        return files
 
     return archive_with(
-        Engine("spark", write), url_of(database), path, before=before, model=model, options=given, on_progress=on_progress
+        Engine("spark", write),
+        url_of(database),
+        path,
+        before=before,
+        model=model,
+        options=archive_options,
+        on_progress=on_progress,
     )
 
 
@@ -83,7 +89,7 @@ class PartWriter:
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the files with the rows of the parts whose numbers are in the batches."""
-        wanted = [number for batch in numbers for number in batch.column(0).to_pylist()]
+        part_numbers = [number for batch in numbers for number in batch.column(0).to_pylist()]
         with sanitised(self.database), connect(self.database, read_only=True) as connection:
-            written = self.parts.write(connection, wanted, lambda _: None)
-        yield pa.RecordBatch.from_pylist([one._asdict() for one in written], schema=_WRITTEN)
+            files = self.parts.write(connection, part_numbers, lambda _: None)
+        yield pa.RecordBatch.from_pylist([file._asdict() for file in files], schema=_WRITTEN)

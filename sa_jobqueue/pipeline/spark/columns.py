@@ -88,22 +88,22 @@ def check_columns(schema: StructType, *, has_type: bool) -> None:
 
     Raises: InvalidColumnError for the first column that is unknown, duplicated, of the wrong type or missing.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidColumnError(
                 field.name, f"is no column of a job{suggestion(field.name, [*COLUMNS])}; drop it, or put it into the input"
             )
-        if field.name in seen:
+        if field.name in names:
             raise InvalidColumnError(field.name, "is there twice")
-        seen.add(field.name)
+        names.add(field.name)
         _check_type(field.name, field.dataType)
-    if "type_name" not in seen and not has_type:
+    if "type_name" not in names and not has_type:
         raise InvalidColumnError("type_name", "is missing: every job has a type; add the column, or give the option type")
 
 
 def _check_type(name: str, kind: DataType) -> None:
-    wanted, classes = COLUMNS[name]
+    sql_type, classes = COLUMNS[name]
     if isinstance(kind, NullType):
         return
     if isinstance(kind, classes) and (not isinstance(kind, ArrayType) or isinstance(kind.elementType, StringType)):
@@ -111,6 +111,6 @@ def _check_type(name: str, kind: DataType) -> None:
     advice = ""
     if name == "input" and isinstance(kind, (StructType, MapType, ArrayType, VariantType)):
         advice = ": write to_json(input), or use sa_jobqueue.pipeline.spark.enqueue, which does"
-    elif wanted == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
+    elif sql_type == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
         advice = ": a time without a zone is no instant; cast it to timestamp"
-    raise InvalidColumnError(name, f"must be {wanted}, not {kind.simpleString().upper()[:100]}{advice}")
+    raise InvalidColumnError(name, f"must be {sql_type}, not {kind.simpleString().upper()[:100]}{advice}")

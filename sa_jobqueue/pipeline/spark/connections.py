@@ -59,8 +59,8 @@ class Queue:
     @property
     def registry(self) -> Registry | None:
         """Return the job types of the application's JobQueue, if `app` names one."""
-        found = load_object(self.app) if self.app else None
-        return found.registry if isinstance(found, JobQueue) else None
+        application = load_object(self.app) if self.app else None
+        return application.registry if isinstance(application, JobQueue) else None
 
 
 def url_of(options: Options) -> URL:
@@ -68,9 +68,9 @@ def url_of(options: Options) -> URL:
 
     Raises: InvalidOptionError if it is missing, or the file cannot be read. The message contains no URL or password.
     """
-    given = options["url"]
-    if given is not None:
-        url = read_url(given.value)
+    url_option = options["url"]
+    if url_option is not None:
+        url = read_url(url_option.value)
     elif os.environ.get(URL_VARIABLE):
         url = read_url(os.environ[URL_VARIABLE], option=URL_VARIABLE)
     elif os.environ.get("PGSERVICE"):
@@ -104,14 +104,14 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
     arguments = tuple(startup_arguments(own_options(url), {**SETTINGS, **settings}).items())
-    kept = _engine(url, arguments, is_kept=_task() is not None)
+    reusable = _engine(url, arguments, is_kept=_task() is not None)
     try:
-        connection = kept.connect()
+        connection = reusable.connect()
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
         # Without its cause: the driver's error contains the connection parameters, including the password.
         raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
-    with kept.returned(connection):
+    with reusable.returned(connection):
         yield connection
 
 
@@ -149,9 +149,9 @@ def _engine(url: URL, arguments: tuple[tuple[str, Any], ...], *, is_kept: bool) 
 
     `is_kept`: whether it keeps one connection when that is returned.
     """
-    given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
+    connect_arguments = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
     pool: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1} if is_kept else {"poolclass": NullPool}
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args=given, **pool)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args=connect_arguments, **pool)
 
     @event.listens_for(engine, "checkout")
     def name_connection(driver: Any, *_: Any) -> None:
@@ -186,9 +186,9 @@ def find_queue(connection: Connection, options: Options) -> Queue:
     if app is not None:
         queue = Queue(load_model(app).__jobqueue__, app)
     else:
-        named = Layout(options["schema"], options["prefix"] or "", pipeline=True)
-        kind = connection.execute(schema.id_type(named)).scalar()
-        queue = Queue(replace(named, id_type="text" if kind == "text" else "uuid"))
+        layout = Layout(options["schema"], options["prefix"] or "", pipeline=True)
+        kind = connection.execute(schema.id_type(layout)).scalar()
+        queue = Queue(replace(layout, id_type="text" if kind == "text" else "uuid"))
     with Session(connection) as session:
         unit: Unit = "pipeline" if options.use in WRITING else "queue"
         check_schema(session, unit=unit, model=queue.model)
@@ -216,8 +216,8 @@ def load_model(path: str) -> JobClass:
 
     Raises: InvalidOptionError if this process has no such model; any error that the module raises.
     """
-    found = load_object(path)
-    model = found if isinstance(found, type) else getattr(found, "model", None)
+    application = load_object(path)
+    model = application if isinstance(application, type) else getattr(application, "model", None)
     if not isinstance(model, type) or not issubclass(model, JobMixin):
         raise InvalidOptionError("app", f"{path!r} is neither a JobQueue nor a Job model")
     return model
@@ -229,7 +229,7 @@ def load_object(path: str) -> Any:
     if not module_name or not attributes:
         raise InvalidOptionError("app", f"must be module:attribute, such as myapp.queue:jobs, got {path!r}")
     try:
-        found: Any = import_module(module_name)
+        loaded: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # a module imported by this one is missing: the application's error, shown in full
@@ -240,10 +240,10 @@ def load_object(path: str) -> Any:
         raise InvalidOptionError("app", f"there is no module {module_name!r} here: {hint}") from None
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            loaded = getattr(loaded, attribute)
         except AttributeError:
             raise InvalidOptionError("app", f"{module_name!r} has no {attributes!r}") from None
-    return found
+    return loaded
 
 
 def _task() -> Any:

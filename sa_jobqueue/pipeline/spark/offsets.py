@@ -110,6 +110,6 @@ def stream_lag(url: str | None = None, **options: str) -> StreamLag:
 
 def read_lag(connection: Connection, *, with_holder: bool = False) -> StreamLag:
     """Return the position of the cluster, read over an open connection. Locks: none."""
-    found = connection.execute(watermarks.holders()).first() if with_holder else None
+    holder = connection.execute(watermarks.holders()).first() if with_holder else None
     now = connection.execute(watermarks.position()).one()
-    return StreamLag(now.xid, now.next_xid, now.system, now.is_replica, None if found is None else Holder(*found))
+    return StreamLag(now.xid, now.next_xid, now.system, now.is_replica, None if holder is None else Holder(*holder))

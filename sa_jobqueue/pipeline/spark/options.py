@@ -75,87 +75,87 @@ class Option:
     default: Any = None
 
 
-def text(name: str, given: str) -> str:
+def text(name: str, value: str) -> str:
     """Read a non-empty text."""
-    return given.strip() or refuse(name, "must not be empty")
+    return value.strip() or refuse(name, "must not be empty")
 
 
-def texts(name: str, given: str) -> tuple[str, ...]:
+def texts(name: str, value: str) -> tuple[str, ...]:
     """Read a comma-separated list."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) or refuse(name, "must not be empty")
+    return tuple(part.strip() for part in value.split(",") if part.strip()) or refuse(name, "must not be empty")
 
 
-def flag(name: str, given: str) -> bool:
+def flag(name: str, value: str) -> bool:
     """Read true or false."""
-    known = {"true": True, "false": False}
-    return known[given.lower()] if given.lower() in known else refuse(name, f"must be true or false, got {given!r}")
+    flags = {"true": True, "false": False}
+    return flags[value.lower()] if value.lower() in flags else refuse(name, f"must be true or false, got {value!r}")
 
 
-def whole(name: str, given: str, *, low: int, high: int) -> int:
+def whole(name: str, value: str, *, low: int, high: int) -> int:
     """Read a whole number between two bounds, inclusive."""
     try:
-        read = int(given)
+        read = int(value)
     except ValueError:
-        refuse(name, f"must be a whole number, got {given!r}")
+        refuse(name, f"must be a whole number, got {value!r}")
     return read if low <= read <= high else refuse(name, f"must be from {low:,} to {high:,}, got {read:,}")
 
 
-def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) -> timedelta:
+def seconds(name: str, value: str, *, longest: timedelta = timedelta(days=1)) -> timedelta:
     """Read a positive number of seconds."""
     try:
-        read = timedelta(seconds=float(given))
+        read = timedelta(seconds=float(value))
     except (ValueError, OverflowError):
-        refuse(name, f"must be a number of seconds, got {given!r}")
+        refuse(name, f"must be a number of seconds, got {value!r}")
     in_bounds = timedelta(0) < read <= longest
-    return read if in_bounds else refuse(name, f"must be above 0 and at most {longest.total_seconds():,.0f} s, got {given}")
+    return read if in_bounds else refuse(name, f"must be above 0 and at most {longest.total_seconds():,.0f} s, got {value}")
 
 
-def instant(name: str, given: str) -> datetime:
+def instant(name: str, value: str) -> datetime:
     """Read a date or a time in ISO 8601; one without an offset is UTC, whatever the session's time zone."""
     try:
-        read = datetime.fromisoformat(given.strip())
+        read = datetime.fromisoformat(value.strip())
     except ValueError:
-        refuse(name, f"must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00, got {given!r}")
+        refuse(name, f"must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00, got {value!r}")
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
+def one_of(name: str, value: str, *, keywords: tuple[str, ...]) -> str:
     """Read one of several keywords, ignoring case."""
-    found = {word.lower(): word for word in known}.get(given.strip().lower())
-    return found or refuse(name, f"must be one of {', '.join(known)}, got {given!r}")
+    keyword = {word.lower(): word for word in keywords}.get(value.strip().lower())
+    return keyword or refuse(name, f"must be one of {', '.join(keywords)}, got {value!r}")
 
 
-def _url(name: str, given: str) -> Secret[str]:
-    read_url(given, option=name)
-    return Secret(given)
+def _url(name: str, value: str) -> Secret[str]:
+    read_url(value, option=name)
+    return Secret(value)
 
 
-def _statuses(name: str, given: str) -> tuple[str, ...]:
-    return tuple(one_of(name, part, known=tuple(JobStatus)) for part in texts(name, given))
+def _statuses(name: str, value: str) -> tuple[str, ...]:
+    return tuple(one_of(name, part, keywords=tuple(JobStatus)) for part in texts(name, value))
 
 
-def _xid(name: str, given: str) -> int:
-    return whole(name, given, low=0, high=2**63 - 1)
+def _xid(name: str, value: str) -> int:
+    return whole(name, value, low=0, high=2**63 - 1)
 
 
-def _starting(name: str, given: str) -> str | int:
-    word = given.strip().lower()
-    known = word.isdecimal() or word in {"earliest", "latest"}
-    known or refuse(name, f"must be earliest, latest or a transaction id, got {given!r}")
+def _starting(name: str, value: str) -> str | int:
+    word = value.strip().lower()
+    is_valid = word.isdecimal() or word in {"earliest", "latest"}
+    is_valid or refuse(name, f"must be earliest, latest or a transaction id, got {value!r}")
     return _xid(name, word) if word.isdecimal() else word
 
 
-def _identifier(name: str, given: str) -> str:
+def _identifier(name: str, value: str) -> str:
     try:
-        Layout(given) if name == "schema" else Layout(prefix=given)
+        Layout(value) if name == "schema" else Layout(prefix=value)
     except InvalidOptionError as error:
         refuse(name, error.reason)
-    return given
+    return value
 
 
-def _text_of(name: str, given: str, *, check: Callable[[str, str], object]) -> str:
-    checked(check, name, given)
-    return given
+def _text_of(name: str, value: str, *, check: Callable[[str, str], object]) -> str:
+    checked(check, name, value)
+    return value
 
 
 ZONE_DOC: Final = "in UTC unless it has an offset"
@@ -171,7 +171,7 @@ OPTIONS: Final = (
         "dataset",
         READING,
         "Dataset to read, as passed to `load(...)`.",
-        partial(one_of, known=tuple(DATASETS)),
+        partial(one_of, keywords=tuple(DATASETS)),
     ),
     Option("columns", READING, "Columns to read, in this order. Default: all.", texts),
     Option("excludePrivate", READING, "Whether to leave out the columns with payload data.", flag, False),
@@ -203,7 +203,7 @@ OPTIONS: Final = (
         "upTo",
         frozenset({Use.READ}),
         "`now`: all committed rows; `watermark`: only rows that no open transaction can add to, as of planning.",
-        partial(one_of, known=("now", "watermark")),
+        partial(one_of, keywords=("now", "watermark")),
         "now",
     ),
     Option(
@@ -230,20 +230,20 @@ OPTIONS: Final = (
         WRITING,
         "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
         "write, `check` for a stream.",
-        partial(one_of, known=("skip", "check")),
+        partial(one_of, keywords=("skip", "check")),
     ),
     Option(
         "onDuplicate",
         WRITING,
         "Row whose deduplication key an open chain has: `skip` it, or `fail` the whole write.",
-        partial(one_of, known=("skip", "fail")),
+        partial(one_of, keywords=("skip", "fail")),
         "skip",
     ),
     Option(
         "mode",
         WRITING,
         "Invalid row, or an `id` that is taken: `FAILFAST` ends the write, `PERMISSIVE` keeps the row in `job_bulk_reject`.",
-        partial(one_of, known=("FAILFAST", "PERMISSIVE")),
+        partial(one_of, keywords=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
     Option("type", WRITING, "The job type of rows that have none.", partial(_text_of, check=check_name)),
@@ -255,9 +255,9 @@ OPTIONS: Final = (
 class Options(Mapping[str, Any]):
     """The options of one use by name, with defaults. Neither its repr nor its pickle contains a secret."""
 
-    def __init__(self, use: Use, values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> None:
+    def __init__(self, use: Use, values: Mapping[str, Any], set_names: frozenset[str] = frozenset()) -> None:
         self.use = use
-        self.given = given
+        self.set_names = set_names
         self._values = dict(values)
 
     def __getitem__(self, name: str) -> Any:
@@ -270,8 +270,8 @@ class Options(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        shown = (f"{name}={self._values[name]!r}" for name in sorted(self.given))
-        return f"<Options of {self.use}: {', '.join(shown) or 'none'}>"
+        settings = (f"{name}={self._values[name]!r}" for name in sorted(self.set_names))
+        return f"<Options of {self.use}: {', '.join(settings) or 'none'}>"
 
 
 def plain(name: str) -> str:
@@ -279,13 +279,13 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def read_options(given: Mapping[str, str | None], *uses: Use) -> Options:
+def read_options(texts_by_name: Mapping[str, str | None], *uses: Use) -> Options:
     """Read the options of a use, or of several; None is not given. Raises: InvalidOptionError for the first invalid one."""
     use = uses[0]
     of_use = {plain(option.name): option for option in OPTIONS if option.uses & set(uses)}
     values = {option.name: option.default for option in of_use.values()}
-    named: set[str] = set()
-    for name, value in given.items():
+    set_names: set[str] = set()
+    for name, value in texts_by_name.items():
         if value is None:
             continue
         if name == "path" and use in WRITING:
@@ -294,32 +294,32 @@ def read_options(given: Mapping[str, str | None], *uses: Use) -> Options:
         if key in IGNORED:
             continue
         if key not in of_use:
-            elsewhere = sorted({one for option in OPTIONS if plain(option.name) == key for one in option.uses})
-            known = f"; it belongs to {' and '.join(elsewhere)}" if elsewhere else suggestion(name, [*map(str, values)])
-            refuse(name, f"is not an option of {use}{known}")
+            elsewhere = sorted({other_use for option in OPTIONS if plain(option.name) == key for other_use in option.uses})
+            hint = f"; it belongs to {' and '.join(elsewhere)}" if elsewhere else suggestion(name, [*map(str, values)])
+            refuse(name, f"is not an option of {use}{hint}")
         option = of_use[key].name
-        if option in named:
+        if option in set_names:
             refuse(option, "is given twice")
-        named.add(option)
+        set_names.add(option)
         values[option] = of_use[key].read(option, value)
-    if "app" in named and named & {"schema", "prefix"}:
+    if "app" in set_names and set_names & {"schema", "prefix"}:
         refuse("app", "already identifies the queue; leave out schema and prefix")
-    return Options(use, values, frozenset(named))
+    return Options(use, values, frozenset(set_names))
 
 
-def refuse_table(given: Mapping[str, str], *, is_write: bool = False) -> None:
+def refuse_table(texts_by_name: Mapping[str, str], *, is_write: bool = False) -> None:
     """Refuse a table of Spark's catalog. An INSERT INTO has no options: the environment's database would be written to."""
-    if "provider" in given:  # which Spark adds for a table, and only then
+    if "provider" in texts_by_name:  # which Spark adds for a table, and only then
         refuse("provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}")
-    if is_write and not {plain(name) for name in given} - IGNORED:
+    if is_write and not {plain(name) for name in texts_by_name} - IGNORED:
         refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
 
 
-def suggestion(name: str, known: Sequence[str]) -> str:
+def suggestion(name: str, candidates: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: which one was meant, or all of them."""
-    names = {plain(one): one for one in known}
+    names = {plain(candidate): candidate for candidate in candidates}
     close = get_close_matches(plain(name), names, n=1)
-    return f"; did you mean {names[close[0]]}?" if close else f"; known: {', '.join(known)}"
+    return f"; did you mean {names[close[0]]}?" if close else f"; known: {', '.join(candidates)}"
 
 
 def refuse(option: str, reason: str) -> NoReturn:
@@ -327,9 +327,9 @@ def refuse(option: str, reason: str) -> NoReturn:
     raise InvalidOptionError(option, reason)
 
 
-def checked(check: Callable[..., object], *value: Any, **named: Any) -> None:
+def checked(check: Callable[..., object], *value: Any, **keywords: Any) -> None:
     """Run a check of a job's field, whose value is that of an option. Raises: InvalidOptionError."""
     try:
-        check(*value, **named)
+        check(*value, **keywords)
     except InvalidJobError as error:
         refuse(error.field, error.reason)

@@ -52,13 +52,13 @@ def counted_tasks(spark: Any) -> Iterator[Callable[[], tuple[int, int]]]:
     counts: dict[Any, tuple[int, int]] = {}
 
     def total() -> tuple[int, int]:
-        return sum(done for done, _ in counts.values()), sum(count for _, count in counts.values())
+        return sum(completed for completed, _ in counts.values()), sum(count for _, count in counts.values())
 
     if is_connect(spark):
 
-        def handler(stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
-            for one in stages or ():
-                counts[operation_id, one.stage_id] = (one.num_completed_tasks, one.num_tasks)
+        def handler(stages: Any, inflight_tasks: int, operation_id: Any, _: bool) -> None:
+            for info in stages or ():
+                counts[operation_id, info.stage_id] = (info.num_completed_tasks, info.num_tasks)
 
         spark.registerProgressHandler(handler)
         try:
@@ -73,9 +73,9 @@ def counted_tasks(spark: Any) -> Iterator[Callable[[], tuple[int, int]]]:
         for stage in counts.keys() - set(active):
             counts[stage] = (counts[stage][1], counts[stage][1])
         for stage in active:
-            seen = tracker.getStageInfo(stage)
-            if seen is not None:
-                counts[stage] = (seen.numCompletedTasks, seen.numTasks)
+            stage_info = tracker.getStageInfo(stage)
+            if stage_info is not None:
+                counts[stage] = (stage_info.numCompletedTasks, stage_info.numTasks)
         return total()
 
     yield measure

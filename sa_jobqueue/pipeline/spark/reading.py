@@ -43,8 +43,8 @@ class Part(InputPartition):
         self.end = end  # of a stream's batch: the server that the task reads from must have reached it
 
     def __repr__(self) -> str:
-        given = (field.name for field in fields(self.filters) if getattr(self.filters, field.name) not in {None, ()})
-        return f"Part({', '.join(f'{name}={getattr(self.filters, name)!r}' for name in given)})"
+        filter_names = (field.name for field in fields(self.filters) if getattr(self.filters, field.name) not in {None, ()})
+        return f"Part({', '.join(f'{name}={getattr(self.filters, name)!r}' for name in filter_names)})"
 
 
 def dataset_of(options: Options) -> Dataset:
@@ -68,16 +68,21 @@ def schema_of(options: Options) -> StructType:
         if private and options["columns"]:
             refuse("columns", f"names {private[0]!r}, which excludePrivate leaves out")
         names = [name for name in names if name not in private]
-    found = [dataset.column(name) for name in names]
+    columns = [dataset.column(name) for name in names]
     return StructType(
-        [StructField(one.name, from_arrow_type(TYPES[one.kind]), metadata={"comment": one.doc}) for one in found]
+        [
+            StructField(column.name, from_arrow_type(TYPES[column.kind]), metadata={"comment": column.doc})
+            for column in columns
+        ]
     )
 
 
 def check_schema(schema: StructType, options: Options) -> None:
     """Check that Spark wants the published schema: types are fixed, and `columns` selects. Raises: InvalidOptionError."""
     published = schema_of(options)
-    if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in published.fields]:
+    if [(field.name, field.dataType) for field in schema.fields] != [
+        (field.name, field.dataType) for field in published.fields
+    ]:
         refuse("schema()", 'cannot be set: choose columns with option columns, such as "id,status", and cast after load()')
 
 
@@ -88,7 +93,7 @@ def filters_of(dataset: Dataset, options: Options) -> Filters:
         BLOCKERS.name: {"queue", "type", "status", "upTo"}
         | {"createdAfter", "createdBefore", "completedAfter", "completedBefore"},
     }.get(dataset.name, set() if dataset is JOBS else {"status"})
-    for name in sorted(options.given & lacking):
+    for name in sorted(options.set_names & lacking):
         refuse(name, f"{dataset.name} has nothing that it could select by")
     return Filters(
         queues=options["queue"],
@@ -142,15 +147,15 @@ def read_part(part: Part, options: Options) -> Iterator[pa.RecordBatch]:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | None) -> list[Any]:
+def _cuts(connection: Connection, queue: Queue, dataset: Dataset, partition_count: int | None) -> list[Any]:
     """Return the keys that split a table into partitions of about equal size; empty for a single partition."""
     size_bytes, pages = connection.execute(history.size(queue.model, dataset)).one()
-    parts = wanted or min(MOST_PARTS, 1 + size_bytes // PART_BYTES)
+    parts = partition_count or min(MOST_PARTS, 1 + size_bytes // PART_BYTES)
     if parts == 1 or not pages:
         return []
     keys = list(connection.execute(history.sample(queue.model, dataset, percent=_percent(parts, pages))).scalars())
-    found = [keys[len(keys) * number // parts] for number in range(1, parts)] if keys else []
-    return sorted(set(found) - {keys[0]}) if found else []
+    cuts = [keys[len(keys) * number // parts] for number in range(1, parts)] if keys else []
+    return sorted(set(cuts) - {keys[0]}) if cuts else []
 
 
 def _percent(parts: int, pages: int) -> float:

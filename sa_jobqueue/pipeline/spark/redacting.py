@@ -30,10 +30,13 @@ def redacted(frame: DataFrame, *, types: Sequence[str] | None = None) -> DataFra
         return frame
     whole = "|".join(re.sub(r"\\[zZ]$", "", translate(pattern)) for pattern in patterns)
     hidden = sf.coalesce(sf.col("type_name").rlike(rf"^(?:{whole})\z"), sf.lit(True))
-    shown: dict[str, Column] = dict.fromkeys(PAYLOADS & set(frame.columns), sf.lit(f'"{REDACTED}"'))
+    replacements: dict[str, Column] = dict.fromkeys(PAYLOADS & set(frame.columns), sf.lit(f'"{REDACTED}"'))
     for name in ERRORS & set(frame.columns):
         kind = sf.get_json_object(sf.col(name), "$.type")
-        shown[name] = sf.to_json(sf.struct(kind.alias("type"), sf.lit(REDACTED).alias("message")))
+        replacements[name] = sf.to_json(sf.struct(kind.alias("type"), sf.lit(REDACTED).alias("message")))
     return frame.withColumns(
-        {name: sf.when(sf.col(name).isNotNull() & hidden, stands).otherwise(sf.col(name)) for name, stands in shown.items()}
+        {
+            name: sf.when(sf.col(name).isNotNull() & hidden, stands).otherwise(sf.col(name))
+            for name, stands in replacements.items()
+        }
     )

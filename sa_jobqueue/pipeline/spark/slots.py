@@ -70,10 +70,10 @@ class SlotSettings:
 
 def load_jobs(app: str) -> JobQueue[Any]:
     """Import the application's registry. Raises: InvalidOptionError if it does not exist."""
-    found = load_object(app)
-    if not isinstance(found, JobQueue):
-        raise InvalidOptionError("app", f"{app!r} is a {type(found).__name__}, not a JobQueue")
-    return found
+    loaded = load_object(app)
+    if not isinstance(loaded, JobQueue):
+        raise InvalidOptionError("app", f"{app!r} is a {type(loaded).__name__}, not a JobQueue")
+    return loaded
 
 
 def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,8 +124,8 @@ def _work(settings: SlotSettings, slot: int) -> Iterator[pa.RecordBatch]:
 
 
 def _named(options: WorkerOptions, name: str) -> WorkerOptions:
-    given = {part.name: getattr(options, part.name) for part in fields(options) if part.init}
-    return replace(options, **given | {"name": name})
+    settings = {part.name: getattr(options, part.name) for part in fields(options) if part.init}
+    return replace(options, **settings | {"name": name})
 
 
 def _started(worker: Worker) -> Future[None]:

@@ -27,9 +27,9 @@ class JobQueueSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        given = dict(options)
-        refuse_table(given)
-        self._given = Secret(given)
+        texts_by_name = dict(options)
+        refuse_table(texts_by_name)
+        self._options = Secret(texts_by_name)
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +50,7 @@ class JobQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
-        refuse_table(self._given.value, is_write=True)
+        refuse_table(self._options.value, is_write=True)
         return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -59,7 +59,7 @@ class JobQueueSource(DataSource):
 
     def use(self, *uses: Use) -> Options:
         """Return the options validated for a use, or for several."""
-        return read_options(self._given.value, *uses)
+        return read_options(self._options.value, *uses)
 
 
 def register(spark: SparkSession) -> None:

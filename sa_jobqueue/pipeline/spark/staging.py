@@ -49,9 +49,9 @@ class BadRowError(JobQueueError):
         self.row = row
         self.key = key
         self.excerpt = excerpt
-        named = f" ({key})" if key else ""
+        key_text = f" ({key})" if key else ""
         super().__init__(
-            f"partition {partition}, row {row}{named}: {fault.field} {fault.reason}; its input begins: {excerpt};"
+            f"partition {partition}, row {row}{key_text}: {fault.field} {fault.reason}; its input begins: {excerpt};"
             " nothing is enqueued; mode=PERMISSIVE would leave such rows out and keep them with the reason"
         )
 
@@ -141,8 +141,8 @@ class Stager:
             late = check_inputs(table.column("input").combine_chunks())
             checked.faults |= {good[row]: fault for row, fault in late.items()}
             self._refuse(batch, checked)
-            left = [row for row in range(len(good)) if row not in late]
-            for row, fault in self._copy_parts(table, left):
+            rows_left = [row for row in range(len(good)) if row not in late]
+            for row, fault in self._copy_parts(table, rows_left):
                 checked.faults[good[row]] = fault
                 self._refuse(batch, checked)
         self._reject(batch, checked.faults)
@@ -184,14 +184,14 @@ class Stager:
     def _table(self, checked: Checked, count: int) -> pa.Table:
         staged = self._staged
         rows = pa.array(np.arange(staged.rows, staged.rows + count))
-        known = checked.columns | {
+        values_by_name = checked.columns | {
             "write_id": pa.repeat(pa.scalar(staged.write_id), count),
             "sequence": pa.repeat(pa.scalar(staged.sequence, pa.int64()), count),
             "task_id": pa.repeat(pa.scalar(staged.task_id, pa.int64()), count),
             "row": rows,
         }
         nothing = pa.nulls(count, pa.string())
-        return pa.table({name: known.get(name, nothing) for name in bulk.STAGED})
+        return pa.table({name: values_by_name.get(name, nothing) for name in bulk.STAGED})
 
     def _reject(self, batch: pa.RecordBatch, faults: dict[int, Fault]) -> None:
         if not faults:

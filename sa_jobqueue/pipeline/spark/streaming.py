@@ -110,11 +110,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the watermark, its lag behind the newest transaction, and the process that holds it back."""
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            found = read_lag(connection, with_holder=True)
-        offset = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}
-        if found.holder is not None:
-            seconds = -1 if found.holder.open_for is None else int(found.holder.open_for.total_seconds())
-            offset["held_by"] = {"pid": found.holder.pid or 0, "seconds": seconds}
+            lag = read_lag(connection, with_holder=True)
+        offset = Offset(lag.system, lag.xid).as_json() | {"transactions_behind": lag.transactions_behind}
+        if lag.holder is not None:
+            seconds = -1 if lag.holder.open_for is None else int(lag.holder.open_for.total_seconds())
+            offset["held_by"] = {"pid": lag.holder.pid or 0, "seconds": seconds}
         return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

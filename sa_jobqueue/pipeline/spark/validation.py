@@ -105,29 +105,31 @@ class Checker:
 
     def check(self, batch: pa.RecordBatch) -> Checked:
         """Return a batch in the format of the staging table. Without a registry, invalid JSON is not detected yet."""
-        given = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
-        given = {name: values for name, values in given.items() if not pa.types.is_null(values.type)}
+        values_by_name = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+        values_by_name = {name: values for name, values in values_by_name.items() if not pa.types.is_null(values.type)}
         checked = Checked({})
-        self._check_distinct(checked, given, len(batch))
-        self._check_times(checked, given)
-        self._check_keys(checked, given, len(batch))
-        self._check_blockers(checked, given)
-        self._check_input(checked, given, len(batch))
+        self._check_distinct(checked, values_by_name, len(batch))
+        self._check_times(checked, values_by_name)
+        self._check_keys(checked, values_by_name, len(batch))
+        self._check_blockers(checked, values_by_name)
+        self._check_input(checked, values_by_name, len(batch))
         return checked
 
-    def _check_distinct(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
-        types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
+    def _check_distinct(self, checked: Checked, values_by_name: dict[str, pa.Array], count: int) -> None:
+        types = _texts(values_by_name["type_name"]) if "type_name" in values_by_name else pa.nulls(count, pa.string())
         if self.type_name is not None:
             types = pc.fill_null(types, self.type_name)
         checked.blame(_true(types.is_null()), "type_name", "is null, and there is no option type")
         checked.check_distinct(types, CHECKS["type_name"])
         checked.columns["type_name"] = types
         for name in _DISTINCT:
-            if name in given:
-                checked.columns[name] = given[name] if pa.types.is_integer(given[name].type) else _texts(given[name])
+            if name in values_by_name:
+                checked.columns[name] = (
+                    values_by_name[name] if pa.types.is_integer(values_by_name[name].type) else _texts(values_by_name[name])
+                )
                 checked.check_distinct(checked.columns[name], CHECKS[name])
-        if "trace_context" in given:
-            traces = checked.columns["trace_context"] = _texts(given["trace_context"])
+        if "trace_context" in values_by_name:
+            traces = checked.columns["trace_context"] = _texts(values_by_name["trace_context"])
             checked.blame(
                 _true(pc.invert(pc.match_substring_regex(traces, _TRACEPARENT))),
                 "trace_context",
@@ -135,37 +137,37 @@ class Checker:
             )
 
     @staticmethod
-    def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
+    def _check_times(checked: Checked, values_by_name: dict[str, pa.Array]) -> None:
         for name in ("scheduled_at", "expires_at"):
-            if name in given:
-                instants = given[name].cast(pa.int64())
+            if name in values_by_name:
+                instants = values_by_name[name].cast(pa.int64())
                 outside = pc.or_(pc.less(instants, _EARLIEST_US), pc.greater_equal(instants, _LATEST_US))
                 checked.blame(_true(outside), name, f"must be in the years 1 to {LATEST.year - 1}")
-                checked.columns[name] = given[name]
+                checked.columns[name] = values_by_name[name]
         for name, low, words in (
             ("delay", 0, f"must not be negative, nor above {LONGEST.days} days"),
             ("timeout", 1, f"must be above zero and at most {LONGEST.days} days, or null for no limit"),
         ):
-            if name in given:
-                microseconds, unreadable = _microseconds(given[name])
+            if name in values_by_name:
+                microseconds, unreadable = _microseconds(values_by_name[name])
                 outside = pc.or_(pc.less(microseconds, low), pc.greater(microseconds, _LONGEST_US))
                 checked.blame(sorted({*unreadable, *_true(outside)}), name, words)
                 checked.columns[name] = _interval(microseconds)
-        if "delay" in given and "scheduled_at" in given:
-            both = pc.and_(given["delay"].is_valid(), given["scheduled_at"].is_valid())
+        if "delay" in values_by_name and "scheduled_at" in values_by_name:
+            both = pc.and_(values_by_name["delay"].is_valid(), values_by_name["scheduled_at"].is_valid())
             checked.blame(_true(both), "delay", "give either delay or scheduled_at, not both")
 
-    def _check_keys(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+    def _check_keys(self, checked: Checked, values_by_name: dict[str, pa.Array], count: int) -> None:
         for name in ("deduplication_key", "ordering_key"):
-            if name in given:
-                keys = checked.columns[name] = _texts(given[name])
+            if name in values_by_name:
+                keys = checked.columns[name] = _texts(values_by_name[name])
                 checked.check_each(name, keys, _odd_text(keys), CHECKS[name])
-        if "skip_while_retrying" in given:
-            checked.columns["skip_while_retrying"] = given["skip_while_retrying"]
-        if "id" not in given:
+        if "skip_while_retrying" in values_by_name:
+            checked.columns["skip_while_retrying"] = values_by_name["skip_while_retrying"]
+        if "id" not in values_by_name:
             checked.columns["id"] = self._new_ids(count)
             return
-        ids = _texts(given["id"])
+        ids = _texts(values_by_name["id"])
         if self.id_type == "text":
             checked.check_each("id", ids, _odd_text(ids), partial(check_text, "id"))
         else:
@@ -181,32 +183,34 @@ class Checker:
             (check_text if self.id_type == "text" else _check_uuid)("id", job_id)
         return pa.array(map(str, new_ids), pa.string())
 
-    def _check_blockers(self, checked: Checked, given: dict[str, pa.Array]) -> None:
-        if "blockers" not in given:
+    def _check_blockers(self, checked: Checked, values_by_name: dict[str, pa.Array]) -> None:
+        if "blockers" not in values_by_name:
             return
         ids = checked.columns["id"]
         texts: list[str | None] = [None] * len(ids)
-        for row in _true(pc.greater(pc.list_value_length(given["blockers"]), 0)):
+        for row in _true(pc.greater(pc.list_value_length(values_by_name["blockers"]), 0)):
             try:
-                texts[row] = self._blockers(given["blockers"][row].as_py(), ids[row].as_py())
+                texts[row] = self._blockers(values_by_name["blockers"][row].as_py(), ids[row].as_py())
             except InvalidJobError as error:
                 checked.blame([row], error.field, error.reason)
         checked.columns["blockers"] = pa.array(texts, pa.string())
 
-    def _blockers(self, given: list[str | None], own: str) -> str:
+    def _blockers(self, blocker_ids: list[str | None], own_id: str) -> str:
         is_text = self.id_type == "text"
-        for index, one in enumerate(given):
-            (check_text if is_text else _check_uuid)(f"blockers[{index}]", one)
+        for index, blocker_id in enumerate(blocker_ids):
+            (check_text if is_text else _check_uuid)(f"blockers[{index}]", blocker_id)
         kind = str if is_text else UUID
-        read = [kind(one) for one in given if one is not None]
+        read = [kind(blocker_id) for blocker_id in blocker_ids if blocker_id is not None]
         waits(read, kind)  # each chain once
-        if kind(own) in read:
-            raise InvalidJobError(f"blockers[{read.index(kind(own))}]", "is the job's own chain, which cannot end before it")
-        escaped = (str(one).replace("\\", "\\\\").replace('"', '\\"') for one in read)
-        return "{" + ",".join(f'"{one}"' for one in escaped) + "}"
+        if kind(own_id) in read:
+            raise InvalidJobError(
+                f"blockers[{read.index(kind(own_id))}]", "is the job's own chain, which cannot end before it"
+            )
+        escaped = (str(blocker_id).replace("\\", "\\\\").replace('"', '\\"') for blocker_id in read)
+        return "{" + ",".join(f'"{blocker_id}"' for blocker_id in escaped) + "}"
 
-    def _check_input(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
-        inputs = _texts(given["input"]) if "input" in given else pa.nulls(count, pa.string())
+    def _check_input(self, checked: Checked, values_by_name: dict[str, pa.Array], count: int) -> None:
+        inputs = _texts(values_by_name["input"]) if "input" in values_by_name else pa.nulls(count, pa.string())
         if self.registry is not None:
             self._check_types(checked, inputs, self.registry)
             return
@@ -256,9 +260,9 @@ class Checker:
             ("rate_cost", lambda kind: kind.rate_cost, pa.int32()),
             ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
         ):
-            own = of_kind(read, like)
+            type_values = of_kind(read, like)
             here = checked.columns.get(name)
-            checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
+            checked.columns[name] = type_values if here is None else pc.coalesce(here.cast(like), type_values)
 
 
 def _without_codecs(inputs: pa.Array) -> pa.Array:
@@ -337,8 +341,8 @@ def _texts(values: pa.Array) -> pa.Array:
 
 
 def _true(mask: pa.Array) -> list[int]:
-    found: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
-    return found
+    row_numbers: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
+    return row_numbers
 
 
 def _odd_text(values: pa.Array) -> pa.Array:
@@ -372,6 +376,6 @@ def _interval(microseconds: pa.Array) -> pa.Array:
     """Return durations as text for PostgreSQL: seconds with six decimal places. Negative ones are already faults."""
     million = pa.scalar(1_000_000, pa.int64())
     whole = pc.divide(microseconds, million)
-    rest = pc.subtract(microseconds, pc.multiply(whole, million))
-    places = pc.utf8_lpad(pc.cast(pc.abs(rest), pa.string()), 6, "0")
+    fraction = pc.subtract(microseconds, pc.multiply(whole, million))
+    places = pc.utf8_lpad(pc.cast(pc.abs(fraction), pa.string()), 6, "0")
     return pc.binary_join_element_wise(pc.cast(whole, pa.string()), places, ".")

@@ -250,8 +250,8 @@ class WorkerSet:
         self._spark.addTag(self._tag)
         try:
             slots = self._spark.range(0, self._slots, 1, self._slots)
-            seen = slots.mapInArrow(sa_jobqueue_worker, from_arrow_schema(ROWS)).collect()
-            rows = [row for row in seen if row.ended is not None]
+            task_rows = slots.mapInArrow(sa_jobqueue_worker, from_arrow_schema(ROWS)).collect()
+            rows = [row for row in task_rows if row.ended is not None]
         finally:
             self._spark.removeTag(self._tag)
         self._report = replace(

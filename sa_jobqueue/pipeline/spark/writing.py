@@ -110,7 +110,7 @@ class _Writing:
 
     def _in_transaction(self, act: Callable[[Session], T]) -> T:
         with sanitised(self._options):
-            for left in reversed(range(TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 try:
                     with connect(self._options) as connection:
                         # Required by `commit_write`, whatever the default of the user or the database is.
@@ -119,7 +119,7 @@ class _Writing:
                             return act(session)
                 except DBAPIError as error:
                     # The ledger makes a retry safe, even if the transaction committed before the connection was lost.
-                    if not left or not (error.connection_invalidated or _is_deadlock(error)):
+                    if not tries_left or not (error.connection_invalidated or _is_deadlock(error)):
                         raise
         raise AssertionError("unreachable: the last try returns or raises")
 

@@ -28,17 +28,19 @@ def read(t: Tables, dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
     `pk_job_blocker`.
     """
     job, chain = t.job, t.archive_chain
-    wanted = (chain.c.run_id == sa.bindparam("run_id", run_id, type_=sa.Uuid()), chain.c.part == sa.bindparam("part", part))
-    root = sa.select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
-    others = sa.select(chain.c.completed_on, chain.c.chain_id, job.c.id)
-    others = others.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*wanted)
-    member = sa.union_all(root, others).subquery("member")
-    of = history.source(t, dataset)
+    of_part = (chain.c.run_id == sa.bindparam("run_id", run_id, type_=sa.Uuid()), chain.c.part == sa.bindparam("part", part))
+    root = sa.select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*of_part)
+    continuations = sa.select(chain.c.completed_on, chain.c.chain_id, job.c.id)
+    continuations = continuations.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*of_part)
+    member = sa.union_all(root, continuations).subquery("member")
+    source = history.source(t, dataset)
     columns = _columns(t, dataset)
     return (
         sa.select(member.c.completed_on, *columns, _checksum(t, dataset).label("checksum"))
-        .select_from(member.join(of, of.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id))
-        .order_by(member.c.completed_on, member.c.chain_id, of.c[_ORDER[dataset.name]])
+        .select_from(
+            member.join(source, source.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id)
+        )
+        .order_by(member.c.completed_on, member.c.chain_id, source.c[_ORDER[dataset.name]])
     )
 
 
@@ -84,14 +86,14 @@ def fingerprints(t: Tables) -> sa.Select[Any]:
     """
     ids = t.ids("ids")
     root = sa.select(t.job.c.id.label("chain_id"), t.job.c.id).where(t.job.c.id == sa.any_(ids))
-    others = sa.select(t.job.c.root_id.label("chain_id"), t.job.c.id).where(t.job.c.root_id == sa.any_(ids))
-    member = sa.union_all(root, others).cte("member")
+    continuations = sa.select(t.job.c.root_id.label("chain_id"), t.job.c.id).where(t.job.c.root_id == sa.any_(ids))
+    member = sa.union_all(root, continuations).cte("member")
     each = []
     for dataset in DATASETS.values():
-        of = history.source(t, dataset)
-        key = of.c.job_id if dataset is not JOBS else of.c.id
+        source = history.source(t, dataset)
+        key = source.c.job_id if dataset is not JOBS else source.c.id
         summed = sa.select(member.c.chain_id, _checksum(t, dataset, is_exact=True).label("checksum"))
-        each.append(summed.select_from(member.join(of, key == member.c.id)))
+        each.append(summed.select_from(member.join(source, key == member.c.id)))
     rows = sa.union_all(*each).subquery("rows")
     return sa.select(
         rows.c.chain_id, sa.func.count().label("rows"), sa.func.sum(rows.c.checksum).label("checksum")
@@ -137,8 +139,8 @@ def _checksum(t: Tables, dataset: Dataset, *, is_exact: bool = False) -> sa.Colu
     release to release.
     """
     separator, nothing = (sa.literal_column(f"chr({ord(sign)})", sa.Text) for sign in (SEPARATOR, NULL))
-    of = history.source(t, dataset) if is_exact else None
-    texts = [sa.func.coalesce(_summed(shown, of), nothing) for shown in _columns(t, dataset)]
+    exact_source = history.source(t, dataset) if is_exact else None
+    texts = [sa.func.coalesce(_summed(column, exact_source), nothing) for column in _columns(t, dataset)]
     digest = sa.func.sha256(sa.func.convert_to(sa.func.concat_ws(separator, *texts), sa.literal_column("'UTF8'")))
     first = sa.func.encode(
         sa.func.substr(digest, sa.literal_column("1"), sa.literal_column("8")), sa.literal_column("'hex'")
@@ -148,15 +150,15 @@ def _checksum(t: Tables, dataset: Dataset, *, is_exact: bool = False) -> sa.Colu
     )
 
 
-def _summed(shown: Any, of: sa.Table | None) -> sa.ColumnElement[str]:
+def _summed(label: Any, exact_source: sa.Table | None) -> sa.ColumnElement[str]:
     """Return a column as the text that is summed: instants and durations in microseconds."""
-    column = shown.element
+    column = label.element
     if isinstance(column.type, TIMESTAMP):
         micros = sa.cast(
             sa.cast(sa.extract("epoch", column) * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text
         )
-        return micros if of is None else sa.func.coalesce(micros, sa.cast(of.c[shown.name], sa.Text))
-    if shown.name == "timeout_seconds":
+        return micros if exact_source is None else sa.func.coalesce(micros, sa.cast(exact_source.c[label.name], sa.Text))
+    if label.name == "timeout_seconds":
         # Of the exact number, not of the double that readers get.
         return sa.cast(sa.cast(column.clause * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text)
     if isinstance(column.type, sa.Boolean):

@@ -27,8 +27,8 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
     `guarded`: whether plans must go by indexes, as where rows of known chains are read and deleted.
     """
     # At least 1: zero would mean no timeout.
-    statement_ms, lock_ms = (max(1, one // timedelta(milliseconds=1)) for one in (statement_timeout, lock_timeout))
-    wanted = {
+    statement_ms, lock_ms = (max(1, timeout // timedelta(milliseconds=1)) for timeout in (statement_timeout, lock_timeout))
+    values = {
         "application_name": "sa_jobqueue archive",
         "statement_timeout": f"{statement_ms}ms",
         "lock_timeout": f"{lock_ms}ms",
@@ -39,8 +39,8 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
         # The plans of foreign keys' own checks, three for each job deleted, are made once; without it, ten times slower.
         "plan_cache_mode": "auto",
     }
-    wanted |= dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off" if guarded else "on")
-    return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
+    values |= dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off" if guarded else "on")
+    return sa.select(*(sa.func.set_config(name, value, False) for name, value in values.items()))
 
 
 @bound
@@ -57,23 +57,25 @@ def lock(t: Tables) -> sa.Select[Any]:
 
 def columns(tables: Iterable[sa.Table]) -> sa.Select[str, str]:
     """Return the columns that tables have in the database. Shape: `(relname, attname)`, unordered. Locks: none."""
-    of = sa.table("pg_class", *map(sa.column, ("oid", "relname")), schema="pg_catalog")
+    pg_class = sa.table("pg_class", *map(sa.column, ("oid", "relname")), schema="pg_catalog")
     names = ("attrelid", "attname", "attnum", "attisdropped")
-    each = sa.table("pg_attribute", *map(sa.column, names), schema="pg_catalog")
+    pg_attribute = sa.table("pg_attribute", *map(sa.column, names), schema="pg_catalog")
     names_in_sql = [".".join(quoted(part) for part in (table.schema, table.name) if part) for table in tables]
     return (
-        sa.select(sa.cast(of.c.relname, sa.Text).label("relname"), sa.cast(each.c.attname, sa.Text).label("attname"))
-        .select_from(of.join(each, each.c.attrelid == of.c.oid))
-        .where(of.c.oid.in_([sa.func.to_regclass(name) for name in names_in_sql]))
-        .where(each.c.attnum > sa.literal_column("0"), ~each.c.attisdropped)
+        sa.select(
+            sa.cast(pg_class.c.relname, sa.Text).label("relname"), sa.cast(pg_attribute.c.attname, sa.Text).label("attname")
+        )
+        .select_from(pg_class.join(pg_attribute, pg_attribute.c.attrelid == pg_class.c.oid))
+        .where(pg_class.c.oid.in_([sa.func.to_regclass(name) for name in names_in_sql]))
+        .where(pg_attribute.c.attnum > sa.literal_column("0"), ~pg_attribute.c.attisdropped)
     )
 
 
 def cutoff() -> sa.Select[Any]:
     """Return the time `age` (a parameter, an interval) ago, and the current time. Clock: the database's."""
     age = sa.bindparam("age", type_=INTERVAL)
-    found: Any = sa.select((sa.func.now() - age).label("cutoff"), sa.func.now().label("now"))
-    return typed("sa.Select[Any]", found)
+    instants: Any = sa.select((sa.func.now() - age).label("cutoff"), sa.func.now().label("now"))
+    return typed("sa.Select[Any]", instants)
 
 
 @statement
@@ -120,14 +122,14 @@ def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
     Index: the primary key, `scan` entries; `uq_job_chain` and `uq_dead_letter_open` once a chain.
     """
     job, dead_letter, chosen_into = t.job, t.dead_letter, candidates(t.model)
-    other = job.alias("other")
+    sibling = job.alias("other")
     columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.has_waiters)
     page = sa.select(*columns).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
         page = page.where(job.c.id > t.id("after"))
     page_cte = page.cte("page")
     at = page_cte.c
-    length = 1 + sa.select(sa.func.count()).where(other.c.root_id == at.id).correlate(page_cte).scalar_subquery()
+    length = 1 + sa.select(sa.func.count()).where(sibling.c.root_id == at.id).correlate(page_cte).scalar_subquery()
     fits = [
         at.root_id.is_(None),
         at.chain_completed_at < sa.bindparam("cutoff", type_=TIMESTAMP(timezone=True)),
@@ -138,15 +140,15 @@ def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
         fits.append(
             ~sa.exists(sa.select(dead_letter.c.id).where(is_unresolved, dead_letter.c.job_id == at.id).correlate(page_cte))
         )
-        of_others = sa.select(dead_letter.c.id).select_from(other.join(dead_letter, dead_letter.c.job_id == other.c.id))
-        fits.append(~sa.exists(of_others.where(is_unresolved, other.c.root_id == at.id).correlate(page_cte)))
+        of_others = sa.select(dead_letter.c.id).select_from(sibling.join(dead_letter, dead_letter.c.job_id == sibling.c.id))
+        fits.append(~sa.exists(of_others.where(is_unresolved, sibling.c.root_id == at.id).correlate(page_cte)))
     day = sa.cast(sa.func.timezone(sa.literal_column("'UTC'"), at.chain_completed_at), sa.Date)
     fitting = (
         sa.select(at.id, day.label("completed_on"), sa.cast(length, sa.BigInteger).label("jobs")).where(*fits).cte("fitting")
     )
     before = sa.func.sum(fitting.c.jobs).over(order_by=fitting.c.id) - fitting.c.jobs
     summed = sa.select(fitting, before.label("before")).subquery("summed")
-    taken = (
+    chosen = (
         sa.insert(chosen_into)
         .from_select(
             ["chain_id", "completed_on", "jobs"],
@@ -158,17 +160,17 @@ def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
         .cte("taken")
     )
 
-    def one(of: Any) -> Any:
-        return sa.select(of).scalar_subquery()
+    def one(expression: Any) -> Any:
+        return sa.select(expression).scalar_subquery()
 
     return sa.select(
         sa.select(sa.func.count()).select_from(page_cte).scalar_subquery().label("scanned"),
         # Not max(): PostgreSQL has it for UUIDs since version 18.
         sa.select(at.id).order_by(at.id.desc()).limit(1).scalar_subquery().label("last_scanned"),
         sa.select(sa.func.count()).select_from(fitting).scalar_subquery().label("fitting"),
-        sa.select(sa.func.count()).select_from(taken).scalar_subquery().label("taken"),
-        sa.select(taken.c.chain_id).order_by(taken.c.chain_id.desc()).limit(1).scalar_subquery().label("last_taken"),
-        one(sa.cast(sa.func.coalesce(sa.func.sum(taken.c.jobs), 0), sa.BigInteger)).label("jobs"),
+        sa.select(sa.func.count()).select_from(chosen).scalar_subquery().label("taken"),
+        sa.select(chosen.c.chain_id).order_by(chosen.c.chain_id.desc()).limit(1).scalar_subquery().label("last_taken"),
+        one(sa.cast(sa.func.coalesce(sa.func.sum(chosen.c.jobs), 0), sa.BigInteger)).label("jobs"),
     )
 
 
@@ -179,8 +181,8 @@ def holders(t: Tables) -> sa.Select[Any]:
     Parameters: `limit`. Shape: `(chain_id, job_id, by_chain_id)`: the chain held, and the job and its chain that hold it.
     Locks: none. Index: `ix_job_blocker_chain` or all edges, and the primary key.
     """
-    held = _held_directly(t)
-    columns = (held.c.chain_id, held.c.job_id, held.c.by_chain_id)
+    direct = _held_directly(t)
+    columns = (direct.c.chain_id, direct.c.job_id, direct.c.by_chain_id)
     return sa.select(*columns).order_by(*columns).limit(sa.bindparam("limit", type_=sa.Integer))
 
 
@@ -193,18 +195,18 @@ def drop_held(t: Tables) -> sa.Delete:
     """
     job, edge, candidate = t.job, t.blocker, candidates(t.model)
     direct = _held_directly(t)
-    held = sa.select(direct.c.chain_id.label("id")).cte("held", recursive=True)
-    of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == held.c.id)
+    waited_for = sa.select(direct.c.chain_id.label("id")).cte("held", recursive=True)
+    of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == waited_for.c.id)
     of_others = (
         sa.select(edge.c.blocked_by_chain_id.label("id"))
         .select_from(job.join(edge, edge.c.job_id == job.c.id))
-        .where(job.c.root_id == held.c.id)
+        .where(job.c.root_id == waited_for.c.id)
     )
-    blocker = sa.union_all(of_root.correlate(held), of_others.correlate(held)).lateral("blocker")
-    below = held.join(blocker, sa.true()).join(candidate, candidate.c.chain_id == blocker.c.id)
-    held = held.union(sa.select(blocker.c.id).select_from(below))
+    blocker = sa.union_all(of_root.correlate(waited_for), of_others.correlate(waited_for)).lateral("blocker")
+    below = waited_for.join(blocker, sa.true()).join(candidate, candidate.c.chain_id == blocker.c.id)
+    waited_for = waited_for.union(sa.select(blocker.c.id).select_from(below))
     deletion: Any = (
-        sa.delete(candidate).where(candidate.c.chain_id.in_(sa.select(held.c.id))).returning(candidate.c.chain_id)
+        sa.delete(candidate).where(candidate.c.chain_id.in_(sa.select(waited_for.c.id))).returning(candidate.c.chain_id)
     )
     return typed("sa.Delete", deletion)
 
@@ -230,8 +232,8 @@ def months(t: Tables) -> sa.Select[Any]:
 @statement
 def begin(t: Tables) -> sa.Insert:
     """Write a run into the ledger. Parameters: `id`, `path`, `engine`, `cutoff`."""
-    given = {name: sa.bindparam(name, type_=t.archive_run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
-    return sa.insert(t.archive_run).values(given)
+    parameters = {name: sa.bindparam(name, type_=t.archive_run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
+    return sa.insert(t.archive_run).values(parameters)
 
 
 @statement
@@ -291,8 +293,8 @@ def runs(t: Tables, *, unfinished: bool) -> sa.Select[Any]:
 def _held_directly(t: Tables) -> Any:
     """Return candidates and the jobs of other chains that refer to them."""
     job, edge, candidate = t.job, t.blocker, candidates(t.model)
-    other = candidate.alias("other")
+    also_chosen = candidate.alias("other")
     referring = candidate.join(edge, edge.c.blocked_by_chain_id == candidate.c.chain_id).join(job, job.c.id == edge.c.job_id)
-    goes_too = sa.exists(sa.select(sa.null()).select_from(other).where(other.c.chain_id == job.c.chain_id))
+    goes_too = sa.exists(sa.select(sa.null()).select_from(also_chosen).where(also_chosen.c.chain_id == job.c.chain_id))
     columns = (candidate.c.chain_id, edge.c.job_id, job.c.chain_id.label("by_chain_id"))
     return sa.select(*columns).select_from(referring).where(~goes_too).subquery("direct")

@@ -58,10 +58,10 @@ def take_write(t: Tables) -> sa.Insert:
     `pk_job_bulk_write`.
     """
     zero: sa.ColumnElement[int] = sa.literal_column("0")
-    given = {name: sa.bindparam(name, type_=t.write.c[name].type) for name in ("write_id", "sequence", "written_by")}
+    parameters = {name: sa.bindparam(name, type_=t.write.c[name].type) for name in ("write_id", "sequence", "written_by")}
     return (
         upsert(t.write)
-        .values(given | dict.fromkeys((*COUNTED, "fingerprint"), zero))
+        .values(parameters | dict.fromkeys((*COUNTED, "fingerprint"), zero))
         .on_conflict_do_nothing(index_elements=[t.write.c.write_id, t.write.c.sequence])
         .returning(t.write.c.sequence)
     )
@@ -146,7 +146,7 @@ def enqueue_staged(t: Tables, *, keyed: bool, skip: bool) -> sa.Select[Any]:
     }
     inserted = _insert(t, source, values, keyed=keyed, skip=skip).returning(t.job.c.id).cte("inserted")
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
-    written = (
+    edges = (
         sa.insert(t.blocker)
         .from_select(
             names,
@@ -157,7 +157,7 @@ def enqueue_staged(t: Tables, *, keyed: bool, skip: bool) -> sa.Select[Any]:
         .returning(sa.literal_column("1"))
         .cte("written")
     )
-    return sa.select(sa.func.count()).select_from(inserted).add_cte(written)
+    return sa.select(sa.func.count()).select_from(inserted).add_cte(edges)
 
 
 @statement
@@ -169,8 +169,8 @@ def chains_waited_for(t: Tables) -> sa.Select[Any]:
     """
     edge = _once(_edges(t))
     new = t.stage.alias("new")
-    own = sa.select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
-    return sa.select(edge.c.chain_id).where(~own.exists()).distinct()
+    in_write = sa.select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
+    return sa.select(edge.c.chain_id).where(~in_write.exists()).distinct()
 
 
 @statement
@@ -208,7 +208,7 @@ def reject_taken_ids(t: Tables) -> sa.Update:
     """
     job, stage, each = t.job, t.stage, t.stage.alias("each")
     place = sa.func.row_number().over(partition_by=each.c.id, order_by=(each.c.task_id, each.c.row))
-    found = (
+    repeated = (
         sa.select(each.c.task_id, each.c.row, place.label("place"), job.c.id.label("job_id"))
         .select_from(each.outerjoin(job, job.c.id == each.c.id))
         .where(*_of_write(each, "of_"), each.c.rejected_reason.is_(None))
@@ -222,8 +222,8 @@ def reject_taken_ids(t: Tables) -> sa.Update:
     )
     return (
         sa.update(stage)
-        .where(*_of_write(stage, "of_"), stage.c.task_id == found.c.task_id, stage.c.row == found.c.row)
-        .where((found.c.place > sa.literal_column("1")) | found.c.job_id.is_not(None))
+        .where(*_of_write(stage, "of_"), stage.c.task_id == repeated.c.task_id, stage.c.row == repeated.c.row)
+        .where((repeated.c.place > sa.literal_column("1")) | repeated.c.job_id.is_not(None))
         .values(
             rejected_field=sa.literal_column("'id'"),
             rejected_reason=sa.literal_column("'is that of another job, in the queue or in this write'"),
@@ -264,11 +264,11 @@ def _of_write(stage: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[b
     return [*_is_write(stage, prefix), stage.c.task_id == sa.any_(array(f"{prefix}task_ids", sa.BigInteger()))]
 
 
-def _is_write(of: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
+def _is_write(rows: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
     # With a prefix in an UPDATE, which sets each column that a parameter is named as.
     return [
-        of.c.write_id == sa.bindparam(f"{prefix}write_id", type_=sa.Text),
-        of.c.sequence == sa.bindparam(f"{prefix}sequence", type_=sa.BigInteger),
+        rows.c.write_id == sa.bindparam(f"{prefix}write_id", type_=sa.Text),
+        rows.c.sequence == sa.bindparam(f"{prefix}sequence", type_=sa.BigInteger),
     ]
 
 

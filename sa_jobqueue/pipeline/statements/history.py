@@ -81,13 +81,13 @@ def rows(
     Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
     `ix_dead_letter_changed`.
     """
-    of = source(t, dataset)
-    hidden = _hidden(t, of, redact) if redact else None
-    shown = [
-        (_application(t, hidden) if name == "application" else _shown(of, name, hidden)).label(name)
+    dataset_table = source(t, dataset)
+    hidden = _hidden(t, dataset_table, redact) if redact else None
+    selected = [
+        (_application(t, hidden) if name == "application" else _shown(dataset_table, name, hidden)).label(name)
         for name in columns or dataset.names
     ]
-    return sa.select(*shown).where(*_conditions(t, dataset, filters or Filters()))
+    return sa.select(*selected).where(*_conditions(t, dataset, filters or Filters()))
 
 
 @bound
@@ -110,33 +110,36 @@ def sample(t: Tables, dataset: Dataset, *, percent: float) -> sa.Select[Any]:
     Source: TABLESAMPLE SYSTEM takes whole pages, so it reads no more than it returns; pg_stats would do as well, once
     the table has been analyzed.
     """
-    of = source(t, dataset)
-    taken = of.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
-    key = taken.c[dataset.key[0]]
+    dataset_table = source(t, dataset)
+    sampled = dataset_table.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
+    key = sampled.c[dataset.key[0]]
     return sa.select(key).order_by(key)
 
 
-def _hidden(t: Tables, of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
+def _hidden(t: Tables, dataset_table: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return whether a row's payloads are not to be shown."""
     likes = sa.literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(sa.Text))
-    if "type_name" in of.c:
-        return of.c.type_name.like(sa.any_(likes))
+    if "type_name" in dataset_table.c:
+        return dataset_table.c.type_name.like(sa.any_(likes))
     return ~sa.exists(
-        sa.select(sa.literal_column("1")).where(t.job.c.id == of.c.job_id, ~t.job.c.type_name.like(sa.any_(likes)))
+        sa.select(sa.literal_column("1")).where(
+            t.job.c.id == dataset_table.c.job_id, ~t.job.c.type_name.like(sa.any_(likes))
+        )
     )
 
 
 def _application(t: Tables, hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
     """Return the application's own columns as the text of one JSON object; null if it has none."""
     ours = {column.name for column in table(Job).columns}
-    own = [column for column in t.job.columns if column.name not in ours]
+    columns = [column for column in t.job.columns if column.name not in ours]
     objects: list[sa.ColumnElement[Any]] = []
-    for start in range(0, len(own), _OWN_A_CALL):
-        pairs = ((sa.literal_column(_quoted(one.name), sa.Text), one) for one in own[start : start + _OWN_A_CALL])
+    for start in range(0, len(columns), _OWN_A_CALL):
+        part = columns[start : start + _OWN_A_CALL]
+        pairs = ((sa.literal_column(_quoted(column.name), sa.Text), column) for column in part)
         objects.append(sa.func.jsonb_build_object(*chain.from_iterable(pairs)))
     if not objects:
         return sa.cast(sa.null(), sa.Text)
-    merged = sa.cast(reduce(lambda left, right: left.op("||")(right), objects), sa.Text)
+    merged = sa.cast(reduce(lambda merged, more: merged.op("||")(more), objects), sa.Text)
     return merged if hidden is None else sa.case((hidden, sa.literal(f'"{REDACTED}"', sa.Text)), else_=merged)
 
 
@@ -144,50 +147,58 @@ def _quoted(name: str) -> str:
     return "'" + name.replace("'", "''") + "'"
 
 
-def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[Any]:
-    if hidden is not None and name in PAYLOADS | ERRORS and name in of.c:
+def _shown(dataset_table: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[Any]:
+    if hidden is not None and name in PAYLOADS | ERRORS and name in dataset_table.c:
         stands: sa.ColumnElement[Any] = sa.literal(f'"{REDACTED}"', sa.Text)
         if name in ERRORS:
-            kind = sa.cast(of.c[name], JSONB).op("->")(sa.literal_column("'type'"))
+            kind = sa.cast(dataset_table.c[name], JSONB).op("->")(sa.literal_column("'type'"))
             stands = sa.cast(
                 sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object("type", kind, "message", REDACTED)), sa.Text
             )
-        return sa.case((sa.and_(of.c[name].is_not(None), hidden), stands), else_=_shown(of, name))
+        return sa.case((sa.and_(dataset_table.c[name].is_not(None), hidden), stands), else_=_shown(dataset_table, name))
     if name == "xid":
-        return number(of)
+        return number(dataset_table)
     if name == "timeout_seconds":
-        return sa.cast(sa.extract("epoch", of.c.timeout), sa.Double)
-    column = of.c[name]
+        return sa.cast(sa.extract("epoch", dataset_table.c.timeout), sa.Double)
+    column = dataset_table.c[name]
     if isinstance(column.type, TIMESTAMP):
         return sa.case((column.between(_FIRST, _LAST), column))
     return column if column.type.python_type in {int, bool} else sa.cast(column, sa.Text)
 
 
-def _conditions(t: Tables, dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
-    of = source(t, dataset)
-    found: list[sa.ColumnElement[bool]] = []
-    for name, wanted in (("queue", given.queues), ("type_name", given.types), ("status", given.statuses)):
-        if wanted:
-            found.append(sa.cast(of.c[name], sa.Text) == sa.any_(sa.literal(list(wanted), ARRAY(sa.Text))))
+def _conditions(t: Tables, dataset: Dataset, filters: Filters) -> list[sa.ColumnElement[bool]]:
+    dataset_table = source(t, dataset)
+    conditions: list[sa.ColumnElement[bool]] = []
+    for name, texts in (("queue", filters.queues), ("type_name", filters.types), ("status", filters.statuses)):
+        if texts:
+            conditions.append(sa.cast(dataset_table.c[name], sa.Text) == sa.any_(sa.literal(list(texts), ARRAY(sa.Text))))
     for names, low, high in (
-        (_BEGINS, given.created_from, given.created_before),
-        (_ENDS, given.completed_from, given.completed_before),
+        (_BEGINS, filters.created_from, filters.created_before),
+        (_ENDS, filters.completed_from, filters.completed_before),
     ):
-        found += _between(of.c[names[dataset.name]], low, high, TIMESTAMP(timezone=True)) if low or high else []
+        conditions += (
+            _between(dataset_table.c[names[dataset.name]], low, high, TIMESTAMP(timezone=True)) if low or high else []
+        )
     if dataset is not BLOCKERS:
-        found += _between(of.c.changed_xid, given.xid_from, given.xid_before, Xid8())
+        conditions += _between(dataset_table.c.changed_xid, filters.xid_from, filters.xid_before, Xid8())
         if dataset is JOBS:  # its index leads to the pages; the transactions themselves are compared above
-            if given.xid_from is not None:
-                found.append(block(number(of)) >= block(sa.cast(sa.literal(given.xid_from, sa.BigInteger), sa.BigInteger)))
-            if given.xid_before is not None:
-                found.append(block(number(of)) <= block(sa.cast(sa.literal(given.xid_before, sa.BigInteger), sa.BigInteger)))
-    return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, t.id_type)
+            if filters.xid_from is not None:
+                conditions.append(
+                    block(number(dataset_table))
+                    >= block(sa.cast(sa.literal(filters.xid_from, sa.BigInteger), sa.BigInteger))
+                )
+            if filters.xid_before is not None:
+                conditions.append(
+                    block(number(dataset_table))
+                    <= block(sa.cast(sa.literal(filters.xid_before, sa.BigInteger), sa.BigInteger))
+                )
+    return conditions + _between(dataset_table.c[dataset.key[0]], filters.key_from, filters.key_before, t.id_type)
 
 
 def _between(column: Any, low: Any, high: Any, kind: Any) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if low is not None:
-        found.append(column >= sa.cast(sa.literal(low, kind), kind))
+        conditions.append(column >= sa.cast(sa.literal(low, kind), kind))
     if high is not None:
-        found.append(column < sa.cast(sa.literal(high, kind), kind))
-    return found
+        conditions.append(column < sa.cast(sa.literal(high, kind), kind))
+    return conditions

@@ -84,9 +84,9 @@ def first_xid(t: Tables, dataset: Dataset, filters: Filters) -> sa.Select[int]:
     Shape: one row `(xid,)`, null when no row was changed. Locks: none.
     Index: as `history.rows`; of jobs without a range, the whole table.
     """
-    of = history.source(t, dataset)
+    dataset_table = history.source(t, dataset)
     rows = history.rows(t.model, dataset, ("xid",), filters)
-    return sa.select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
+    return sa.select(rows.order_by(dataset_table.c.changed_xid).limit(1).scalar_subquery().label("xid"))
 
 
 @bound
@@ -95,8 +95,8 @@ def bounds(t: Tables, dataset: Dataset, filters: Filters, *, rows: int) -> sa.Se
 
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.
     """
-    of = history.source(t, dataset)
-    ordered = history.rows(t.model, dataset, ("xid",), filters).order_by(of.c.changed_xid).limit(1)
+    dataset_table = history.source(t, dataset)
+    ordered = history.rows(t.model, dataset, ("xid",), filters).order_by(dataset_table.c.changed_xid).limit(1)
     return sa.select(
         ordered.scalar_subquery().label("first"),
         ordered.offset(rows).scalar_subquery().label("beyond"),

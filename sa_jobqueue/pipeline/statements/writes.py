@@ -23,7 +23,7 @@ def page(
     """
     names = ("write_id", "sequence", "staged", "enqueued", "duplicates", "rejected", "written_by", "written_at")
     key = (t.write.c.written_at, t.write.c.write_id, t.write.c.sequence)
-    chosen = sa.select(*(t.write.c[name] for name in names)).order_by(*(one.desc() for one in key)).limit(limit)
+    chosen = sa.select(*(t.write.c[name] for name in names)).order_by(*(column.desc() for column in key)).limit(limit)
     if write_id is not None:
         chosen = chosen.where(t.write.c.write_id == write_id)
     if sequence is not None:
@@ -42,15 +42,20 @@ def counts(t: Tables) -> sa.Select[Any]:
     """
     write_id, sequence = sa.bindparam("write_id", type_=sa.Text), sa.bindparam("sequence", type_=sa.BigInteger)
 
-    def of_ledger(one: sa.ColumnElement[Any]) -> Any:
-        return sa.select(one).where(t.write.c.write_id == write_id, t.write.c.sequence == sequence).scalar_subquery()
+    def of_ledger(outcome_status: sa.ColumnElement[Any]) -> Any:
+        return (
+            sa.select(outcome_status).where(t.write.c.write_id == write_id, t.write.c.sequence == sequence).scalar_subquery()
+        )
 
     enqueued = of_ledger(t.write.c.enqueued)
     ended = t.job.c.chain_completed_at.is_not(None)
     outcome = sa.func.coalesce(t.job.c.chain_status, t.job.c.status)
     ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
     columns = [sa.func.count().filter(~ended).label("open")]
-    columns += [sa.func.count().filter(ended, outcome == status(one)).label(one.value) for one in ends]
+    columns += [
+        sa.func.count().filter(ended, outcome == status(outcome_status)).label(outcome_status.value)
+        for outcome_status in ends
+    ]
     deleted = sa.func.coalesce(enqueued, sa.literal_column("0")) - sa.func.count()
     is_there = enqueued.is_not(None).label("is_there")
     return (
@@ -79,7 +84,7 @@ def rejects(t: Tables, *, write_id: str, after: tuple[Any, ...] | None, limit: i
 
 
 def _values(after: Sequence[Any], key: Sequence[Any]) -> Any:
-    return sa.tuple_(*(sa.literal(value, one.type) for value, one in zip(after, key, strict=True)))
+    return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, key, strict=True)))
 
 
 @statement
@@ -103,10 +108,10 @@ def expired(t: Tables) -> sa.Select[Any]:
 @statement
 def forget(t: Tables, *, rejected_rows: bool) -> sa.Delete:
     """Delete writes, or their rejected rows. Parameters: `write_ids`, `sequences`, in parallel. Index: the primary key."""
-    of = t.reject if rejected_rows else t.write
-    given = (
+    target = t.reject if rejected_rows else t.write
+    write_keys = (
         sa.func.unnest(array("write_ids", sa.Text()), array("sequences", sa.BigInteger()))
         .table_valued(sa.column("write_id", sa.Text), sa.column("sequence", sa.BigInteger))
         .render_derived("given")
     )
-    return sa.delete(of).where(of.c.write_id == given.c.write_id, of.c.sequence == given.c.sequence)
+    return sa.delete(target).where(target.c.write_id == write_keys.c.write_id, target.c.sequence == write_keys.c.sequence)

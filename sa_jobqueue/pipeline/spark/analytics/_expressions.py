@@ -81,11 +81,11 @@ def instant_or_now(as_of: datetime | None) -> Column:
     return aware("as_of", as_of)
 
 
-def aware(option: str, given: datetime) -> Column:
+def aware(option: str, moment: datetime) -> Column:
     """Return an instant as a column. Raises: InvalidOptionError if it has no time zone."""
-    check_instant(option, given)
+    check_instant(option, moment)
     # As a number, because a datetime literal would be converted through this machine's time zone.
-    return sf.timestamp_micros(sf.lit(round(given.timestamp() * 1_000_000)))
+    return sf.timestamp_micros(sf.lit(round(moment.timestamp() * 1_000_000)))
 
 
 def with_jobs(rows: DataFrame, jobs: DataFrame, names: Sequence[str | Column]) -> DataFrame:

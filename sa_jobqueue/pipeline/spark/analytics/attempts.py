@@ -79,12 +79,12 @@ def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] =
     }
     events = reduce(
         DataFrame.unionByName,
-        (rows.select(sf.col(at).alias("at"), sf.lit(what).alias("what"), *names) for what, (rows, at) in happened.items()),
+        (rows.select(sf.col(at).alias("at"), sf.lit(kind).alias("what"), *names) for kind, (rows, at) in happened.items()),
     )
     return (
         events.where("at IS NOT NULL")
         .groupBy(bucket("at", every).alias("bucket_start"), *names)
-        .agg(*(sf.count_if(sf.col("what") == what).alias(what) for what in happened))
+        .agg(*(sf.count_if(sf.col("what") == kind).alias(kind) for kind in happened))
     )
 
 

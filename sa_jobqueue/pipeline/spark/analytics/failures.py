@@ -109,17 +109,17 @@ def dead_letter_ageing(
         is_within = (sf.col("age_seconds") >= younger) & (sf.col("age_seconds") < limit.total_seconds())
         ages.append(sf.count_if(is_within).alias(name))
         younger = limit.total_seconds()
-    taken = percentiles(sf.when(~is_unresolved, seconds("died_at", "resolved_at")), (0.5, 0.95))
+    resolution_seconds = percentiles(sf.when(~is_unresolved, seconds("died_at", "resolved_at")), (0.5, 0.95))
     return (
         dead_letters.groupBy(*names)
         .agg(
             sf.count("*").alias("dead_letters"),
             sf.count_if(is_unresolved).alias("unresolved"),
-            *(sf.count_if(sf.col("resolution") == one.value).alias(one.value) for one in Resolution),
+            *(sf.count_if(sf.col("resolution") == resolution.value).alias(resolution.value) for resolution in Resolution),
             *ages,
             sf.count_if(sf.col("age_seconds") >= younger).alias("unresolved_over_30d"),
             sf.max("age_seconds").alias("oldest_unresolved_seconds"),
-            taken.alias("taken"),
+            resolution_seconds.alias("taken"),
         )
         .where("dead_letters > 0")
         .withColumn("resolution_p50_seconds", sf.col("taken")[0])

@@ -57,25 +57,25 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
     before = _predecessors(by_id)
     after: dict[str, list[str]] = defaultdict(list)
     for job, earlier in before.items():
-        for one in earlier:
-            after[one].append(job)
-    left = {job: len(earlier) for job, earlier in before.items()}
-    ready = [job for job, count in left.items() if not count]
+        for predecessor in earlier:
+            after[predecessor].append(job)
+    predecessors_left = {job: len(earlier) for job, earlier in before.items()}
+    ready = [job for job, count in predecessors_left.items() if not count]
     depth: dict[str, int] = {}
     # The longest path up to each job: its run time and number of jobs, and the job before.
     cost: dict[str, tuple[int, int]] = {}
     over: dict[str, str | None] = {}
     for job in ready:  # grows in the loop
-        best = max(before[job], key=lambda one: (*cost[one], preference[one]), default=None)
+        best = max(before[job], key=lambda earlier: (*cost[earlier], preference[earlier]), default=None)
         time, count = cost[best] if best is not None else (0, 0)
         cost[job], over[job] = (time + by_id[job].run_micros, count + 1), best
-        depth[job] = max((depth[one] for one in before[job]), default=0) + 1
-        for one in after[job]:
-            left[one] -= 1
-            if not left[one]:
-                ready.append(one)
+        depth[job] = max((depth[predecessor] for predecessor in before[job]), default=0) + 1
+        for successor in after[job]:
+            predecessors_left[successor] -= 1
+            if not predecessors_left[successor]:
+                ready.append(successor)
     path: list[str] = []
-    step = max(cost, key=lambda one: (*cost[one], preference[one]), default=None)
+    step = max(cost, key=lambda job: (*cost[job], preference[job]), default=None)
     while step is not None:
         path.append(step)
         step = over[step]
@@ -101,11 +101,11 @@ def components(edges: pa.Table) -> pa.Table:
     nodes = nodes.take(pc.sort_indices(nodes))
     parent = list(range(len(nodes)))  # numbers, because they take a tenth of the memory of texts
 
-    def root(one: int) -> int:
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
 
     for ends in zip(*(pc.index_in(edges[name], nodes).to_pylist() for name in ("a", "b")), strict=True):
         first, second = sorted(map(root, ends))

@@ -22,7 +22,7 @@ from sa_jobqueue.pipeline.spark.analytics._expressions import aware
 _DAY: Final = "completed_date"
 """The archive's partition column, as `sa_jobqueue.pipeline.archive` writes it."""
 
-_SPARK: Final = {kind: from_arrow_type(of).simpleString() for kind, of in TYPES.items()}
+_SPARK: Final = {kind: from_arrow_type(arrow_type).simpleString() for kind, arrow_type in TYPES.items()}
 
 USED: Final = {
     JOBS.name: (
@@ -85,15 +85,15 @@ class History:
         day = None if since is None else since.astimezone(UTC).date()
         return cls(**{name: _archived(spark, path, dataset, day) for name, dataset in DATASETS.items()})
 
-    def union(self, other: History) -> History:
+    def union(self, history: History) -> History:
         """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
 
-        `other`: the history to add. Put the live queue first: `live.union(archive)`.
+        `history`: the history to add. Put the live queue first: `live.union(archive)`.
         """
         frames = {}
         for name, dataset in DATASETS.items():
-            mine, others = getattr(self, name), getattr(other, name)
-            added = others.join(mine.select(*dataset.key), list(dataset.key), "left_anti")
+            mine, added_rows = getattr(self, name), getattr(history, name)
+            added = added_rows.join(mine.select(*dataset.key), list(dataset.key), "left_anti")
             frames[name] = mine.unionByName(added.select(*mine.columns))
         return History(**frames)
 
@@ -112,10 +112,10 @@ class History:
         Raises: InvalidOptionError if an instant has no time zone.
         """
         jobs, attempts, dead_letters, blockers = self.jobs, self.attempts, self.dead_letters, self.blockers
-        for name, wanted in (("queue", list(queues)), ("type_name", list(types))):
-            if wanted:
-                jobs = jobs.where(sf.col(name).isin(wanted))
-                dead_letters = dead_letters.where(sf.col(name).isin(wanted))
+        for name, names in (("queue", list(queues)), ("type_name", list(types))):
+            if names:
+                jobs = jobs.where(sf.col(name).isin(names))
+                dead_letters = dead_letters.where(sf.col(name).isin(names))
         if queues or types:
             attempts = attempts.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
         jobs = jobs.where(_between(sf.coalesce("completed_at", "created_at"), since, until))
@@ -168,17 +168,17 @@ def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
     for name in dataset.key:
         if name not in existing:
             raise InvalidOptionError(dataset.name, f"must have the column {name!r}, which identifies its rows")
-    wanted: list[Column] = []
+    columns: list[Column] = []
     for name in USED[dataset.name]:
         column = sf.col(name) if name in existing else sf.lit(None)
-        wanted.append(column.cast(_SPARK[dataset.column(name).kind]).alias(name))
-    return frame.select(*wanted)
+        columns.append(column.cast(_SPARK[dataset.column(name).kind]).alias(name))
+    return frame.select(*columns)
 
 
 def _between(instant: Column, since: datetime | None, until: datetime | None) -> Column:
-    found = sf.lit(True)
+    condition = sf.lit(True)
     if since is not None:
-        found &= instant >= aware("since", since)
+        condition &= instant >= aware("since", since)
     if until is not None:
-        found &= instant < aware("until", until)
-    return found
+        condition &= instant < aware("until", until)
+    return condition
