@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Final
 
 from sa_jobqueue.cli._watchdog import notify
@@ -22,6 +22,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 from sa_jobqueue.observe.probes import answer
+from sa_jobqueue.observe.slow_clients import BoundedRequestHandler
 from sa_jobqueue.worker import Worker, WorkerGroup
 from sa_jobqueue.worker.background.vitals import Vitals
 from sa_jobqueue.worker.memory import frozen
@@ -35,9 +36,6 @@ SUCCESSOR: Final = 75
 
 EXIT_PATIENCE: Final = timedelta(seconds=5)
 """Time the interpreter has to exit after the worker has stopped, because threads of handlers could block it forever."""
-
-_SLOWEST: Final = 5
-"""Seconds that a client of a probe may take to send its request."""
 
 _log = logging.getLogger("sa_jobqueue.worker")
 
@@ -204,10 +202,8 @@ def serve_probes(read: Callable[[], Vitals], *, limit: timedelta, port: int, add
     Raises: InvalidOptionError if the port cannot be bound.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _SLOWEST
-
-        def do_GET(self) -> None:
+    class Handler(BoundedRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802 - a name of http.server
             status, document = answer(self.path, read(), limit)
             body = json.dumps(document).encode() + b"\n"
             self.send_response(status)

@@ -142,6 +142,8 @@ def listening(
     require_extra()
     import uvicorn
 
+    from sa_jobqueue.cli._http import BoundedH11Protocol
+
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -153,6 +155,7 @@ def listening(
             raise click.ClickException(f"cannot listen on {address}, port {port}: {error.strerror}") from error
         config = uvicorn.Config(
             app,
+            http=BoundedH11Protocol,
             log_level="warning",
             access_log=False,
             server_header=False,

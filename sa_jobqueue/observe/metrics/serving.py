@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sa_jobqueue.errors import InvalidOptionError, MissingExtraError
+from sa_jobqueue.observe.slow_clients import BoundedRequestHandler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -34,6 +35,8 @@ def serve_metrics(registry: CollectorRegistry, *, port: int, address: str = "127
         server, thread = start_http_server(port, addr=address, registry=registry)
     except (OSError, OverflowError) as error:
         raise InvalidOptionError("metrics port", f"cannot listen on {address}:{port}: {error}") from error
+    # Of its own, prometheus-client waits for a request without end.
+    server.RequestHandlerClass = type("_Handler", (BoundedRequestHandler, cast("type", server.RequestHandlerClass)), {})
     try:
         yield int(server.server_port)
     finally:
