@@ -687,6 +687,21 @@ CREATE TRIGGER ${p}tr_job_unblock BEFORE UPDATE ON ${q}job FOR EACH ROW
     OR NEW.has_waiters AND NOT OLD.has_waiters AND NEW.chain_completed_at IS NOT NULL)
   EXECUTE FUNCTION ${q}job_unblock()
 --;
+CREATE FUNCTION ${q}job_made_due() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+BEGIN
+  PERFORM ${q}job_notify_due(concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
+  RETURN NULL;
+END $$$$
+--;
+-- Deferred to the commit, because a worker that becomes idle between the statement and the commit is to be notified as well.
+-- A worker that returns a running job looks itself; a client that inserts many rows looks once for all of them.
+CREATE CONSTRAINT TRIGGER ${p}tr_job_made_due AFTER UPDATE ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+  WHEN (NEW.status = 'pending' AND OLD.status <> 'running' AND NEW.changed_xid IS DISTINCT FROM OLD.changed_xid)
+  EXECUTE FUNCTION ${q}job_made_due()
+--;
+CREATE CONSTRAINT TRIGGER ${p}tr_job_enqueued AFTER INSERT ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+  WHEN (pg_trigger_depth() > 0) EXECUTE FUNCTION ${q}job_made_due()
+--;
 CREATE VIEW ${q}job_transition (from_status, to_status) AS
   SELECT f::${q}job_status, t::${q}job_status FROM (VALUES
     (NULL, 'blocked'), (NULL, 'pending'),
@@ -719,8 +734,6 @@ $$$$
 CREATE FUNCTION ${q}job_send_event(event text, payload jsonb DEFAULT 'null', keep interval DEFAULT '30 days')
 RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 #variable_conflict use_column
-DECLARE
-  woken record;
 BEGIN
   IF COALESCE(length(${p}job_send_event.event), 0) NOT BETWEEN 1 AND 200 THEN
     RAISE EXCEPTION 'event: must be 1 to 200 characters, got %', COALESCE(length(${p}job_send_event.event), 0)
@@ -745,16 +758,9 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  FOR woken IN
-    WITH due AS (
-      UPDATE ${q}job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now() AND id = ANY (ARRAY(
-        SELECT s.job_id FROM ${q}job_step AS s
-        WHERE s.event = ${p}job_send_event.event AND s.event IS NOT NULL AND s.completed_at IS NULL))
-      RETURNING queue, fairness_key)
-    SELECT DISTINCT queue, fairness_key FROM due
-  LOOP
-    PERFORM ${q}job_notify_due(concat_ws(chr(31), woken.queue, NULLIF(woken.fairness_key, '')));
-  END LOOP;
+  UPDATE ${q}job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now() AND id = ANY (ARRAY(
+    SELECT s.job_id FROM ${q}job_step AS s
+    WHERE s.event = ${p}job_send_event.event AND s.event IS NOT NULL AND s.completed_at IS NULL));
   RETURN true;
 END $$$$
 --;
@@ -805,8 +811,6 @@ BEGIN
   INSERT INTO ${q}job (id, queue, fairness_key, type_name, chain_id, chain_type_name, input, scheduled_at)
     VALUES (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at)
     RETURNING queue INTO NEW.queue;
-  -- Also of one that is due later: a worker that sleeps must learn when to wake.
-  PERFORM ${q}job_notify_due(concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
   RETURN NEW;
 END $$$$
 --;
@@ -848,9 +852,6 @@ BEGIN
     NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
     UPDATE ${q}job SET scheduled_at = NEW.scheduled_at WHERE id = held.id;
     NEW.status := held.status;
-    IF held.status = 'pending' THEN
-      PERFORM ${q}job_notify_due(concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
-    END IF;
   ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
     IF held.status = 'running' THEN
       INSERT INTO ${q}job_attempt (job_id, attempt, worker_id, started_at, outcome)
@@ -875,7 +876,6 @@ BEGIN
     END IF;
     UPDATE ${q}job SET status = NEW.status, scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
       max_attempts = held.attempt + GREATEST(spent, 1), changed_xid = '0' WHERE id = held.id;
-    PERFORM ${q}job_notify_due(concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
   ELSE
     RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
       USING ERRCODE = 'SJ001', COLUMN = 'status', HINT = 'cancel what has not ended; redrive what is dead';
@@ -900,7 +900,7 @@ DROP TABLE ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}sch
 
 DROP_FUNCTIONS = """\
 DROP FUNCTION IF EXISTS ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(),
-  ${q}job_uuid7(), ${q}job_notify_due(text), ${q}job_idle_lock(text),
+  ${q}job_uuid7(), ${q}job_made_due(), ${q}job_notify_due(text), ${q}job_idle_lock(text),
   ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
   ${q}job_refuse()"""
 

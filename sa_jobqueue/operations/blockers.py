@@ -24,7 +24,7 @@ from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.statements import blockers, chains, notifications
+from sa_jobqueue.statements import blockers, chains
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus, OnFailure
 
@@ -229,8 +229,6 @@ def unblock(
         result.finished = [chain_id for chain_id in result.finished if chain_id not in result.retained]
     if result.finished:
         connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
-    for queue_key in sorted({moved.queue_key for moved in result.moved if moved.status is JobStatus.PENDING}):
-        connection.execute(notifications.notify_due(model), {"queue": queue_key.text})
     return result
 
 

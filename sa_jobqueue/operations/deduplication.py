@@ -23,8 +23,7 @@ from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import TEXT_RULE, check_text, is_text
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
-from sa_jobqueue.operations.writer import arrays, check_new, notify_workers, write_many
-from sa_jobqueue.policies.fairness import QueueKey
+from sa_jobqueue.operations.writer import arrays, check_new, write_many
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import Enqueued, JobId
 
@@ -304,9 +303,8 @@ def _found(session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Ded
         values = {f"next_{name}": of for name, of in arrays(model, names, later, connection.dialect).items()}
         more = {"ids": list(held)} | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
         outcome = Enqueued.UPDATED if replaced else Enqueued.EXISTING
-        for holder, queue, fairness_key in connection.execute(deduplication.replace(model, replaced), values | more):
+        for (holder,) in connection.execute(deduplication.replace(model, replaced), values | more):
             results[held[holder]] = (holder, outcome)
-            notify_workers(session, connection, model, QueueKey(queue, fairness_key).text)
     return results
 
 

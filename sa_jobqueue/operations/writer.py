@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import groupby
@@ -102,10 +102,14 @@ def before_update(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
 
 def after_flush(session: Session, context: object) -> None:
     """Write the edges of jobs that were flushed."""
+    topics = set()
     for job in session.new:
-        if isinstance(job, JobMixin) and isinstance(job.__dict__.get("changed_xid"), str):  # the queue key
+        if isinstance(job, JobMixin) and isinstance(queue_key := job.__dict__.get("changed_xid"), str):
             del job.__dict__["changed_xid"]
             instance_state(job).expired_attributes.add("changed_xid")
+            topics.add(_topic(type(job), queue_key))
+    if topics and (looks := _looks_of(session)) is not None:
+        looks.again(topics)  # a commit flushes after `before_commit`, and a flush may write much after the jobs
     for edges in _flushed.pop(session, ()):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
@@ -500,13 +504,24 @@ LOOK_AGAIN_AFTER: Final = timedelta(milliseconds=100)
 worker that falls asleep keeps polling for longer than this."""
 
 
+Topic: TypeAlias = tuple[JobClass, str]
+"""A queue of a model: its fairness keys are notified together."""
+
+
 class _Look(NamedTuple):
-    """Jobs that a transaction has made due: its INSERT notified if a worker was idle at the time."""
+    """The first job that a transaction has enqueued in a queue: its INSERT notified if a worker was idle at the time."""
 
     connection: ref[sa.Connection]
     model: JobClass
     queue_key: str
     at: float
+    savepoint: ref[SessionTransaction] | None
+
+    def is_within(self, transaction: SessionTransaction) -> bool:
+        around = None if self.savepoint is None else self.savepoint()
+        while around is not None and around is not transaction:
+            around = around.parent
+        return around is not None
 
     def again(self) -> None:
         connection = self.connection()
@@ -514,9 +529,28 @@ class _Look(NamedTuple):
             connection.execute(notifications.notify_due(self.model), {"queue": self.queue_key})
 
 
-_looks: WeakKeyDictionary[SessionTransaction | sa.Connection, dict[tuple[JobClass, str], _Look]] = WeakKeyDictionary()
-"""By transaction, not by session: a session that was closed without a commit is often reused. By connection if it has no
-session; an entry that a rollback leaves there makes the next commit look once too often."""
+@dataclass(slots=True)
+class _Looks:
+    """The looks for idle workers of one transaction."""
+
+    first: dict[Topic, _Look] = field(default_factory=dict)
+    notified: set[Topic] = field(default_factory=set)
+    """Queues that need no second notification."""
+
+    def discard(self, savepoint: SessionTransaction) -> None:
+        """Forget what a rollback to a savepoint has undone; which notifications these are is not known."""
+        self.first = {topic: look for topic, look in self.first.items() if not look.is_within(savepoint)}
+        self.notified.clear()
+
+    def again(self, topics: Iterable[Topic] | None = None) -> None:
+        for topic in self.first if topics is None else topics:
+            if (look := self.first.get(topic)) is not None:
+                look.again()
+
+
+_looks: WeakKeyDictionary[SessionTransaction | sa.Connection, _Looks] = WeakKeyDictionary()
+"""By transaction, not by session: a session that was closed without a commit is often reused. By connection if that commits,
+not a session; an entry that a rollback leaves there makes the next commit look once too often."""
 
 
 def queue_key_of(job: JobMixin[Any]) -> str:
@@ -534,42 +568,53 @@ def notify_workers(session: Session, connection: sa.Connection, model: JobClass,
 
 def is_to_notify(session: Session | None, connection: sa.Connection, model: JobClass, queue_key: str) -> bool:
     """Return whether a write notifies: the transaction's first for the queue. `session`: None for a connection alone."""
-    owner: Any = connection if session is None else session.get_transaction()  # there is one, since it writes a row
-    if session is None:
+    # A session that joined the transaction of a connection does not commit it.
+    is_session = session is not None and session.get_bind(model) is not connection
+    owner: Any = session.get_transaction() if session is not None and is_session else connection
+    if not is_session:
         if isinstance(connection.get_transaction(), sa.TwoPhaseTransaction):
             return False
         if connection not in _looks:
             sa.event.listen(connection, "commit", _look_again_on)
-    looks = _looks.setdefault(owner, {})
-    topic = model, queue_key.partition(SEPARATOR)[0]  # one topic for all fairness keys of the queue
-    if session is not None and topic in looks:
+    looks = _looks.get(owner)
+    if looks is None:
+        looks = _looks[owner] = _Looks()
+    topic = _topic(model, queue_key)
+    # On a connection each INSERT notifies, because no event reports a rollback to a savepoint; PostgreSQL delivers equal
+    # notifications once.
+    if is_session and topic in looks.notified:
         return False
-    # On a connection alone each INSERT notifies, because no event reports a rollback to a savepoint; PostgreSQL delivers
-    # equal notifications once.
-    looks[topic] = _Look(ref(connection), model, queue_key, time.monotonic())
+    looks.notified.add(topic)
+    if topic not in looks.first:
+        savepoint = None if session is None else session.get_nested_transaction()
+        inner = None if savepoint is None else ref(savepoint)
+        looks.first[topic] = _Look(ref(connection), model, queue_key, time.monotonic(), inner)
     return True
+
+
+def _looks_of(session: Session) -> _Looks | None:
+    transaction = session.get_transaction()
+    return None if transaction is None else _looks.get(transaction)
+
+
+def _topic(model: JobClass, queue_key: str) -> Topic:
+    return model, queue_key.partition(SEPARATOR)[0]
 
 
 def look_again(session: Session) -> None:
     """Notify workers that have become idle since the jobs were written."""
-    transaction = session.get_transaction()
-    if transaction is not None and session.get_nested_transaction() is None:
-        for look in _looks.get(transaction, {}).values():
-            look.again()
+    if (looks := _looks_of(session)) is not None and session.get_nested_transaction() is None:
+        looks.again()
 
 
 def _look_again_on(connection: sa.Connection) -> None:
-    for look in _looks[connection].values():
-        look.again()
-    _looks[connection].clear()
+    _looks.pop(connection, _Looks()).again()
 
 
 def discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
-    """Forget notifications within a savepoint that was rolled back."""
-    # A rollback to a savepoint discards the notifications sent within it.
-    transaction = session.get_transaction()
-    if transaction is not None:
-        _looks.get(transaction, {}).clear()
+    """Have the next INSERT for each queue notify: a rollback to a savepoint discards the notifications sent within it."""
+    if (looks := _looks_of(session)) is not None:
+        looks.discard(previous)
 
 
 def silence_twophase(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:

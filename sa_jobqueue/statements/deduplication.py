@@ -49,7 +49,7 @@ def replace(t: Tables, replaced: tuple[str, ...]) -> sa.Select[Any]:
     Parameters: `ids`; of the later jobs, in the same order, those of `enqueue_many` for `deduplication_key` and those
     columns, whose names begin with `next_`; with "schedule" `max_wait`: however often it is moved, a job is due so long
     after it was enqueued, null for no limit.
-    Shape: `(id, queue, fairness_key)` of the jobs changed; not of one that has begun, has ended, or has the key no longer.
+    Shape: `(id,)` of the jobs changed; not of one that has begun, has ended, or has the key no longer.
     Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which delays count.
     Locks: their rows, awaited: a claim under way decides whether one has begun. Index: the primary key.
     """
@@ -72,7 +72,7 @@ def replace(t: Tables, replaced: tuple[str, ...]) -> sa.Select[Any]:
         .where(job.c.id == new.c.target, job.c.id == sa.any_(t.ids("ids")))
         .where(job.c.deduplication_key == new.c.deduplication_key, _waits(job))
         .values(values | {"changed_xid": XID})  # also where no trigger would: a claim has passed what we hold
-        .returning(job.c.id, job.c.queue, job.c.fairness_key)
+        .returning(job.c.id)
         .cte("changed")
     )
     return sa.select(changed)

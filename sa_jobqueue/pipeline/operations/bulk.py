@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, JobQueueError, NotFoundError, not_chains
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.operations.transactions import translated
+from sa_jobqueue.operations.transactions import queue_connection, translated
+from sa_jobqueue.operations.writer import notify_workers
 from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
-from sa_jobqueue.statements import blockers, chains, notifications
+from sa_jobqueue.statements import blockers, chains
 from sa_jobqueue.types import JobStatus
 
 LEFT_OVER: Final = timedelta(hours=24)
@@ -151,7 +152,7 @@ def commit_write(
     if enqueued:
         notified = {QueueKey(row.queue, row.fairness_key or "").text if row.queue else ANY_QUEUE for row in counted}
         for queue_key in sorted(notified):
-            session.execute(notifications.notify_due(model), {"queue": queue_key})
+            notify_workers(session, queue_connection(session, model), model, queue_key)
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 

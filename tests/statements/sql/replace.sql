@@ -10,6 +10,6 @@ WITH changed AS (UPDATE job
   AND job.id = ANY (%(ids)s::UUID[])
   AND job.deduplication_key = "new".deduplication_key
   AND job.status IN ('pending', 'blocked')
-  RETURNING job.id, job.queue, job.fairness_key)
-SELECT changed.id, changed.queue, changed.fairness_key
+  RETURNING job.id)
+SELECT changed.id
 FROM changed
