@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ class Supervisor:
     """Runs one process per command. Each receives `--control-fd`, a socket for commands on which it reports its worker's id.
 
     Stop commands go through the socket, not by signals: a terminal or a service manager signals the children as well,
-    and a child that received the first signal twice would not drain. When the parent is killed its sockets close, and
-    the children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: immediately if the
+    and a child that received the first signal twice would not drain. A child that has not reported its worker's id yet has
+    begun nothing and is terminated, since its start can take long. When the parent is killed its sockets close, and the
+    children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: immediately if the
     child exceeded its memory limit after some time, else with backoff. After `MOST_FAILURES` consecutive failures at the
     start all children are stopped.
 
@@ -48,7 +50,7 @@ class Supervisor:
     on_death: Callable[[str], None] = lambda worker_id: None
 
     def __post_init__(self) -> None:
-        self._sockets: set[socket.socket] = set()
+        self._processes: dict[socket.socket, Process] = {}
         self._stopping = asyncio.Event()
         self._command: bytes | None = None
 
@@ -76,8 +78,8 @@ class Supervisor:
             notify("STOPPING=1")
         self._command = RELEASE if self._stopping.is_set() else DRAIN
         self._stopping.set()
-        for connection in self._sockets:
-            _send(connection, self._command)
+        for connection, process in self._processes.items():
+            _stop(process, connection, self._command)
 
     async def _keep(self, number: int, command: Sequence[str]) -> int:
         loop = asyncio.get_running_loop()
@@ -119,13 +121,13 @@ class Supervisor:
                     pass_fds=[theirs.fileno()],
                 )
             _log.info("worker process %d started, pid %d", number, process.pid)
-            self._sockets.add(connection)
+            self._processes[connection] = process
             try:
                 if self._command is not None:
-                    _send(connection, self._command)  # a stop was requested while it started
+                    _stop(process, connection, self._command)  # it was requested while the process was created
                 status = await process.wait()
             finally:
-                self._sockets.discard(connection)
+                del self._processes[connection]
             if status != 0:
                 self._report_death(connection)
             return status
@@ -143,9 +145,19 @@ def worker_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sa_jobqueue", "worker", *arguments]
 
 
-def _send(connection: socket.socket, command: bytes) -> None:
+def _stop(process: Process, connection: socket.socket, command: bytes) -> None:
+    if not _has_reported(connection):
+        with suppress(ProcessLookupError):
+            process.terminate()
     with suppress(ConnectionError):  # the process has just ended
         connection.send(command)
+
+
+def _has_reported(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except (BlockingIOError, ConnectionError):
+        return False
 
 
 def _reported(status: int) -> int:

@@ -21,7 +21,7 @@ from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.commands import APPLICATION, QUICK, StartWorker, workers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Process, Programs
-from tests.fixtures.workers import PATIENCE, is_running, wait_until
+from tests.fixtures.workers import PATIENCE, is_running, until, wait_until
 
 
 def ended(process: Process) -> int:
@@ -294,6 +294,15 @@ async def test_the_parent_gives_up_on_processes_that_keep_failing_at_start(monke
     # The other one ends when it is asked to stop: at the end of its pipe, or when it reads a word from it.
     waiting = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[-1]), 1)"]
     assert await asyncio.wait_for(Supervisor([failing, waiting], os.environ).run(), PATIENCE) == 1
+
+
+async def test_the_parent_does_not_wait_for_the_start_of_a_process_when_it_is_stopped(tmp_path: Path) -> None:
+    program = f"open({str(tmp_path / 'importing')!r}, 'w').close(); import threading; threading.Event().wait()"
+    supervisor = Supervisor([[sys.executable, "-c", program]], dict(os.environ))
+    running = asyncio.create_task(supervisor.run())
+    await until((tmp_path / "importing").exists, what="a process that imports the application")
+    supervisor.stop()
+    assert await asyncio.wait_for(running, PATIENCE) == 0
 
 
 @pytest.mark.long

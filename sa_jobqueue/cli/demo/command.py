@@ -43,6 +43,29 @@ class DemoError(JobQueueError):
     """The demo cannot go on: the workers exited, or no job ended for a minute."""
 
 
+class _Interruption:
+    """Ends the demo at SIGINT or SIGTERM: SystemExit runs every `finally`, so that no process is left running.
+
+    Python discards an exception that a signal raises while a finalizer or a callback of a weak reference runs. `check`
+    raises it again.
+    """
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell ignores SIGINT for commands in the background
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._status = 128 + number
+        self.check()
+
+    def check(self) -> None:
+        """Raise SystemExit if a signal has arrived."""
+        if self._status is not None:
+            sys.exit(self._status)
+
+
 @click.command()
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @opts.number_option("--files", "Maximum number of files.  [default: all]", least=50)
@@ -55,26 +78,25 @@ def demo(*, with_dashboard: bool, files: int | None) -> None:
     """
     if with_dashboard:
         require_extra()  # before a server is started: the error would stop it again
-    # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    interruption = _Interruption()
     say = partial(echo, err=is_json())  # standard output is for the JSON document only
-    with open_server("newest", settings={"shared_buffers": "64MB"}) as server:
+    with open_server("newest", settings={"shared_buffers": "64MB"}) as server, ExitStack() as stack:
         engine = create_engine(server.url)
+        stack.callback(engine.dispose)
         Base.metadata.create_all(engine)
         say(f"PostgreSQL {'.'.join(map(str, server.version))} started at {shown_url(make_url(server.url))}")
-        with ExitStack() as stack:
-            if with_dashboard:
-                app, token = make_app([make_url(server.url)], Job, read_only=False)
-                address = f"{stack.enter_context(served(app))}/?token={token}"
-                say(f"serving the dashboard on {address}")
-            with ProgressLines("demo", write=say, interval=1) as lines:
-                found = _run(engine, server.url, find(LIBRARY, files), lines)
-            found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
-            print_result(found, fields_of("sa-jobqueue demo", found))
-            if with_dashboard:
-                ended = ending(signal.SIGINT)
-                say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
-                ended.wait()
+        if with_dashboard:
+            app, token = make_app([make_url(server.url)], Job, read_only=False)
+            address = f"{stack.enter_context(served(app))}/?token={token}"
+            say(f"serving the dashboard on {address}")
+        with ProgressLines("demo", write=say, interval=1) as lines:
+            found = _run(engine, server.url, find(LIBRARY, files), lines, interruption)
+        found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
+        print_result(found, fields_of("sa-jobqueue demo", found))
+        if with_dashboard:
+            ended = ending(signal.SIGINT)
+            say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
+            ended.wait()
     sys.exit(0 if found["ok"] else 1)
 
 
@@ -89,14 +111,16 @@ def find(root: Path, limit: int | None = None) -> list[str]:
     return [path.as_posix() for path in own[:limit]]
 
 
-def _run(engine: Engine, url: str, paths: Sequence[str], lines: ProgressLines) -> dict[str, Any]:
+def _run(
+    engine: Engine, url: str, paths: Sequence[str], lines: ProgressLines, interruption: _Interruption
+) -> dict[str, Any]:
     """Enqueue a job for each file, run the jobs, and return the checked results."""
     lines.begin(f"enqueueing {len(paths)} files of {LIBRARY}")
     with Session(engine) as session, session.begin():
         session.add_all(SourceFile(path=path, job=count_file.job(path)) for path in paths)
     with _workers(url) as check:
         lines.begin("running jobs in two worker processes", total=len(paths))
-        killed, pids = _work(engine, check, len(paths), lines)
+        killed, pids = _work(engine, check, len(paths), lines, interruption)
     lines.begin("all jobs have ended; counting without the queue to compare")
     begun = time.perf_counter()
     plain = count_plainly(paths)
@@ -128,15 +152,19 @@ def _workers(url: str) -> Iterator[Any]:
         try:
             yield check
         finally:
-            os.close(writing)  # they drain, and end
+            process.terminate()  # also where its start takes long; it terminates workers that are starting
+            os.close(writing)
             process.wait()
 
 
-def _work(engine: Engine, check: Any, total: int, lines: ProgressLines) -> tuple[dict[int, str], list[int]]:
+def _work(
+    engine: Engine, check: Any, total: int, lines: ProgressLines, interruption: _Interruption
+) -> tuple[dict[int, str], list[int]]:
     """Wait until every job has ended, and kill one worker meanwhile; return its worker id by its pid, and all pids."""
     killed: dict[int, str] = {}
     seen, changed = 0, time.monotonic()
     while True:
+        interruption.check()
         with Session(engine) as session:
             ended = session.scalar(select(func.count()).where(Job.status.in_(ENDED))) or 0
             pids = [check(), *killed, *session.scalars(select(Job.Worker.pid))]
@@ -173,8 +201,8 @@ def _kill_one(engine: Engine) -> tuple[int, str, int] | None:
     if victim is None:
         return None
     held = None
-    os.kill(victim.pid, signal.SIGSTOP)
-    try:
+    try:  # a signal that ends the demo can come with the first call's return
+        os.kill(victim.pid, signal.SIGSTOP)
         time.sleep(0.05)  # the server finishes the statements it has received
         with Session(engine) as session:
             held = session.execute(running.where(Job.Worker.id == victim.id)).one_or_none()
