@@ -23,6 +23,7 @@ locks, rights, missing objects, resources, operators, the system. The same state
 **Source** PostgreSQL manual, appendix A.
 """
 
+_UNREACHABLE: Final = frozenset({"08", "53", "57"})
 _OF_THE_SERVER: Final = frozenset({"08", "53", "57", "58", "XX"})
 NO_RIGHT: Final = "42501"
 _OF_THE_CONNECTION: Final = (
@@ -37,6 +38,19 @@ _OF_THE_CONNECTION: Final = (
 """Errors without an SQLSTATE that are about the connection or the process."""
 MAX_ERROR: Final = 500
 """Characters kept of an error's message."""
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether an error is of a connection that could not be opened: a pool without a free one, or a server that is
+    down, starting, or has no connection left."""
+    if isinstance(error, (exc.OperationalError, exc.InterfaceError)):
+        state = sqlstate(error)
+        return state is None or state[:2] in _UNREACHABLE
+    if isinstance(error, OSError):  # asyncpg's is not translated; a handler's own calls raise it as well
+        return any(
+            frame.f_globals.get("__name__", "").startswith("sqlalchemy.") for frame, _ in walk_tb(error.__traceback__)
+        )
+    return isinstance(error, exc.TimeoutError)
 
 
 def is_of_a_row(error: BaseException) -> bool:

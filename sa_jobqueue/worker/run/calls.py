@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -20,6 +21,8 @@ from sqlalchemy.util import await_only
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.db.forks import LeaveIfForked
+from sa_jobqueue.db.splitting import summary
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.completions import attach, complete_attempts, ended_by_handler
@@ -29,9 +32,13 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
-from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+from sa_jobqueue.worker.run.sessions import Guard, Sessions, UnconnectedError, guard
 from sa_jobqueue.worker.run.threads import Threads
 from sa_jobqueue.worker.shared import Part, Shared
+
+PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before a handler whose session got no connection is called again in the same attempt; after the last it fails."""
+_log = logging.getLogger("sa_jobqueue.worker.attempts")
 
 Result: TypeAlias = str | JobMixin[Any]
 """A handler's return value, as it is written: JSON text, or the next job of the chain."""
@@ -182,12 +189,24 @@ class Calls(Part):
     async def call(self, job_type: JobType, attempts: Sequence[Running]) -> list[Result | Failed]:
         """Call a handler; return each attempt's result. Attempts that the commit of its session has completed are `ended`.
 
-        A sync handler that does not stop in time when this is cancelled is left behind in its thread.
+        If its session gets no connection, the handler is called again after pauses: failed attempts would be used up within
+        a short outage. A sync handler that does not stop in time when this is cancelled is left behind in its thread.
         Raises: an exception of the handler that fails all of them; LostAttemptsError.
         """
         payloads = [payload for running in attempts for payload in running.arguments]
-        call = Call(job_type, [running.context for running in attempts], payloads, attempts[0].blockers)
-        return await (self._on_loop if job_type.is_async else self._in_thread)(call, attempts)
+        pauses = iter(PAUSES)
+        while True:
+            call = Call(job_type, [running.context for running in attempts], payloads, attempts[0].blockers)
+            try:
+                return await (self._on_loop if job_type.is_async else self._in_thread)(call, attempts)
+            except UnconnectedError as error:
+                cause = error.cause
+                if (pause := next(pauses, None)) is None:
+                    raise cause from None
+            job = attempts[0].job
+            line = "job %s (%s) attempt %d: its session got no connection, calling the handler again in %.0f s: %s"
+            _log.warning(line, job.id, printable(job.type_name), job.attempt, pause, printable(summary(cause)))
+            await asyncio.sleep(pause)
 
     async def _on_loop(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
         if call.job_type.session_argument is None:

@@ -27,6 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sa_jobqueue.db.connections import call_connect_listeners
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import prepare_nothing
+from sa_jobqueue.db.splitting import is_unreachable
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry.job_types import JobType, Registry
@@ -49,6 +50,14 @@ _completing: ContextVar[Guard] = ContextVar("sa_jobqueue_completing")
 """The guard of the handler that has returned, where its attempt is completed; tasks and threads of the handler lack it."""
 _SETTINGS: Final = "sa_jobqueue.settings"
 """In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
+
+
+class UnconnectedError(Exception):
+    """A handler's session got no connection, so its call has changed nothing through it. `cause` is the handler's error."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class Guard:
@@ -75,6 +84,8 @@ class Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._has_returned = True
         _completing.set(self)
+        if isinstance(error, Exception) and self.name is None and is_unreachable(error):
+            raise UnconnectedError(error)
         if error is None and self._fault is not None:
             raise self._fault
 
