@@ -145,7 +145,7 @@ class LazyGroup(click.Group):
 
 def noun_group(name: str) -> click.Group:
     """Return a group of commands, whose help is its line in the help of `sa-jobqueue`."""
-    return click.Group(name, help=next(of[name][1] for of in _SECTIONS.values() if name in of))
+    return click.Group(name, help=next(commands[name][1] for commands in _SECTIONS.values() if name in commands))
 
 
 def _is_broken(text: str) -> bool:

@@ -47,46 +47,46 @@ LISTEN_VARIABLE: Final = "SA_JOBQUEUE_LISTEN_URL"
 _SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def duration(given: Any) -> timedelta:
+def duration(value: Any) -> timedelta:
     """Parse a duration such as `30s`, `5m`, `1h30m` or `7d`. Raises: click.BadParameter."""
-    if isinstance(given, timedelta):
-        return given
+    if isinstance(value, timedelta):
+        return value
     try:
-        return read_duration(str(given))
+        return read_duration(str(value))
     except ValueError as error:
-        raise click.BadParameter(f"{given!r} {error}") from None
+        raise click.BadParameter(f"{value!r} {error}") from None
 
 
-def byte_count(given: Any) -> int:
+def byte_count(value: Any) -> int:
     """Parse a number of bytes, with K, M or G for powers of 1,024. Raises: click.BadParameter."""
-    text = str(given).strip().upper()
+    text = str(value).strip().upper()
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SIZES else (text, "")
     try:
         return int(float(number) * _SIZES.get(unit, 1))
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{given!r} is not a size such as 800M or 1.5G") from None
+        raise click.BadParameter(f"{value!r} is not a size such as 800M or 1.5G") from None
 
 
-def instant(given: Any) -> datetime:
+def instant(value: Any) -> datetime:
     """Parse a date or a time in ISO 8601; without an offset it is UTC. Raises: click.BadParameter."""
     try:
-        read = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+        read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except ValueError:
         example = "2026-01-31 or 2026-01-31T12:00:00+01:00"
-        raise click.BadParameter(f"{given!r} is not a time such as {example}") from None
+        raise click.BadParameter(f"{value!r} is not a time such as {example}") from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def age_or_instant(given: Any) -> timedelta | datetime:
+def age_or_instant(value: Any) -> timedelta | datetime:
     """Parse an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
-    if isinstance(given, timedelta | datetime):
-        return given
-    if is_duration(str(given)):
-        return duration(given)
+    if isinstance(value, timedelta | datetime):
+        return value
+    if is_duration(str(value)):
+        return duration(value)
     try:
-        return instant(given)
+        return instant(value)
     except click.BadParameter:
-        raise click.BadParameter(f"{given!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31") from None
+        raise click.BadParameter(f"{value!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31") from None
 
 
 def urls_option(how: str | None = None) -> Callable[[F], F]:
@@ -156,13 +156,13 @@ def only(flag: str, name: str, metavar: str | None, words: str, *, type: Any = N
 
 def one_of(values: Iterable[StrEnum]) -> click.Choice[str]:
     """Return the type of an option whose value is one of an enumeration's."""
-    return click.Choice([one.value for one in values])
+    return click.Choice([member.value for member in values])
 
 
-def period(given: Any) -> timedelta:
+def period(value: Any) -> timedelta:
     """Parse a duration that is greater than 0. Raises: click.BadParameter."""
-    if found := duration(given):
-        return found
+    if positive := duration(value):
+        return positive
     raise click.BadParameter("must be greater than 0")
 
 
@@ -205,10 +205,10 @@ def json_argument(name: str, *, required: bool = False) -> Callable[[F], F]:
     return click.argument(name, metavar="JSON" if required else "[JSON]", type=json_document, **default)
 
 
-def json_document(given: Any) -> Any:
+def json_document(text: Any) -> Any:
     """Parse JSON; - is standard input. Raises: click.BadParameter."""
     try:
-        return json.loads(sys.stdin.read() if given == "-" else given)
+        return json.loads(sys.stdin.read() if text == "-" else text)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}") from None
 
@@ -280,14 +280,14 @@ class Database:
     def run(self, operation: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call an operation with a session and the model, commit, and return its result. Raises: as `session`."""
         with self.session() as session:
-            found = operation(session, *arguments, model=self.model, **options)
+            result = operation(session, *arguments, model=self.model, **options)
             session.commit()
-        return found
+        return result
 
     def every(self, session: Session, operation: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
         """Return the items of all pages of a listing."""
-        given = {"model": self.model, **options}
-        return list(every_item(lambda after: operation(session, *arguments, after=after, **given)))
+        keywords = {"model": self.model, **options}
+        return list(every_item(lambda after: operation(session, *arguments, after=after, **keywords)))
 
     def engine(self) -> Engine:
         """Return an engine of this library, after a check of the schema version. Raises: as `session`."""
@@ -305,36 +305,36 @@ class Database:
         with connection:
             yield connection
 
-    def job_id(self, given: str, of: type[Any] | None = None) -> Any:
+    def job_id(self, text: str, row_class: type[Any] | None = None) -> Any:
         """Parse an id, by default of a job; look up a shortened one. Raises: click.BadParameter."""
         if self.model.__jobqueue__.id_type == "text":
-            return given
+            return text
         with suppress(ValueError):
-            return UUID(given)
-        short = _SHORT_ID.fullmatch(given.lower().replace("-", ""))
+            return UUID(text)
+        short = _SHORT_ID.fullmatch(text.lower().replace("-", ""))
         if short is None:
             example = "its last ones after .., such as 0199c3f2..8d21e6"
-            raise _bad(given, f"is not a UUID, nor one shortened to its first 8 characters or more, and {example}")
+            raise _bad(text, f"is not a UUID, nor one shortened to its first 8 characters or more, and {example}")
         with self.session() as session:
-            found = session.scalars(with_ends((of or self.model).id, short[1], short[2] or "", limit=6)).all()
-        if len(found) == 1:
-            return found[0]
-        several = f"fits several ids: {', '.join(map(str, found[:5]))}{', ...' if found[5:] else ''}"
-        raise _bad(given, several if found else "fits no id")
+            ids = session.scalars(with_ends((row_class or self.model).id, short[1], short[2] or "", limit=6)).all()
+        if len(ids) == 1:
+            return ids[0]
+        several = f"fits several ids: {', '.join(map(str, ids[:5]))}{', ...' if ids[5:] else ''}"
+        raise _bad(text, several if ids else "fits no id")
 
-    def job_ids(self, given: Iterable[str]) -> list[Any]:
+    def job_ids(self, texts: Iterable[str]) -> list[Any]:
         """Parse ids of jobs, each once."""
-        return [*dict.fromkeys(map(self.job_id, given))]
+        return [*dict.fromkeys(map(self.job_id, texts))]
 
 
-def _bad(given: str, why: str) -> click.BadParameter:
+def _bad(text: str, why: str) -> click.BadParameter:
     """Return a usage error that names the option or argument with this value."""
     context = click.get_current_context()
     for option in context.command.params:
         value = context.params.get(option.name or "")
-        if value == given or (isinstance(value, tuple) and given in value):
-            return click.BadParameter(f"{given!r} {why}", context, option)
-    return click.BadParameter(f"{given!r} {why}", context)
+        if value == text or (isinstance(value, tuple) and text in value):
+            return click.BadParameter(f"{text!r} {why}", context, option)
+    return click.BadParameter(f"{text!r} {why}", context)
 
 
 _SHORT_ID: Final = re.compile(r"([0-9a-f]{8,32})(?:(?:…|\.\.\.?)([0-9a-f]*))?")
@@ -352,8 +352,10 @@ def usage_errors() -> Iterator[None]:
         context = click.get_current_context()
         for param in context.command.params:
             if param.name in names:
-                shown = param.opts[-1] if isinstance(param, click.Option) else param.get_error_hint(context).strip("'[.]")
-                raise click.UsageError(f"{shown}: {error.reason}") from error
+                parameter = (
+                    param.opts[-1] if isinstance(param, click.Option) else param.get_error_hint(context).strip("'[.]")
+                )
+                raise click.UsageError(f"{parameter}: {error.reason}") from error
         raise click.UsageError(str(error)) from error
     except UnknownJobTypeError as error:
         raise click.UsageError(str(error)) from error
@@ -426,14 +428,14 @@ def load_object(path: str) -> Any:
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise _bad(path, "must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
-    found = load_module(module_name)
+    loaded = load_module(module_name)
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            loaded = getattr(loaded, attribute)
         except AttributeError:
             message = f"module {module_name!r} has no attribute {attributes!r}"
             raise click.UsageError(message + _queues_of(module_name)) from None
-    return found
+    return loaded
 
 
 def _queues_of(module_name: str) -> str:
@@ -444,22 +446,22 @@ def _queues_of(module_name: str) -> str:
 
 def load_jobs(path: str) -> JobQueue[Any]:
     """Import a `JobQueue`. Raises: click.UsageError if it is something else; as `load_object`."""
-    found = load_object(path)
-    if isinstance(found, type):
+    loaded = load_object(path)
+    if isinstance(loaded, type):
         raise click.UsageError(
-            f"{path!r} is a class, {found.__name__}, not a JobQueue: name the object that JobQueue(...) returned"
+            f"{path!r} is a class, {loaded.__name__}, not a JobQueue: name the object that JobQueue(...) returned"
         )
-    if not isinstance(found, JobQueue):
+    if not isinstance(loaded, JobQueue):
         hint = _queues_of(path.partition(":")[0])
-        raise click.UsageError(f"{path!r} is of type {type(found).__name__}, not a JobQueue{hint}")
-    return found
+        raise click.UsageError(f"{path!r} is of type {type(loaded).__name__}, not a JobQueue{hint}")
+    return loaded
 
 
 def load_model(path: str | None) -> JobClass:
     """Return the Job model of a `JobQueue`, or the class that `path` names; `Job` of sa_jobqueue for None."""
     if path is None:
         return Job
-    found = load_object(path)
-    if isinstance(found, type) and issubclass(found, JobMixin):
-        return found
+    loaded = load_object(path)
+    if isinstance(loaded, type) and issubclass(loaded, JobMixin):
+        return loaded
     return load_jobs(path).model

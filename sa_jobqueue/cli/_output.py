@@ -52,9 +52,9 @@ def echo_script(statements: Iterable[str]) -> None:
         click.echo(printable(f"{statement};", newline="\n") + "\n" * (statement != "COMMIT"))
 
 
-def set_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+def set_json(context: click.Context, option: click.Parameter, is_set: bool) -> None:
     """Store whether the command prints JSON; the callback of the option."""
-    context.meta[_JSON] = given
+    context.meta[_JSON] = is_set
 
 
 def is_json() -> bool:
@@ -74,10 +74,10 @@ def print_result(document: Any, *parts: RenderableType, indent: int | None = 2) 
             console().print(part, soft_wrap=isinstance(part, Text))
 
 
-def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool) -> None:
+def print_changed(noun: str, names: Sequence[Any], change: str, *, dry_run: bool) -> None:
     """Print the changes, made or with `dry_run` planned."""
-    done = f"would be {done}" if dry_run else done
-    print_result({done.replace(" ", "_"): names}, f"{counted(len(names), noun)} {done}")
+    change = f"would be {change}" if dry_run else change
+    print_result({change.replace(" ", "_"): names}, f"{counted(len(names), noun)} {change}")
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:
@@ -119,17 +119,18 @@ def table_of(title: str, columns: Columns | Sequence[str], rows: Iterable[Any]) 
     """
     output, headings = console(), [*columns]
     readers = [*columns.values()] if isinstance(columns, Mapping) else None
-    found = [
-        row if readers is None else [getattr(row, one) if isinstance(one, str) else one(row) for one in readers]
+    values = [
+        row if readers is None else [getattr(row, reader) if isinstance(reader, str) else reader(row) for reader in readers]
         for row in rows
     ]
-    cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in found]
+    cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in values]
     widths = _widths(headings, cells)
     if output.is_terminal:
         if _excess(widths, output.width) > 0:
-            for row, texts in zip(found, cells, strict=True):
+            for row, texts in zip(values, cells, strict=True):
                 texts[:] = [
-                    Text(short_id(one)) if isinstance(one, UUID) else text for one, text in zip(row, texts, strict=True)
+                    Text(short_id(value)) if isinstance(value, UUID) else text
+                    for value, text in zip(row, texts, strict=True)
                 ]
         widths = _fitted(_widths(headings, cells), output.width)
     table = Table(header_style="bold")

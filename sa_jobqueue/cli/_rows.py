@@ -67,7 +67,7 @@ def print_page(
             after=position,
             limit=limit,
         )
-    document = {key or f"{noun}s": [row_of(one, without=without) for one in page], "next_after": page.next}
+    document = {key or f"{noun}s": [row_of(row, without=without) for row in page], "next_after": page.next}
     more = [] if page.next is None else [f"next page: --after {page.next}"]
     print_result(document, table_of(counted(len(page.items), noun), columns, page), *more)
 
@@ -87,8 +87,11 @@ class NamedRows:
 
         def list_(database: opts.Database, /) -> None:
             with database.session() as session:
-                found = database.every(session, operation)
-            print_result({key: [asdict(one) for one in found]}, table_of(counted(len(found), self.noun), columns, found))
+                statuses = database.every(session, operation)
+            print_result(
+                {key: [asdict(status) for status in statuses]},
+                table_of(counted(len(statuses), self.noun), columns, statuses),
+            )
 
         self._add("list", words, list_, opts.reading)
 
@@ -100,26 +103,30 @@ class NamedRows:
 
         self._add("show", words, show, self._name(), *self.options, opts.reading)
 
-    def add_set(self, of: type[Limits], get: Operation, upsert: Operation, words: str) -> None:
+    def add_set(self, settings_class: type[Limits], get: Operation, upsert: Operation, words: str) -> None:
         """Add `set`, with an option for each setting of a class."""
 
-        def set_(database: opts.Database, /, *, name: str, by: str, fairness_key: str | None = None, **given: Any) -> None:
+        def set_(database: opts.Database, /, *, name: str, by: str, fairness_key: str | None = None, **texts: Any) -> None:
             identity = {} if fairness_key is None else {"fairness_key": fairness_key}
             with database.session() as session:
                 locked = get(session, name, for_update=True, model=database.model, **identity)
-                upsert(session, replace(locked, **read_settings(of, given)).settings, by=by, model=database.model)
+                upsert(
+                    session, replace(locked, **read_settings(settings_class, texts)).settings, by=by, model=database.model
+                )
                 session.commit()
-                found = get(session, name, model=database.model, **identity)
-            self._print(name, found, **identity)
+                status = get(session, name, model=database.model, **identity)
+            self._print(name, status, **identity)
 
-        self._add("set", words, set_, self._name(), *self.options, setting_options(of), opts.by_option, opts.reading)
+        self._add(
+            "set", words, set_, self._name(), *self.options, setting_options(settings_class), opts.by_option, opts.reading
+        )
 
     def add_change(self, verb: str, operation: Operation, words: str) -> None:
         """Add a command that changes one or more rows, such as `pause`."""
 
         def change(database: opts.Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, **identity: str) -> None:
-            done = database.run(operation, names, by=by, dry_run=dry_run, **identity)
-            print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run)
+            result = database.run(operation, names, by=by, dry_run=dry_run, **identity)
+            print_changed(self.noun, result.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run)
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
         self._add(verb, words, change, names, *self.options, opts.changing)
@@ -151,11 +158,11 @@ class NamedRows:
         self.group.command(name, help=words)(opts.stacked(*options)(command))
 
 
-def setting_options(of: type[Limits]) -> Option:
+def setting_options(settings_class: type[Limits]) -> Option:
     """Return a decorator that gives a command an option for each setting of a class."""
 
     def decorate(command: Any) -> Any:
-        for name, setting in reversed(settings_of(of).items()):
+        for name, setting in reversed(settings_of(settings_class).items()):
             words = f"{setting.help.rstrip('.')}; 'none' removes it."
             option = click.option(f"--{name.replace('_', '-')}", metavar=_METAVARS[setting.kind], help=words)
             command = option(command)
@@ -164,31 +171,35 @@ def setting_options(of: type[Limits]) -> Option:
     return decorate
 
 
-def read_settings(of: type[Limits], given: Mapping[str, str | None]) -> dict[str, Any]:
+def read_settings(settings_class: type[Limits], texts: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the given settings, with the default for `none`. Raises: click.BadParameter."""
-    found: dict[str, Any] = {}
-    for name, setting in settings_of(of).items():
-        text = given[name]
+    values: dict[str, Any] = {}
+    for name, setting in settings_of(settings_class).items():
+        text = texts[name]
         if text is None:
             continue
         if text == "none" and name in {"rate_limit", "retry_base"}:  # without it, its other settings have no meaning
-            found |= {one: None for one in settings_of(of) if one.startswith(f"{name.partition('_')[0]}_")}
+            values |= {
+                dependent: None
+                for dependent in settings_of(settings_class)
+                if dependent.startswith(f"{name.partition('_')[0]}_")
+            }
             continue
         try:
-            found[name] = getattr(of, name) if text == "none" else _read(text, setting.kind)
+            values[name] = getattr(settings_class, name) if text == "none" else _read(text, setting.kind)
         except click.BadParameter as error:
             error.param_hint = f"'--{name.replace('_', '-')}'"
             raise
-    return found
+    return values
 
 
-def rate_text(one: QueueStatus | TypeStatus) -> str | None:
+def rate_text(status: QueueStatus | TypeStatus) -> str | None:
     """Return the rate limit as text; None without a limit."""
-    if one.rate_limit is None or one.rate_period is None:
+    if status.rate_limit is None or status.rate_period is None:
         return None
-    burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
-    any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
-    return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
+    burst = f", {status.rate_burst} at once" if status.rate_burst is not None else ""
+    any_ = "any " if status.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
+    return f"{status.rate_limit} in {any_}{shown(status.rate_period)}{burst}"
 
 
 def _changes(changed: Any, name: str) -> str:

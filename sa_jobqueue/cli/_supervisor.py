@@ -64,7 +64,9 @@ class Supervisor:
             asyncio.get_running_loop().add_reader(control, self._on_closed, control)
         notifying = asyncio.create_task(keep_notifying())
         try:
-            return max(await asyncio.gather(*(self._keep(number, one) for number, one in enumerate(self.commands, 1))))
+            return max(
+                await asyncio.gather(*(self._keep(number, command) for number, command in enumerate(self.commands, 1)))
+            )
         finally:
             notifying.cancel()
 

@@ -90,9 +90,9 @@ def _report(words: str) -> None:
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
 
 
-def _within(patience: float, what: Callable[[], None]) -> None:
+def _within(patience: float, report: Callable[[], None]) -> None:
     """Call `what`, and continue without it after `patience` seconds: the log itself may be stuck."""
-    thread = threading.Thread(target=what, name="sa_jobqueue watchdog report", daemon=True)
+    thread = threading.Thread(target=report, name="sa_jobqueue watchdog report", daemon=True)
     thread.start()
     thread.join(patience)
 
@@ -103,17 +103,19 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
 
     If systemd has a watchdog, it is notified as long as nothing is stuck.
     """
-    asked = watchdog_limit()
-    used = limit if limit is not None else asked or DEFAULT_LIMIT
+    systemd_limit = watchdog_limit()
+    used = limit if limit is not None else systemd_limit or DEFAULT_LIMIT
     if not used:
         yield used
         return
     stopped = threading.Event()
-    watchdog = Watchdog(read, limit=used, end=end, on_healthy=(lambda: notify("WATCHDOG=1")) if asked else lambda: None)
-    rest = min(watchdog.rest, asked.total_seconds() / 4) if asked else watchdog.rest
+    watchdog = Watchdog(
+        read, limit=used, end=end, on_healthy=(lambda: notify("WATCHDOG=1")) if systemd_limit else lambda: None
+    )
+    pause_seconds = min(watchdog.rest, systemd_limit.total_seconds() / 4) if systemd_limit else watchdog.rest
 
     def run() -> None:
-        while not stopped.wait(rest):
+        while not stopped.wait(pause_seconds):
             watchdog.check()
 
     thread = threading.Thread(target=run, name="sa_jobqueue watchdog", daemon=True)
@@ -137,10 +139,10 @@ def notify(state: str) -> None:
 
 def watchdog_limit(environment: Mapping[str, str] = os.environ) -> timedelta | None:
     """Return how long the service manager waits for `WATCHDOG=1`; None if it does not, or for another process."""
-    asked, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not asked.isdecimal() or int(asked) <= 0 or (pid and pid != str(os.getpid())):
+    microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not microseconds.isdecimal() or int(microseconds) <= 0 or (pid and pid != str(os.getpid())):
         return None
-    return timedelta(microseconds=int(asked))
+    return timedelta(microseconds=int(microseconds))
 
 
 async def keep_notifying() -> None:

@@ -22,7 +22,7 @@ _COLUMNS: Final[Columns] = {
     "operation": "operation",
     "changed": "changed",
     "matched": "matched",
-    "arguments": lambda one: json.dumps(one.arguments),
+    "arguments": lambda record: json.dumps(record.arguments),
     "id": "id",
 }
 
@@ -36,10 +36,10 @@ audit: Final = noun_group("audit")
 @opts.instant_option("--before", "done_before", "Only before this time")
 @page_options
 @opts.reading
-def list_(database: opts.Database, /, **given: Any) -> None:
+def list_(database: opts.Database, /, **options: Any) -> None:
     """List audit records, newest first: one for each change that was made with a name (`--by`)."""
     names: dict[str, Any] = {"noun": "record", "key": "audit", "columns": _COLUMNS, "read_id": click.UUID}
-    print_page(database, list_audit, AuditFilter, **names, **given)
+    print_page(database, list_audit, AuditFilter, **names, **options)
 
 
 @audit.command()

@@ -69,10 +69,16 @@ chains: Final = noun_group("chains")
 @opts.instant_option("--before", "created_before", "Only chains enqueued before this time")
 @page_options
 @opts.reading
-def list_(database: opts.Database, /, **given: Any) -> None:
+def list_(database: opts.Database, /, **options: Any) -> None:
     """List chains, one page at a time. Payloads are omitted; see `show`."""
     print_page(
-        database, operations.list_chains, operations.ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given
+        database,
+        operations.list_chains,
+        operations.ChainFilter,
+        noun="chain",
+        columns=_COLUMNS,
+        without=_PAYLOADS,
+        **options,
     )
 
 
@@ -81,13 +87,13 @@ def list_(database: opts.Database, /, **given: Any) -> None:
 @opts.reading
 def show(database: opts.Database, /, *, chain_id: str) -> None:
     """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
-    found = database.job_id(chain_id)
+    root_id = database.job_id(chain_id)
     with database.session() as session:
-        chain = operations.get_chain(session, found, model=database.model)
-        jobs = operations.list_chain_jobs(session, found, limit=SHOWN, model=database.model)
+        chain = operations.get_chain(session, root_id, model=database.model)
+        jobs = operations.list_chain_jobs(session, root_id, limit=SHOWN, model=database.model)
         blockers = [blocker for job in jobs for blocker in blockers_of(session, database, job)]
         blocked = collected(
-            lambda **more: operations.list_blocked_jobs(session, found, newest_first=False, model=database.model, **more),
+            lambda **more: operations.list_blocked_jobs(session, root_id, newest_first=False, model=database.model, **more),
             limit=SHOWN,
         )
     document = {
@@ -122,13 +128,13 @@ def delete(database: opts.Database, /, *, ids: tuple[str, ...], cascade: bool, b
 
     Fails if a job of another chain waits or waited for one of them.
     """
-    given = database.job_ids(ids)
+    chain_ids = database.job_ids(ids)
     options: dict[str, Any] = {"cascade": cascade, "by": by}
     if not (dry_run or yes):
-        found = database.run(operations.delete_chains, given, dry_run=True, **options).changed
-        also = f", {found - len(given)} of them through --cascade" if found > len(given) else ""
-        click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
-    deleted = database.run(operations.delete_chains, given, dry_run=dry_run, **options)
+        chain_count = database.run(operations.delete_chains, chain_ids, dry_run=True, **options).changed
+        also = f", {chain_count - len(chain_ids)} of them through --cascade" if chain_count > len(chain_ids) else ""
+        click.confirm(f"Delete {counted(chain_count, 'chain')}{also}?", abort=True, err=True)
+    deleted = database.run(operations.delete_chains, chain_ids, dry_run=dry_run, **options)
     print_changed("chain", deleted.ids, "deleted", dry_run=dry_run)
 
 

@@ -78,8 +78,8 @@ def dashboard(
                 raise
             echo(f"warning: database {url.database} is not served until this ends: {error}", err=True)
     with opts.usage_errors():
-        made, token = make_app(databases, model, authorize=authorize, **options)
-    with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
+        application, token = make_app(databases, model, authorize=authorize, **options)
+    with listening(application, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         for number in (signal.SIGTERM, signal.SIGINT):
             # Also before uvicorn handles signals, and after: it raises the signal that stopped it again.
@@ -121,7 +121,7 @@ def _names(urls: Sequence[URL]) -> Iterator[str]:
     """Yield the name of each database in the addresses of its pages; that of a single one is "queue"."""
     for number, url in enumerate(urls, 1):
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", url.database or "")[:40] or "queue"
-        is_taken = [other.database for other in urls].count(url.database) > 1
+        is_taken = [listed_url.database for listed_url in urls].count(url.database) > 1
         yield "queue" if len(urls) == 1 else f"{plain}-{number}" if is_taken or plain != url.database else plain
 
 

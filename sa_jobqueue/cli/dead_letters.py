@@ -40,7 +40,7 @@ _COLUMNS: Final[Columns] = {
     "id": "id",
     "type": "type_name",
     "reason": "reason",
-    "error": lambda one: first_line(one.error, one.type_name),
+    "error": lambda letter: first_line(letter.error, letter.type_name),
     "died": "died_at",
     "resolution": "resolution",
     "job": "job_id",
@@ -64,12 +64,12 @@ dead_letters: Final = noun_group("dead-letters")
 @click.option("--resolved/--all-states", default=None, help="List resolved dead letters, or all.  [default: unresolved]")
 @page_options
 @opts.reading
-def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) -> None:
+def list_(database: opts.Database, /, *, resolved: bool | None, **options: Any) -> None:
     """List dead letters, newest first, one page at a time."""
     where = partial(operations.DeadLetterFilter, resolved={None: False, True: True, False: None}[resolved])
     names: dict[str, Any] = {"noun": "dead letter", "key": "dead_letters", "columns": _COLUMNS, "without": ["input"]}
-    names["read_id"] = partial(database.job_id, of=database.model.DeadLetter)
-    print_page(database, operations.list_dead_letters, where, **names, **given)
+    names["read_id"] = partial(database.job_id, row_class=database.model.DeadLetter)
+    print_page(database, operations.list_dead_letters, where, **names, **options)
 
 
 @dead_letters.command()
@@ -78,11 +78,11 @@ def list_(database: opts.Database, /, *, resolved: bool | None, **given: Any) ->
 def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
     where = operations.DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
-    found = database.run(operations.list_dead_letters, where=where, limit=1).items
-    if not found:
+    letters = database.run(operations.list_dead_letters, where=where, limit=1).items
+    if not letters:
         raise click.ClickException(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
-    fields = row_of(found[0])
-    print_result({"dead_letter": fields}, *record_of(f"dead letter {found[0].id}", fields))
+    fields = row_of(letters[0])
+    print_result({"dead_letter": fields}, *record_of(f"dead letter {letters[0].id}", fields))
 
 
 @dead_letters.command()
@@ -90,9 +90,9 @@ def show(database: opts.Database, /, *, dead_letter_id: str) -> None:
 @opts.reading
 def groups(database: opts.Database, /, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
-    found = database.run(operations.group_dead_letters, where=operations.DeadLetterFilter(**filters))
-    title = counted(sum(group.count for group in found), "dead letter")
-    print_result({"groups": [asdict(group) for group in found]}, table_of(title, _GROUPS, found))
+    group_list = database.run(operations.group_dead_letters, where=operations.DeadLetterFilter(**filters))
+    title = counted(sum(group.count for group in group_list), "dead letter")
+    print_result({"groups": [asdict(group) for group in group_list]}, table_of(title, _GROUPS, group_list))
 
 
 @dead_letters.command()
@@ -146,20 +146,20 @@ def _resolve(
     where = operations.DeadLetterFilter(**filters)
     if (bool(ids), everything, where != operations.DeadLetterFilter()).count(True) != 1:
         raise click.UsageError("pass ids, filters or --all, and only one of these")
-    where = replace(where, ids=[database.job_id(one, database.model.DeadLetter) for one in dict.fromkeys(ids)])
+    where = replace(where, ids=[database.job_id(letter_id, database.model.DeadLetter) for letter_id in dict.fromkeys(ids)])
     options: dict[str, Any] = {"where": where, "by": by, "model": database.model}
-    done: list[Any] = []
+    resolved_ids: list[Any] = []
     conflicts: dict[Any, str] = {}
     with database.session() as session, ProgressLines("dead-letters") as lines:
         unfit = _unfit(session, database, where.ids)
         for page in every_page(lambda after: operation(session, after=after, limit=MAX_PAGE, dry_run=dry_run, **options)):
             session.commit()
-            done += page.ids
+            resolved_ids += page.ids
             conflicts |= page.conflicts
-            lines.update(len(done), step=verb)
-    skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
-    document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}
-    print_result(document, f"{counted(len(done), noun)} {'would be ' if dry_run else ''}{verb}")
+            lines.update(len(resolved_ids), step=verb)
+    skipped = [{"job_id": job_id, "reason": reason} for job_id, reason in conflicts.items()]
+    document = {f"would_be_{verb}": resolved_ids} if dry_run else {verb: resolved_ids, "conflicts": skipped}
+    print_result(document, f"{counted(len(resolved_ids), noun)} {'would be ' if dry_run else ''}{verb}")
     if unfit:
         raise click.ClickException("; ".join(unfit))
     for job_id, reason in conflicts.items():
@@ -169,15 +169,17 @@ def _resolve(
 def _unfit(session: Session, database: opts.Database, ids: Sequence[Any]) -> list[str]:
     """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
     where = operations.DeadLetterFilter(ids=ids, resolved=None)
-    found = {one.id: one for one in (database.every(session, operations.list_dead_letters, where=where) if ids else ())}
+    letter_by_id = {
+        letter.id: letter for letter in (database.every(session, operations.list_dead_letters, where=where) if ids else ())
+    }
     session.rollback()
     lines = [
-        f"dead letter {one.id} is already resolved: {shown(one.resolution)}"
-        f"{f' by {one.resolved_by}' if one.resolved_by else ''} at {shown(one.resolved_at)}"
-        for one in found.values()
-        if one.resolution is not None
+        f"dead letter {letter.id} is already resolved: {shown(letter.resolution)}"
+        f"{f' by {letter.resolved_by}' if letter.resolved_by else ''} at {shown(letter.resolved_at)}"
+        for letter in letter_by_id.values()
+        if letter.resolution is not None
     ]
-    if unknown := [one for one in ids if one not in found]:
+    if unknown := [letter_id for letter_id in ids if letter_id not in letter_by_id]:
         count = counted(len(unknown), "dead letter")
         lines.append(f"{count} not found, such as {unknown[0]} (for ids of jobs use `jobs retry`)")
     return lines

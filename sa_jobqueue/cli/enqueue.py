@@ -41,15 +41,15 @@ def enqueue(
     Example:
       sa-jobqueue enqueue send_receipt '{"order_id": 7}' --app shop.jobs:jobs --delay 10m
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    found = opts.load_object(app) if app is not None else None
+    job_options = {name: value for name, value in options.items() if value is not None}
+    application = opts.load_object(app) if app is not None else None
     with opts.usage_errors():
-        if isinstance(found, JobQueue):
-            handler = found[type_name]
+        if isinstance(application, JobQueue):
+            handler = application[type_name]
             decoded = handler.job_type.input.decode(f"payload of {type_name!r}", payload)
-            job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **given)
+            job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **job_options)
         else:
-            job = opts.load_model(app)(type_name, payload, delay=delay, at=at, **given)
+            job = opts.load_model(app)(type_name, payload, delay=delay, at=at, **job_options)
     with opts.Database(opts.parse_url(url), type(job)).session() as session:
         job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue

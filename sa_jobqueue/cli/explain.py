@@ -25,21 +25,30 @@ _DEEP: Final = 4
 @opts.reading
 def explain(database: opts.Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
-    found = database.run(explain_job, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout)
-    place = QueueKey(found.queue, found.fairness_key).label
-    title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
+    explanation = database.run(explain_job, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout)
+    place = QueueKey(explanation.queue, explanation.fairness_key).label
+    title = f"{explanation.type_name} {explanation.job_id} in queue {place}: {_state(explanation)}"
     tree = Tree(Text("waits for"))
-    _grow(tree, found, _DEEP)
-    print_result(asdict(found), found.sentence, fields_of(title, found.evidence), *([tree] if found.blockers else ()))
+    _grow(tree, explanation, _DEEP)
+    print_result(
+        asdict(explanation),
+        explanation.sentence,
+        fields_of(title, explanation.evidence),
+        *([tree] if explanation.blockers else ()),
+    )
 
 
-def _state(of: Explanation) -> str:
+def _state(explanation: Explanation) -> str:
     """Return the status, with the cause if it differs."""
-    return str(of.status) if str(of.cause) == str(of.status) else f"{of.status} ({of.cause})"
+    return (
+        str(explanation.status)
+        if str(explanation.cause) == str(explanation.status)
+        else f"{explanation.status} ({explanation.cause})"
+    )
 
 
-def _grow(tree: Tree, of: Explanation, levels: int) -> None:
-    for blocker in of.blockers:
+def _grow(tree: Tree, explanation: Explanation, levels: int) -> None:
+    for blocker in explanation.blockers:
         line = f"{blocker.type_name} {blocker.job_id}: {_state(blocker)}"
         branch = tree.add(Text(shown(line)))
         if levels > 1:

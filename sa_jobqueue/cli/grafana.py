@@ -29,10 +29,10 @@ def grafana(*, folder: Path, force: bool) -> None:
     nothing is written without --force.
     """
     try:
-        written = _write(folder, force=force)
+        paths = _write(folder, force=force)
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
-    print_result({"written": written}, *written)
+    print_result({"written": paths}, *paths)
 
 
 def _write(folder: Path, *, force: bool) -> list[str]:

@@ -37,13 +37,13 @@ _AGES: Final = {
 _STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 
 
-def threshold(given: Any) -> tuple[str, Any]:
+def threshold(text: Any) -> tuple[str, Any]:
     """Parse NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
-    name, equals, value = str(given).partition("=")
+    name, equals, value = str(text).partition("=")
     if name not in KINDS:
         raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(KINDS)}")
     if not equals:
-        raise click.BadParameter(f"{given!r} must be NAME=VALUE, such as claim_age_warning=30s or saturation=0.9")
+        raise click.BadParameter(f"{text!r} must be NAME=VALUE, such as claim_age_warning=30s or saturation=0.9")
     try:
         return name, opts.duration(value) if KINDS[name] is timedelta else KINDS[name](value)
     except ValueError:
@@ -61,7 +61,7 @@ def threshold(given: Any) -> tuple[str, Any]:
 @opts.duration_option("--timeout", "Timeout of one statement.", type=opts.period, default=timedelta(seconds=10))
 @click.option(
     "--threshold",
-    "given",
+    "overrides",
     type=threshold,
     multiple=True,
     metavar="NAME=VALUE",
@@ -70,7 +70,7 @@ def threshold(given: Any) -> tuple[str, Any]:
 @click.option("--times", type=int, hidden=True)
 @opts.with_database
 def health(
-    database: opts.Database, /, *, watch: bool, interval: timedelta, given: tuple[tuple[str, Any], ...],
+    database: opts.Database, /, *, watch: bool, interval: timedelta, overrides: tuple[tuple[str, Any], ...],
     times: int | None, **options: timedelta,
 ) -> None:  # fmt: skip
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
@@ -79,8 +79,8 @@ def health(
     Exit status: 0 ok, 1 warning, 2 critical, 3 unknown (could not measure).
     """
     engine, thresholds = database.engine(), None
-    if given:
-        thresholds = overridden(database.run(get_thresholds), dict(given))
+    if overrides:
+        thresholds = overridden(database.run(get_thresholds), dict(overrides))
 
     def read() -> Health:
         return measure(engine, thresholds=thresholds, model=database.model, **options)
@@ -111,7 +111,7 @@ def _watched(read: Callable[[], Health], interval: timedelta, times: int | None)
 def document(report: Health) -> dict[str, Any]:
     """Return a report as a JSON document: its figures, and those that follow from them."""
     document = asdict(report)
-    document["findings"] = [asdict(one) | {"severity": str(one.severity)} for one in report.findings]
+    document["findings"] = [asdict(finding) | {"severity": str(finding.severity)} for finding in report.findings]
     derived = {
         "rates": ("arrived", "completed", "retry_rate"),
         "workers": ("slots", "saturation"),
@@ -145,7 +145,7 @@ def _summary(report: Health) -> RenderableType:
     pending = report.statuses.get("pending")
     estimate = f"; about {pending:,} pending at the last analyze" if pending else ""
     more = f" or more{estimate}" if any(queue.is_capped for queue in report.queues) else ""
-    longest = "".join(f", the longest {one.type_name} for {span(one.running_for)}" for one in running.longest[:1])
+    longest = "".join(f", the longest {job.type_name} for {span(job.running_for)}" for job in running.longest[:1])
     oldest = f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else ""
     held_for = f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""
     by_part = {
@@ -206,10 +206,10 @@ def _queues(report: Health) -> RenderableType:
 
 def _tables(report: Health) -> RenderableType:
     rows = []
-    for one in report.tables:
-        sizes = ["-" if size is None else byte_size(size) for size in (one.bytes, one.index_bytes, one.wasted_bytes)]
-        vacuum = f"now: {one.vacuuming}" if one.vacuuming else one.last_vacuum
-        rows.append([one.name, f"{one.live:,}", f"{one.dead:,}", f"{one.vacuum_at:,.0f}", *sizes, vacuum])
+    for table in report.tables:
+        sizes = ["-" if size is None else byte_size(size) for size in (table.bytes, table.index_bytes, table.wasted_bytes)]
+        vacuum = f"now: {table.vacuuming}" if table.vacuuming else table.last_vacuum
+        rows.append([table.name, f"{table.live:,}", f"{table.dead:,}", f"{table.vacuum_at:,.0f}", *sizes, vacuum])
     return table_of("tables", ["table", "rows", "dead", "vacuum at", "size", "indexes", "waste", "last vacuum"], rows)
 
 
@@ -232,11 +232,11 @@ def list_(database: opts.Database, /) -> None:
 
 
 @thresholds.command("set")
-@click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.argument("pairs", metavar="NAME=VALUE...", nargs=-1, required=True)
 @click.option("--queue", default="", metavar="QUEUE", help="Only for this queue.  [default: all others]")
 @opts.by_option
 @opts.reading
-def set_(database: opts.Database, /, *, given: tuple[str, ...], queue: str, by: str) -> None:
+def set_(database: opts.Database, /, *, pairs: tuple[str, ...], queue: str, by: str) -> None:
     """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
 
     \b
@@ -244,7 +244,7 @@ def set_(database: opts.Database, /, *, given: tuple[str, ...], queue: str, by: 
       sa-jobqueue thresholds set retry_rate_warning=0.2 long_running=6h
       sa-jobqueue thresholds set --queue reports claim_age_warning=15m claim_age_critical=2h
     """
-    values = dict((one[:-1], None) if one.endswith("=") else threshold(one) for one in given)
+    values = dict((pair[:-1], None) if pair.endswith("=") else threshold(pair) for pair in pairs)
     _show(database.run(set_thresholds, values, queue=queue, by=by))
 
 
@@ -258,7 +258,7 @@ def _show(stored: Thresholds) -> None:
 def _rows(stored: Thresholds) -> Iterator[tuple[str, str | None, Any, Any]]:
     for name in KINDS:
         yield name, None, getattr(stored, name), getattr(Thresholds(), name)
-    for queue, of in stored.queues.items():
+    for queue, queue_thresholds in stored.queues.items():
         for name in KINDS:
-            if getattr(of, name) != getattr(stored, name):
-                yield name, queue, getattr(of, name), getattr(stored, name)
+            if getattr(queue_thresholds, name) != getattr(stored, name):
+                yield name, queue, getattr(queue_thresholds, name), getattr(stored, name)

@@ -37,11 +37,11 @@ _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
 _PAYLOADS: Final = ("input", "output", "last_error")
 _COLUMNS: Final[Columns] = {**JOB_COLUMNS, "queue": "queue"}
 _STEPS: Final[Columns] = {
-    "step": lambda one: f"{one.name} {one.key}".rstrip(),
-    "kind": lambda one: one.kind if one.event is None else f"{one.kind} for {one.event}",
+    "step": lambda step: f"{step.name} {step.key}".rstrip(),
+    "kind": lambda step: step.kind if step.event is None else f"{step.kind} for {step.event}",
     "attempt": "attempt",
     "started": "started_at",
-    "completed": lambda one: one.completed_at or f"waits until {shown(one.deadline)}",
+    "completed": lambda step: step.completed_at or f"waits until {shown(step.deadline)}",
 }
 _ATTEMPTS: Final[Columns] = {
     "attempt": "attempt",
@@ -69,10 +69,10 @@ jobs: Final = noun_group("jobs")
 @opts.chain_option
 @page_options
 @opts.reading
-def list_(database: opts.Database, /, **given: Any) -> None:
+def list_(database: opts.Database, /, **options: Any) -> None:
     """List jobs, one page at a time. Payloads are omitted; see `show`."""
     print_page(
-        database, operations.list_jobs, operations.JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given
+        database, operations.list_jobs, operations.JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **options
     )
 
 
@@ -81,21 +81,21 @@ def list_(database: opts.Database, /, **given: Any) -> None:
 @opts.reading
 def show(database: opts.Database, /, *, job_id: str) -> None:
     """Show one job with its payload, progress, chain, blockers, steps, unsuccessful attempts and dead letters."""
-    found = database.job_id(job_id)
+    full_id = database.job_id(job_id)
     with database.session() as session:
         try:
-            job = operations.get_job(session, found, model=database.model)
+            job = operations.get_job(session, full_id, model=database.model)
         except NotFoundError as error:
             raise click.ClickException(
                 f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
             ) from error
-        attempts = database.every(session, operations.list_attempts, found)
-        where = operations.DeadLetterFilter(job_ids=[found], resolved=None)
+        attempts = database.every(session, operations.list_attempts, full_id)
+        where = operations.DeadLetterFilter(job_ids=[full_id], resolved=None)
         dead_letters = operations.list_dead_letters(session, where=where, limit=MAX_PAGE, model=database.model).items
         chain = operations.get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
-        progress = operations.get_progress(session, found, model=database.model)
-        steps = operations.list_steps(session, found, model=database.model)
+        progress = operations.get_progress(session, full_id, model=database.model)
+        steps = operations.list_steps(session, full_id, model=database.model)
     document = {
         "job": row_of(job),
         "progress": None if progress is None else asdict(progress),
@@ -108,8 +108,8 @@ def show(database: opts.Database, /, *, job_id: str) -> None:
     parts = record_of(f"job {job.id}", row_of(job))
     parts += [] if progress is None else [f"progress: {progress}, as of {shown(progress.as_of)}"]
     parts.append(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
-    result: Columns = {"result": lambda one: json.dumps(redacted(job.type_name, one.output), ensure_ascii=False)[:100]}
-    reason: Columns = {"error": lambda one: first_line(one.error, job.type_name)}
+    result: Columns = {"result": lambda step: json.dumps(redacted(job.type_name, step.output), ensure_ascii=False)[:100]}
+    reason: Columns = {"error": lambda attempt: first_line(attempt.error, job.type_name)}
     tables: dict[str, tuple[Columns, Sequence[Any]]] = {
         "blocked by": (BLOCKERS, blockers),
         "steps": ({**_STEPS, **result}, steps),
@@ -124,16 +124,16 @@ def show(database: opts.Database, /, *, job_id: str) -> None:
 @opts.changing
 def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
     """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
-    given, model = database.job_ids(ids), database.model
+    requested_ids, model = database.job_ids(ids), database.model
     with database.session() as session, session.begin():
-        found = {one: operations.get_job(session, one, model=model) for one in given}
-        for one, job in found.items():
+        job_by_id = {job_id: operations.get_job(session, job_id, model=model) for job_id in requested_ids}
+        for job_id, job in job_by_id.items():
             if job.status not in {JobStatus.PENDING, JobStatus.DEAD}:
                 raise IllegalTransitionError(
-                    f"job {one} is {job.status.value}: only pending and dead jobs can be retried. No job was changed."
+                    f"job {job_id} is {job.status.value}: only pending and dead jobs can be retried. No job was changed."
                 )
-        pending = [one for one, job in found.items() if job.status is JobStatus.PENDING]
-        dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
+        pending = [job_id for job_id, job in job_by_id.items() if job.status is JobStatus.PENDING]
+        dead = [job_id for job_id, job in job_by_id.items() if job.status is JobStatus.DEAD]
         if pending:
             operations.trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
         where = operations.DeadLetterFilter(job_ids=dead, resolved=None)
@@ -143,9 +143,9 @@ def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by
             every_page(lambda after: operations.redrive_dead_letters(session, after=after, **options)) if dead else ()
         ):
             redriven += page.ids
-            for one, reason in page.conflicts.items():
-                raise ConflictError(f"job {one}: {reason}. No job was changed")
-        if changed := [one for one in dead if one not in redriven]:
+            for job_id, reason in page.conflicts.items():
+                raise ConflictError(f"job {job_id}: {reason}. No job was changed")
+        if changed := [job_id for job_id in dead if job_id not in redriven]:
             raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
     due, again, would = counted(len(pending), "pending job"), counted(len(redriven), "dead job"), "would be " * dry_run
     document = {f"{would}triggered".replace(" ", "_"): pending, f"{would}redriven".replace(" ", "_"): redriven}
@@ -169,18 +169,18 @@ def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, y
     filtered = any(filters.values())
     if bool(ids) == filtered:
         raise click.UsageError("pass ids, or at least one of --status, --type and --queue, and not both")
-    given = database.job_ids(ids)
+    requested_ids = database.job_ids(ids)
     with database.session() as session:
         if filtered:
             where = operations.JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
             options: dict[str, Any] = {"where": where, "columns": ["id"], "newest_first": False, "limit": MAX_PAGE}
-            given = [job.id for job in database.every(session, operations.list_jobs, **options)]
+            requested_ids = [job.id for job in database.every(session, operations.list_jobs, **options)]
             session.rollback()
             if not (yes or dry_run):
-                click.confirm(f"Cancel {counted(len(given), 'job')}?", abort=True, err=True)
+                click.confirm(f"Cancel {counted(len(requested_ids), 'job')}?", abort=True, err=True)
         cancelled: list[Any] = []
-        for start in range(0, len(given), MAX_PAGE):
-            page = given[start : start + MAX_PAGE]
+        for start in range(0, len(requested_ids), MAX_PAGE):
+            page = requested_ids[start : start + MAX_PAGE]
             cancelled += operations.cancel_jobs(session, page, by=by, dry_run=dry_run, model=database.model).ids
             session.commit()
     print_changed("job", cancelled, "cancelled", dry_run=dry_run)
@@ -223,8 +223,8 @@ def priority(
     changed = 0
     options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
     with database.session() as session, ProgressLines("priority") as lines:
-        for one in chosen["ids"]:
-            operations.get_job(session, one, model=model)  # a wrong id is an error, as in the other commands
+        for chosen_id in chosen["ids"]:
+            operations.get_job(session, chosen_id, model=model)  # a wrong id is an error, as in the other commands
         for page in every_page(lambda after: operations.set_priority(session, to, after=after, **options)):
             session.commit()
             changed += page.changed

@@ -32,15 +32,19 @@ def vacuum(database: opts.Database, /, *, tables: tuple[str, ...], lock_timeout:
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
-    done = maintenance.vacuum(database.engine(), tables=tables, lock_timeout=lock_timeout, model=database.model)
+    results = maintenance.vacuum(database.engine(), tables=tables, lock_timeout=lock_timeout, model=database.model)
     headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "skipped because"]
-    parts = [table_of("vacuumed", headings, [_cells(one, one.table, one.dead_before, one.dead_after) for one in done])]
-    for one in done:
-        if one.kept_for is not None:
-            held = "" if one.kept_for.held_for is None else f", open for {span(one.kept_for.held_for)}"
-            words = f"{one.dead_after:,} dead rows of {one.table} are kept by {described(one.kept_for)}{held}"
+    parts = [
+        table_of(
+            "vacuumed", headings, [_cells(result, result.table, result.dead_before, result.dead_after) for result in results]
+        )
+    ]
+    for result in results:
+        if result.kept_for is not None:
+            duration = "" if result.kept_for.held_for is None else f", open for {span(result.kept_for.held_for)}"
+            words = f"{result.dead_after:,} dead rows of {result.table} are kept by {described(result.kept_for)}{duration}"
             parts.append(Text(shown(words), style="yellow"))
-    _print("vacuumed", done, parts)
+    _print("vacuumed", results, parts)
 
 
 @click.command()
@@ -55,16 +59,20 @@ def reindex(database: opts.Database, /, *, indexes: tuple[str, ...], every: bool
     index was skipped because of a lock or a missing privilege.
     """
     engine, model = database.engine(), database.model
-    done = maintenance.reindex(engine, indexes=indexes, every=every, lock_timeout=lock_timeout, model=model)
+    results = maintenance.reindex(engine, indexes=indexes, every=every, lock_timeout=lock_timeout, model=model)
     headings = ["index", "table", "size before", "size after", "seconds", "skipped because"]
-    _print("reindexed", done, [table_of("rebuilt", headings, [_cells(one, one.index, one.table) for one in done])])
+    _print(
+        "reindexed",
+        results,
+        [table_of("rebuilt", headings, [_cells(result, result.index, result.table) for result in results])],
+    )
 
 
-def _print(key: str, done: Sequence[Vacuumed | Reindexed], parts: Sequence[RenderableType]) -> None:
-    print_result({key: [asdict(one) for one in done]}, *(parts if done else ["nothing to do"]))
-    if any(one.skipped for one in done):
+def _print(key: str, results: Sequence[Vacuumed | Reindexed], parts: Sequence[RenderableType]) -> None:
+    print_result({key: [asdict(result) for result in results]}, *(parts if results else ["nothing to do"]))
+    if any(result.skipped for result in results):
         raise click.exceptions.Exit(1)
 
 
-def _cells(one: Vacuumed | Reindexed, *first: Any) -> list[Any]:
-    return [*first, byte_size(one.bytes_before), byte_size(one.bytes_after), f"{one.seconds:.1f}", one.skipped]
+def _cells(result: Vacuumed | Reindexed, *first: Any) -> list[Any]:
+    return [*first, byte_size(result.bytes_before), byte_size(result.bytes_after), f"{result.seconds:.1f}", result.skipped]

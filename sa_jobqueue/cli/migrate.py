@@ -55,8 +55,8 @@ def prepare(database: opts.Database, /, *, to_version: int | None, patience: tim
 
     For large tables, before `alembic upgrade head`: it keeps the migration's own locks short.
     """
-    made = _prepare(database, to_version, patience)
-    print_result({"made": made}, f"created {', '.join(made)}" if made else "nothing to prepare")
+    objects = _prepare(database, to_version, patience)
+    print_result({"made": objects}, f"created {', '.join(objects)}" if objects else "nothing to prepare")
 
 
 @migrate.command()
@@ -81,9 +81,12 @@ def downgrade(database: opts.Database, /, *, to_version: int, yes: bool, patienc
 def version(database: opts.Database, /) -> None:
     """Show the version of the tables and the latest one; 0 means that there are no tables."""
     with database.connection() as connection:
-        found = _versions(connection, database)
-    lines = [f"{_table(database, unit)} is at version {version}; the latest is {LATEST}" for unit, version in found.items()]
-    document = {"version": found["queue"], "pipeline": found.get("pipeline"), "latest": LATEST}
+        version_by_unit = _versions(connection, database)
+    lines = [
+        f"{_table(database, unit)} is at version {version}; the latest is {LATEST}"
+        for unit, version in version_by_unit.items()
+    ]
+    document = {"version": version_by_unit["queue"], "pipeline": version_by_unit.get("pipeline"), "latest": LATEST}
     print_result(document, *lines)
 
 
@@ -136,8 +139,8 @@ def _changing(database: opts.Database) -> Iterator[Connection]:
 def _versions(connection: Connection, database: opts.Database) -> dict[Unit, int]:
     """Return the versions of the units that the model or the database has."""
     layout = database.model.__jobqueue__
-    found = {unit: runner.current_version(connection, layout, unit) for unit in STAMPED}
-    return {unit: version for unit, version in found.items() if version or layout.has_table(STAMPED[unit])}
+    version_by_unit = {unit: runner.current_version(connection, layout, unit) for unit in STAMPED}
+    return {unit: version for unit, version in version_by_unit.items() if version or layout.has_table(STAMPED[unit])}
 
 
 def _table(database: opts.Database, unit: Unit) -> str:

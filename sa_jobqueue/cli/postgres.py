@@ -40,8 +40,8 @@ def postgres(*, data_dir: Path | None, tcp: bool) -> None:
         raise click.ClickException(f"cannot create {data_dir}: {error.strerror}") from error
     with open_server("newest", data_dir=data_dir, tcp=tcp) as server:
         print_result({"url": server.url}, server.url, indent=None)
-        kept = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"
-        echo(f"PostgreSQL {'.'.join(map(str, server.version))} is running, {kept}; Ctrl-C stops it", err=True)
+        data_text = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"
+        echo(f"PostgreSQL {'.'.join(map(str, server.version))} is running, {data_text}; Ctrl-C stops it", err=True)
         while not ended.wait(timeout=1):
             if isinstance(server, EmbeddedServer) and not server.is_running:
                 raise click.ClickException("the server has ended")

@@ -102,7 +102,10 @@ class Totals:
 
     def kept_lines(self) -> list[str]:
         """Return the same as text."""
-        return [f"{counted(kept['rows'], 'row')} kept, such as {kept['id']}: {kept['error']}" for kept in self.kept_by()]
+        return [
+            f"{counted(retained['rows'], 'row')} kept, such as {retained['id']}: {retained['error']}"
+            for retained in self.kept_by()
+        ]
 
 
 def prune_all(database: opts.Database, rules: RetentionRules, *, queue_rows: bool = False, dry_run: bool, by: str) -> Totals:

@@ -30,7 +30,7 @@ _rows.add_list(
     operations.list_queues,
     {
         "queue": "name",
-        "fairness key": lambda one: one.fairness_key or None,
+        "fairness key": lambda status: status.fairness_key or None,
         "paused": "paused_at",
         "by": "paused_by",
         "workers": "workers",
@@ -64,21 +64,21 @@ _rows.add_change("resume", operations.resume_queues, "Resume paused queues.")
 @opts.reading
 def shares_(database: opts.Database, /, *, window: timedelta) -> None:
     """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
-    found = database.run(shares, window=window)
-    document: dict[str, Any] = {"window": found.window, "is_partial": found.is_partial}
-    for kind, of in (("queues", found.queues), ("keys", found.keys)):
-        document[kind] = [asdict(one) | {"is_starving": one.is_starving} for one in of]
+    report = database.run(shares, window=window)
+    document: dict[str, Any] = {"window": report.window, "is_partial": report.is_partial}
+    for kind, share_list in (("queues", report.queues), ("keys", report.keys)):
+        document[kind] = [asdict(share) | {"is_starving": share.is_starving} for share in share_list]
     headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "state")
-    rows = [_share(one, "all") for one in found.queues] + [_share(one, "none") for one in found.keys]
-    title = f"jobs started within {span(window)}{', at least' if found.is_partial else ''}"
+    rows = [_share(share, "all") for share in report.queues] + [_share(share, "none") for share in report.keys]
+    title = f"jobs started within {span(window)}{', at least' if report.is_partial else ''}"
     print_result(document, table_of(title, headings, rows))
 
 
-def _share(one: Share, without_key: str) -> tuple[Any, ...]:
-    due_share = None if one.due_share is None else f"{one.due_share:.0%}"
-    state = "less than half" if one.is_starving else None
-    key = one.fairness_key or without_key
-    return (one.queue, key, one.weight, one.started, f"{one.received:.0%}", due_share, one.waiting_for, state)
+def _share(share: Share, without_key: str) -> tuple[Any, ...]:
+    due_share = None if share.due_share is None else f"{share.due_share:.0%}"
+    state = "less than half" if share.is_starving else None
+    key = share.fairness_key or without_key
+    return (share.queue, key, share.weight, share.started, f"{share.received:.0%}", due_share, share.waiting_for, state)
 
 
 def _sync(session: Session, jobs: JobQueue[Any], by: str) -> SyncedQueues:

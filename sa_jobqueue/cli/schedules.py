@@ -19,12 +19,12 @@ from sa_jobqueue.cli._rows import NamedRows
 schedules: Final = noun_group("schedules")
 
 
-def _state(one: operations.ScheduleStatus) -> str:
-    if one.error is not None:
-        return f"cannot fire: {one.error}"
-    if one.paused_at is not None:
-        return "paused" if one.paused_by is None else f"paused by {one.paused_by}"
-    return "on" if one.overdue is None else f"overdue for {shown(one.overdue)}"
+def _state(schedule: operations.ScheduleStatus) -> str:
+    if schedule.error is not None:
+        return f"cannot fire: {schedule.error}"
+    if schedule.paused_at is not None:
+        return "paused" if schedule.paused_by is None else f"paused by {schedule.paused_by}"
+    return "on" if schedule.overdue is None else f"overdue for {shown(schedule.overdue)}"
 
 
 _rows: Final = NamedRows(schedules, "schedule")
@@ -60,8 +60,10 @@ _rows.add_change(
 @opts.reading
 def explain(database: opts.Database, /, *, name: str) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
-    found = database.run(operations.explain_schedule, name)
-    print_result(asdict(found), found.sentence, fields_of(f"schedule {name} ({found.cause})", found.evidence))
+    explanation = database.run(operations.explain_schedule, name)
+    print_result(
+        asdict(explanation), explanation.sentence, fields_of(f"schedule {name} ({explanation.cause})", explanation.evidence)
+    )
 
 
 @schedules.command("next")
@@ -74,12 +76,12 @@ def explain(database: opts.Database, /, *, name: str) -> None:
 def next_(database: opts.Database, /, *, name: str, count: int, after: datetime | None) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
-        one = operations.get_schedule(session, name, model=database.model)
-        times = one.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
-    zone = ZoneInfo(one.time_zone)
+        schedule = operations.get_schedule(session, name, model=database.model)
+        times = schedule.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
+    zone = ZoneInfo(schedule.time_zone)
     rows = [(time.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z"), time.astimezone(UTC)) for time in times]
-    title = f"schedule {name}: {one.cron}, {one.in_words}"
-    print_result({"schedule": name, "times": times}, table_of(title, (one.time_zone, "UTC"), rows))
+    title = f"schedule {name}: {schedule.cron}, {schedule.in_words}"
+    print_result({"schedule": name, "times": times}, table_of(title, (schedule.time_zone, "UTC"), rows))
 
 
 @schedules.command()
@@ -99,12 +101,12 @@ def run(database: opts.Database, /, *, name: str, dry_run: bool, by: str, **peri
     Example:
       sa-jobqueue schedules run sales-nightly --since 2026-03-01 --until 2026-03-31
     """
-    made = database.run(operations.run_schedule, name, **period, by=by, dry_run=dry_run)
-    count = counted(len(made), "job")
+    result = database.run(operations.run_schedule, name, **period, by=by, dry_run=dry_run)
+    count = counted(len(result), "job")
     if dry_run:
-        print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued")
+        print_result({"jobs": len(result), "dry_run": True}, f"{count} would be enqueued")
     else:
-        print_result({"jobs": made}, f"{count} enqueued", *map(str, made))
+        print_result({"jobs": result}, f"{count} enqueued", *map(str, result))
 
 
 _rows.add_sync(

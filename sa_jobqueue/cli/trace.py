@@ -35,10 +35,10 @@ def trace(database: opts.Database, /, *, chain_id: str, depth: int) -> None:
     so no tracing is needed; with OpenTelemetry, the trace ids link to the spans.
     """
     with database.session() as session:
-        found = _Reader(session, database.model).chain(database.job_id(chain_id), depth)
-    tree = Tree(_heading(found))
-    _grow(tree, found, found["created_at"])
-    print_result(found, tree)
+        document = _Reader(session, database.model).chain(database.job_id(chain_id), depth)
+    tree = Tree(_heading(document))
+    _grow(tree, document, document["created_at"])
+    print_result(document, tree)
 
 
 @dataclass
@@ -47,19 +47,19 @@ class _Reader:
 
     session: Session
     model: Any
-    seen: set[Any] = field(default_factory=set)
-    left: int = MOST_JOBS
+    shown_ids: set[Any] = field(default_factory=set)
+    jobs_left: int = MOST_JOBS
 
     def chain(self, chain_id: Any, depth: int) -> dict[str, Any]:
         chain = get_chain(self.session, chain_id, model=self.model)
-        found: dict[str, Any] = {name: getattr(chain, name) for name in _CHAIN}
-        if chain.id in self.seen or self.left <= 0:
-            return found | {"left_out": "shown above" if chain.id in self.seen else f"beyond {MOST_JOBS} jobs"}
-        self.seen.add(chain.id)
-        page = list_chain_jobs(self.session, chain.id, limit=self.left, model=self.model)
-        self.left -= len(page.items)
-        found["jobs"] = [self._job(job, depth) for job in page]
-        return found
+        fields: dict[str, Any] = {name: getattr(chain, name) for name in _CHAIN}
+        if chain.id in self.shown_ids or self.jobs_left <= 0:
+            return fields | {"left_out": "shown above" if chain.id in self.shown_ids else f"beyond {MOST_JOBS} jobs"}
+        self.shown_ids.add(chain.id)
+        page = list_chain_jobs(self.session, chain.id, limit=self.jobs_left, model=self.model)
+        self.jobs_left -= len(page.items)
+        fields["jobs"] = [self._job(job, depth) for job in page]
+        return fields
 
     def _job(self, job: Any, depth: int) -> dict[str, Any]:
         blockers: Any = list_blockers(self.session, job.id, limit=MOST_JOBS, model=self.model) if depth else []
@@ -74,8 +74,8 @@ class _Reader:
             last |= {"ended_at": job.completed_at, "worker_id": job.completed_by or job.leased_by, "error": None}
             attempts.append(last | {"trace_context": None})
         waited_for = [self.chain(blocker.blocked_by_chain_id, depth - 1) for blocker in blockers]
-        found = {name: getattr(job, name) for name in (*_CHAIN, "scheduled_at", "trace_context")}
-        return found | {"waited_for": waited_for, "attempts": attempts}
+        fields = {name: getattr(job, name) for name in (*_CHAIN, "scheduled_at", "trace_context")}
+        return fields | {"waited_for": waited_for, "attempts": attempts}
 
 
 def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:

@@ -43,13 +43,13 @@ _GIVEN: Final = "sa_jobqueue.worker_arguments"
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
-def queue_limits(given: Any) -> dict[str, int | None]:
+def queue_limits(text: Any) -> dict[str, int | None]:
     """Parse queue names separated by commas; `name=2` runs at most two jobs of that queue at a time.
 
     Raises: click.BadParameter.
     """
     limits: dict[str, int | None] = {}
-    for part in filter(None, (part.strip() for part in str(given).split(","))):
+    for part in filter(None, (part.strip() for part in str(text).split(","))):
         name, equals, limit = part.partition("=")
         if not name or (equals and not limit.isdecimal()):
             raise click.BadParameter(f"{part!r} is neither NAME nor NAME=NUMBER")
@@ -206,31 +206,31 @@ def worker(
         supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
         context.exit(asyncio.run(supervisor.run(control_fd)))
     with opts.usage_errors():
-        found, sessions = _engine_of(source, engine)
-        made: Worker | WorkerGroup
+        application_engine, sessions = _engine_of(source, engine)
+        running: Worker | WorkerGroup
         if len(urls) > 1:
-            made = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
+            running = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
         else:
-            made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
+            running = Worker(jobs, application_engine, options=options, app=registry, listen_url=listen_url, **sessions)
     if capture_logs is not None:
         capture(capture_logs)
     if opentelemetry:
         telemetry.instrument()
         telemetry.subscribe(
-            made.events, types=jobs.registry.names, running=lambda: made.running_by_type, slots=options.concurrency
+            running.events, types=jobs.registry.names, running=lambda: running.running_by_type, slots=options.concurrency
         )
     if control_fd is not None:
         with suppress(OSError):  # a pipe, whose other end needs no answer
-            os.write(control_fd, made.id.encode())
+            os.write(control_fd, running.id.encode())
     ends = Counter[type[Event]]()
-    made.events.subscribe(lambda event: ends.update([type(event)]))
+    running.events.subscribe(lambda event: ends.update([type(event)]))
     with ExitStack() as stack:
         if metrics_port is not None:
-            stack.enter_context(_measured(made, jobs, options.concurrency, metrics_port, metrics_address))
-        limit = stack.enter_context(watching(lambda: made.vitals, limit=watchdog, end=os._exit)) or DEFAULT_LIMIT
+            stack.enter_context(_measured(running, jobs, options.concurrency, metrics_port, metrics_address))
+        limit = stack.enter_context(watching(lambda: running.vitals, limit=watchdog, end=os._exit)) or DEFAULT_LIMIT
         if health_port is not None:
-            stack.enter_context(serve_probes(lambda: made.vitals, limit=limit, port=health_port, address=health_address))
-        status = serve(made, control=control_fd, until_idle=until_idle)
+            stack.enter_context(serve_probes(lambda: running.vitals, limit=limit, port=health_port, address=health_address))
+        status = serve(running, control=control_fd, until_idle=until_idle)
     if until_idle:
         words = {JobCompleted: "completed", JobRescheduled: "due again later", JobCancelled: "cancelled", JobDied: "died"}
         echo(", ".join(f"{ends[kind]} {word}" for kind, word in words.items()))
@@ -259,17 +259,17 @@ def _reload(patience: timedelta) -> int:
 
 def _of_process(number: int, engine: str | None, name: str | None, ports: dict[str, int | None]) -> list[str]:
     """Return the arguments of the `number`th process, which come after those of its parent and replace them."""
-    given = {"processes": 1, "engine": engine, "name": name and f"{name[:60]}-{number}"}
-    given |= {f"{what}-port": port and port + number - 1 for what, port in ports.items()}
-    return [part for option, value in given.items() if value is not None for part in (f"--{option}", str(value))]
+    arguments = {"processes": 1, "engine": engine, "name": name and f"{name[:60]}-{number}"}
+    arguments |= {f"{server}-port": port and port + number - 1 for server, port in ports.items()}
+    return [part for option, value in arguments.items() if value is not None for part in (f"--{option}", str(value))]
 
 
-def _measured(made: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port: int, address: str) -> Any:
+def _measured(running: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port: int, address: str) -> Any:
     """Serve a worker's metrics while the returned context manager is open."""
     registry = new_registry()
     from sa_jobqueue.observe.metrics.workers import subscribe
 
-    subscribe(made.events, registry, types=jobs.registry.names, running=lambda: made.running_by_type, slots=slots)
+    subscribe(running.events, registry, types=jobs.registry.names, running=lambda: running.running_by_type, slots=slots)
     return serve_metrics(registry, port=port, address=address)
 
 

@@ -25,9 +25,11 @@ _queue_option: Final = opts.only("--queue", "queues", "QUEUE", "workers that ser
 _COLUMNS: Final[dict[str, Any]] = {
     "id": "id",
     "state": "state",
-    "heartbeat": lambda one: f"{span(one.silent_for)} ago",
-    "running": lambda one: f"{one.used}/{one.concurrency}" + (f" ({one.stuck_threads} stuck)" if one.stuck_threads else ""),
-    "queues": lambda one: ", ".join(one.queues),
+    "heartbeat": lambda worker: f"{span(worker.silent_for)} ago",
+    "running": lambda worker: (
+        f"{worker.used}/{worker.concurrency}" + (f" ({worker.stuck_threads} stuck)" if worker.stuck_threads else "")
+    ),
+    "queues": lambda worker: ", ".join(worker.queues),
     "name": "name",
     "host": "host",
     "pid": "pid",
@@ -45,16 +47,18 @@ workers: Final = noun_group("workers")
 def list_(database: opts.Database, /, *, heartbeat_timeout: timedelta, **filters: tuple[str, ...]) -> None:
     """List workers with their last reported state, silent ones first: dead or frozen, their heartbeat is overdue."""
     with database.session() as session:
-        found = database.every(session, list_workers, where=WorkerFilter(**filters))
+        statuses = database.every(session, list_workers, where=WorkerFilter(**filters))
 
-    def state(one: WorkerStatus) -> str:
-        if one.silent_for > heartbeat_timeout:
+    def state(worker: WorkerStatus) -> str:
+        if worker.silent_for > heartbeat_timeout:
             return "silent"
-        return f"failing ({one.failure})" if one.failure else one.state
+        return f"failing ({worker.failure})" if worker.failure else worker.state
 
-    worst_first = sorted(found, key=lambda one: (-max(one.silent_for, heartbeat_timeout), -one.stuck_threads, one.id))
-    table = table_of(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)
-    print_result({"workers": [asdict(worker) for worker in found]}, table)
+    worst_first = sorted(
+        statuses, key=lambda worker: (-max(worker.silent_for, heartbeat_timeout), -worker.stuck_threads, worker.id)
+    )
+    table = table_of(counted(len(statuses), "worker"), _COLUMNS | {"state": state}, worst_first)
+    print_result({"workers": [asdict(worker) for worker in statuses]}, table)
 
 
 @workers.command()
@@ -80,14 +84,22 @@ def drain(
         raise click.UsageError("pass IDs, --name or --queue, or only --all")
     where = WorkerFilter(**filters)
     with database.session() as session:
-        asked = drain_workers(session, where=where, by=by, dry_run=dry_run, model=database.model).ids
+        drained_ids = drain_workers(session, where=where, by=by, dry_run=dry_run, model=database.model).ids
         session.commit()
-        left = _wait(session, database, asked, wait) if wait is not None and asked and not dry_run else None
-    document = {"would_drain" if dry_run else "asked_to_drain": asked} | ({} if left is None else {"still_there": left})
-    text = f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain"
+        unstopped_ids = (
+            _wait(session, database, drained_ids, wait) if wait is not None and drained_ids and not dry_run else None
+        )
+    document = {"would_drain" if dry_run else "asked_to_drain": drained_ids} | (
+        {} if unstopped_ids is None else {"still_there": unstopped_ids}
+    )
+    text = f"{counted(len(drained_ids), 'worker')} {'would be ' if dry_run else ''}asked to drain"
     print_result(document, text)
-    unknown = [f"worker {one!r} not found; see sa-jobqueue workers list" for one in filters["ids"] if one not in asked]
-    for line in (complaints := [*(f"worker {one} has not stopped" for one in left or ()), *unknown]):
+    unknown = [
+        f"worker {worker_id!r} not found; see sa-jobqueue workers list"
+        for worker_id in filters["ids"]
+        if worker_id not in drained_ids
+    ]
+    for line in (complaints := [*(f"worker {worker_id} has not stopped" for worker_id in unstopped_ids or ()), *unknown]):
         echo(line, err=True)
     if complaints:
         raise click.exceptions.Exit(1)
@@ -100,20 +112,20 @@ def drain(
 @opts.reading
 def concurrency(database: opts.Database, /, *, worker_id: str, concurrency: int | None, by: str) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
-    asked = database.run(resize_workers, concurrency, where=WorkerFilter(ids=[worker_id]), by=by)
-    if not asked.changed:
+    result = database.run(resize_workers, concurrency, where=WorkerFilter(ids=[worker_id]), by=by)
+    if not result.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
     text = f"requested concurrency of worker {worker_id}: {'its initial value' if concurrency is None else concurrency}"
     print_result({"worker": worker_id, "concurrency_requested": concurrency}, text)
 
 
-def _wait(session: Session, database: opts.Database, asked: list[str], limit: timedelta) -> list[str]:
+def _wait(session: Session, database: opts.Database, worker_ids: list[str], limit: timedelta) -> list[str]:
     """Wait up to `limit` until the workers have stopped; return those that have not."""
     deadline = time.monotonic() + limit.total_seconds()
     while True:
-        workers = database.every(session, list_workers, where=WorkerFilter(ids=asked))
+        workers = database.every(session, list_workers, where=WorkerFilter(ids=worker_ids))
         session.rollback()
-        left = [worker.id for worker in workers if worker.silent_for < DEAD_AFTER]
-        if not left or time.monotonic() >= deadline:
-            return left
+        unstopped_ids = [worker.id for worker in workers if worker.silent_for < DEAD_AFTER]
+        if not unstopped_ids or time.monotonic() >= deadline:
+            return unstopped_ids
         time.sleep(_POLL_SECONDS)

@@ -90,14 +90,14 @@ def demo(*, with_dashboard: bool, files: int | None) -> None:
             address = f"{stack.enter_context(served(app))}/?token={token}"
             say(f"serving the dashboard on {address}")
         with ProgressLines("demo", write=say, interval=1) as lines:
-            found = _run(engine, server.url, find(LIBRARY, files), lines, interruption)
-        found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
-        print_result(found, fields_of("sa-jobqueue demo", found))
+            report_fields = _run(engine, server.url, find(LIBRARY, files), lines, interruption)
+        report_fields["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
+        print_result(report_fields, fields_of("sa-jobqueue demo", report_fields))
         if with_dashboard:
             ended = ending(signal.SIGINT)
             say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             ended.wait()
-    sys.exit(0 if found["ok"] else 1)
+    sys.exit(0 if report_fields["ok"] else 1)
 
 
 def find(root: Path, limit: int | None = None) -> list[str]:
@@ -106,9 +106,9 @@ def find(root: Path, limit: int | None = None) -> list[str]:
     Test data comes first, so that a run of only `limit` files has broken ones as well.
     """
     paths = (path.relative_to(root) for path in root.rglob("*.py") if path.is_file())
-    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts)]
-    own.sort(key=lambda path: (not ("data" in path.parent.name or "bad" in path.name), path))
-    return [path.as_posix() for path in own[:limit]]
+    library_paths = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts)]
+    library_paths.sort(key=lambda path: (not ("data" in path.parent.name or "bad" in path.name), path))
+    return [path.as_posix() for path in library_paths[:limit]]
 
 
 def _run(
@@ -124,9 +124,9 @@ def _run(
     lines.begin("all jobs have ended; counting without the queue to compare")
     begun = time.perf_counter()
     plain = count_plainly(paths)
-    found = {"plain_seconds": time.perf_counter() - begun, "pids": pids}
+    measured = {"plain_seconds": time.perf_counter() - begun, "pids": pids}
     with Session(engine) as session:
-        return report(session, plain, killed) | found
+        return report(session, plain, killed) | measured
 
 
 @contextmanager
@@ -162,15 +162,15 @@ def _work(
 ) -> tuple[dict[int, str], list[int]]:
     """Wait until every job has ended, and kill one worker meanwhile; return its worker id by its pid, and all pids."""
     killed: dict[int, str] = {}
-    seen, changed = 0, time.monotonic()
+    ended_before, changed = 0, time.monotonic()
     while True:
         interruption.check()
         with Session(engine) as session:
             ended = session.scalar(select(func.count()).where(Job.status.in_(ENDED))) or 0
             pids = [check(), *killed, *session.scalars(select(Job.Worker.pid))]
         lines.update(ended)
-        if ended != seen:
-            seen, changed = ended, time.monotonic()
+        if ended != ended_before:
+            ended_before, changed = ended, time.monotonic()
         if ended >= total:
             return killed, pids
         if time.monotonic() - changed > _PATIENCE:
@@ -205,21 +205,21 @@ def _kill_one(engine: Engine) -> tuple[int, str, int] | None:
         os.kill(victim.pid, signal.SIGSTOP)
         time.sleep(0.05)  # the server finishes the statements it has received
         with Session(engine) as session:
-            held = session.execute(running.where(Job.Worker.id == victim.id)).one_or_none()
+            frozen = session.execute(running.where(Job.Worker.id == victim.id)).one_or_none()
     finally:
-        os.kill(victim.pid, signal.SIGKILL if held else signal.SIGCONT)
-    return (held.pid, held.id, held.jobs) if held else None
+        os.kill(victim.pid, signal.SIGKILL if frozen else signal.SIGCONT)
+    return (frozen.pid, frozen.id, frozen.jobs) if frozen else None
 
 
 def count_plainly(paths: Sequence[str]) -> dict[str, Any]:
     """Count in all files in this process: the expected results. None: the file is broken."""
-    found: dict[str, Any] = dict.fromkeys(paths)
+    counts: dict[str, Any] = dict.fromkeys(paths)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about old syntax; the workers' environment ignores them, too
         for path in paths:
             with suppress(SyntaxError, ValueError, RecursionError):
-                found[path] = count(LIBRARY / path)
-    return found
+                counts[path] = count(LIBRARY / path)
+    return counts
 
 
 def report(session: Session, plain: Mapping[str, Any], killed: Mapping[int, str]) -> dict[str, Any]:
