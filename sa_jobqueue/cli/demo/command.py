@@ -200,7 +200,7 @@ def _kill_one(engine: Engine) -> tuple[int, str, int] | None:
         victim = session.execute(running.limit(1)).one_or_none()
     if victim is None:
         return None
-    held = None
+    frozen = None
     try:  # a signal that ends the demo can come with the first call's return
         os.kill(victim.pid, signal.SIGSTOP)
         time.sleep(0.05)  # the server finishes the statements it has received
