@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Update, inspect, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.orm import Mapper, Session
 
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidOptionError, require_postgresql
-from sa_jobqueue.errors.drivers import REFERENCED, diagnose
+from sa_jobqueue.errors.drivers import REFERENCED, Diagnosis, diagnose
+from sa_jobqueue.statements._arrays import UnwritableElementError
 
 
 def require_transaction(connection: Connection, operation: str) -> None:
@@ -93,8 +95,8 @@ def translated() -> Iterator[None]:
     """Raise ours for the driver errors we know, the cause chained; let every other through as it is.
 
     Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
-    violations, texts that the database's encoding does not have), ConflictError (unique and foreign key violations),
-    InvalidOptionError (values that cannot be written or read with the session's settings).
+    violations, values that a column cannot have, texts that the database's encoding does not have), ConflictError (unique
+    and foreign key violations), InvalidOptionError (values that cannot be written or read with the session's settings).
     """
     try:
         yield
@@ -111,7 +113,11 @@ def translated() -> Iterator[None]:
         raise InvalidJobError("job", reason) from error
     except UnicodeDecodeError as error:
         raise _of_setting("client_encoding", "UTF8", str(error)) from error
-    except DBAPIError as error:
+    except StatementError as error:
+        if isinstance(error.orig, UnwritableElementError):
+            raise InvalidJobError(_array_of(error.params, error.orig.element), str(error.orig)) from error
+        if not isinstance(error, DBAPIError):
+            raise
         diagnosis = diagnose(error)
         message, constraint = diagnosis.message, diagnosis.constraint or ""
         match diagnosis.sqlstate:
@@ -124,7 +130,7 @@ def translated() -> Iterator[None]:
             case "22P02" | "22007" if '"NULL"' in message:
                 raise _of_setting("array_nulls", "on", message) from error
             case "22P02":
-                raise InvalidJobError("id", message) from error
+                raise InvalidJobError(_field_of(error, diagnosis), message) from error
             case "23514":
                 raise InvalidJobError(constraint, message) from error
             case state if state in REFERENCED:
@@ -132,6 +138,54 @@ def translated() -> Iterator[None]:
             case "23505":
                 raise ConflictError(f"{message}; another row holds that key", constraint) from error
         raise
+
+
+_INSERT: Final = re.compile(r"INSERT INTO .*?\((.*?)\)\s+(?:VALUES \((.*?)\)$|SELECT|VALUES)", re.DOTALL | re.MULTILINE)
+"""The columns and the values of an INSERT."""
+_VALUE: Final = re.compile(r'"(.*)"', re.DOTALL)
+"""The value that the server could not read, in its message."""
+_OF_COPY: Final = re.compile(r"COPY .*, line \d+, column (.*?)(?::|$)", re.MULTILINE)
+
+
+def _field_of(error: DBAPIError, diagnosis: Diagnosis) -> str:
+    """Return the column with a value that the server could not read, or "job" if it is not certain.
+
+    The server names neither column nor parameter, but a COPY: the parameter that has the value is searched for.
+    """
+    if of_copy := _OF_COPY.search(diagnosis.context or ""):
+        return of_copy[1].strip('"')
+    insert, value = _INSERT.search(error.statement or ""), _VALUE.search(diagnosis.message)
+    if insert is None or value is None:
+        return "job"
+    columns = [name.strip().strip('"') for name in insert[1].split(",")]
+    names = {name for name, parameter in _named(error.params, insert[2]) if _has_value(parameter, value[1])}
+    if len(names) != 1:
+        return "job"
+    (name,) = names
+    return columns[name] if isinstance(name, int) else name if name in columns else "job"
+
+
+def _array_of(parameters: Any, element: object) -> str:
+    """Return the name of the array parameter with this very object."""
+    arrays = [(name, array) for name, array in _named(parameters, None) if isinstance(array, list | tuple)]
+    return next((str(name) for name, array in arrays if any(value is element for value in array)), "job")
+
+
+def _named(parameters: Any, values: str | None) -> Iterator[tuple[str | int, Any]]:
+    """Yield the parameters of an INSERT by name, or by the position of their columns if the driver has none."""
+    for row in parameters if isinstance(parameters, list) else [parameters]:
+        if isinstance(row, Mapping):
+            yield from row.items()
+        elif row is not None and values is not None:
+            for position, placeholder in enumerate(values.split(",")):
+                if number := re.search(r"\$(\d+)", placeholder):
+                    yield position, row[int(number[1]) - 1]
+
+
+def _has_value(parameter: Any, value: str) -> bool:
+    if isinstance(parameter, str) and parameter.startswith("{"):  # the text of an array
+        return value in parameter[1:-1].replace('"', "").split(",")
+    return value in map(str, parameter if isinstance(parameter, list | tuple) else [parameter])
 
 
 def _of_setting(setting: str, value: str, reason: str) -> InvalidOptionError:

@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from sa_jobqueue.errors.bounds import shown
+
 Write = Callable[[Any], str]
 WriteAll = Callable[[Sequence[Any]], Iterable[str]]
 
@@ -91,6 +93,21 @@ _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
 )
 
 
+class UnwritableElementError(ValueError):
+    """An element of an array parameter is not of its type."""
+
+    def __init__(self, element: object) -> None:
+        self.element = element
+        super().__init__(f"is not of the column's type, got {shown(element)}")
+
+
+def _written(write: Write, element: Any) -> str:
+    try:
+        return write(element)
+    except (TypeError, AttributeError, KeyError):
+        raise UnwritableElementError(element) from None
+
+
 class ArrayParameter(TypeDecorator[Sequence[Any]]):
     """A one-dimensional array as a parameter; its elements may be null.
 
@@ -119,6 +136,6 @@ class ArrayParameter(TypeDecorator[Sequence[Any]]):
             try:
                 return "{" + ",".join(write_all(values)) + "}"
             except (TypeError, AttributeError, KeyError):  # some are null, or ids that are text
-                return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
+                return "{" + ",".join(["NULL" if value is None else _written(write, value) for value in values]) + "}"
 
         return process
