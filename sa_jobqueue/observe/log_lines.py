@@ -45,7 +45,7 @@ class AttemptFilter(logging.Filter):
 
 def bind(handler: logging.Handler) -> None:
     """Add an `AttemptFilter` to a handler, unless it has one."""
-    if not any(isinstance(one, AttemptFilter) for one in handler.filters):
+    if not any(isinstance(filter_, AttemptFilter) for filter_ in handler.filters):
         handler.addFilter(AttemptFilter())
 
 

@@ -107,7 +107,7 @@ def vacuum(
     """
     with _working(engine, lock_timeout, model) as reading:
         before = _by_name(measured_tables(reading))
-        done = []
+        results = []
         for name in _chosen("tables", tables, before):
             begun = monotonic()
             skipped = _run(reading, maintenance.vacuum(model.__jobqueue__, name, analyze=analyze))
@@ -115,7 +115,7 @@ def vacuum(
             if skipped is None and after.last_vacuum == before[name].last_vacuum:
                 skipped = "permission denied: not the owner of the table"  # PostgreSQL only sends a notice
             holders = measured_holders(reading) if after.dead and skipped is None else []
-            done.append(
+            results.append(
                 Vacuumed(
                     table=name,
                     dead_before=before[name].dead,
@@ -127,7 +127,7 @@ def vacuum(
                     kept_for=holders[0] if holders else None,
                 )
             )
-    return done
+    return results
 
 
 def reindex(
@@ -149,14 +149,14 @@ def reindex(
         _drop_leftovers(reading)
         before = _by_name(one for one in measured_indexes(reading) if not one.name.endswith(_LEFTOVERS))
         worth = [index.name for index in before.values() if every or worth_rebuilding(index)]
-        done = []
+        results = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
             begun = monotonic()
             skipped = _run(reading, maintenance.reindex(model.__jobqueue__, name))
             if skipped is not None:
                 _drop_leftovers(reading)
             after = _by_name(measured_indexes(reading)).get(name)
-            done.append(
+            results.append(
                 Reindexed(
                     index=name,
                     table=before[name].table,
@@ -166,7 +166,7 @@ def reindex(
                     skipped=skipped,
                 )
             )
-    return done
+    return results
 
 
 def worth_rebuilding(index: IndexHealth) -> bool:
@@ -180,9 +180,9 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
 
     `engine`: reads the catalog.
     """
-    known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
+    models = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
     layout = model.__jobqueue__
-    nouns = {table_of(one).name: table_of(one) for one in known}
+    nouns = {table_of(mapped_class).name: table_of(mapped_class) for mapped_class in models}
     with engine.connect() as connection:
         options = {row.name: options_of(row.options) for row in connection.execute(storage.tables(model))}
     return [
@@ -209,15 +209,17 @@ def _working(engine: Engine, lock_timeout: timedelta, model: JobClass) -> Iterat
             yield Reading(session, model)
 
 
-def _by_name(found: Iterable[M]) -> dict[str, M]:
-    return {one.name: one for one in found}
+def _by_name(relations: Iterable[M]) -> dict[str, M]:
+    return {relation.name: relation for relation in relations}
 
 
-def _chosen(option: str, names: Sequence[str], known: dict[str, Any]) -> list[str]:
+def _chosen(option: str, names: Sequence[str], relations: dict[str, Any]) -> list[str]:
     for name in names:
-        if name not in known:
-            raise InvalidOptionError(option, f"{name!r} does not belong to this queue: must be one of {', '.join(known)}")
-    return list(names or known)
+        if name not in relations:
+            raise InvalidOptionError(
+                option, f"{name!r} does not belong to this queue: must be one of {', '.join(relations)}"
+            )
+    return list(names or relations)
 
 
 def _run(reading: Reading, statement: TextClause) -> str | None:

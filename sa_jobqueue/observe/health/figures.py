@@ -285,17 +285,17 @@ class Running:
     def longest(self) -> list[RunningGroup]:
         """Return the group of the longest running job of each queue; that of all comes first."""
         first: dict[str, RunningGroup] = {}
-        for one in self.groups:
-            first.setdefault(one.queue, one)
+        for group in self.groups:
+            first.setdefault(group.queue, group)
         return list(first.values())
 
     def under(self, setting: Setting) -> int:
         """Return how many count against a limit; for the keys of a queue, those of the key with the most."""
         if setting.what == "type":
-            return sum(one.running for one in self.groups if one.type_name == setting.name)
+            return sum(group.running for group in self.groups if group.type_name == setting.name)
         keys = Counter[str]()
-        for one in self.groups:
-            keys[one.fairness_key] += one.running if one.queue == setting.name else 0
+        for group in self.groups:
+            keys[group.fairness_key] += group.running if group.queue == setting.name else 0
         if setting.what == "key":
             return max((count for key, count in keys.items() if key), default=0)
         return keys[setting.fairness_key] if setting.fairness_key else keys.total()

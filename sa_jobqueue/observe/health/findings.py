@@ -43,46 +43,46 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
     """Return one finding for one cause: leave out those that follow from another, which becomes as severe as they are."""
-    left = list(findings)
+    findings_left = list(findings)
 
     def fold(child: Finding, into: Finding, summary: str = "") -> None:
-        left.remove(child)
+        findings_left.remove(child)
         bad = max(child.severity, into.severity)
-        left[left.index(into)] = replace(into, severity=bad, summary=summary or into.summary)
+        findings_left[findings_left.index(into)] = replace(into, severity=bad, summary=summary or into.summary)
 
-    def of(code: Code) -> list[Finding]:
-        return [finding for finding in left if finding.code is code]
+    def of_code(code: Code) -> list[Finding]:
+        return [finding for finding in findings_left if finding.code is code]
 
-    for unserved in of(Code.QUEUE_UNSERVED):
+    for unserved in of_code(Code.QUEUE_UNSERVED):
         # Jobs that are to be moved to another queue have a finding with that cause.
-        late = [one for one in of(Code.CLAIM_AGE) if one.evidence["cause"] == "queue_unserved"]
-        moved = {queue for one in late for queue in one.evidence["queues"]}
+        late = [finding for finding in of_code(Code.CLAIM_AGE) if finding.evidence["cause"] == "queue_unserved"]
+        moved = {queue for finding in late for queue in finding.evidence["queues"]}
         if moved:
-            left.remove(unserved)
+            findings_left.remove(unserved)
             queues = [name for name in unserved.evidence["queues"] if name not in moved]
-            left += [_unserved(queues)] if queues else []
-    for unserved in of(Code.QUEUE_UNSERVED):
-        for silent in of(Code.WORKERS_SILENT):
+            findings_left += [_unserved(queues)] if queues else []
+    for unserved in of_code(Code.QUEUE_UNSERVED):
+        for silent in of_code(Code.WORKERS_SILENT):
             queues = [name for name in unserved.evidence["queues"] if name in silent.evidence["queues"]]
             if queues:
                 never = [name for name in unserved.evidence["queues"] if name not in queues]
                 fold(unserved, silent, f"{silent.summary} Jobs are due in {_names(queues)}, which no other worker serves.")
-                left += [_unserved(never)] if never else []
-    for code, other, follows, joined in _FOLDS:
-        for child in of(code):
-            for into in [one for one in of(other) if follows(child.evidence, one.evidence)][:1]:
+                findings_left += [_unserved(never)] if never else []
+    for code, cause_code, follows, joined in _FOLDS:
+        for child in of_code(code):
+            for into in [cause for cause in of_code(cause_code) if follows(child.evidence, cause.evidence)][:1]:
                 fold(child, into, "" if joined is None else f"{into.summary} {joined}{child.summary}")
-    bloated = of(Code.BLOAT)
+    bloated = of_code(Code.BLOAT)
     if len(bloated) > 1:
-        names = [one.evidence["name"] for one in bloated]
-        wasted = sum(one.evidence["wasted_bytes"] for one in bloated)
+        names = [finding.evidence["name"] for finding in bloated]
+        wasted = sum(finding.evidence["wasted_bytes"] for finding in bloated)
         summary = f"About {byte_size(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
         # Tables come first, and a table that is written again has new indexes.
-        left[left.index(bloated[0])] = replace(
+        findings_left[findings_left.index(bloated[0])] = replace(
             bloated[0], summary=summary, evidence={"names": names, "wasted_bytes": wasted}
         )
-        left = [one for one in left if one not in bloated]
-    return left
+        findings_left = [finding for finding in findings_left if finding not in bloated]
+    return findings_left
 
 
 def _always(child: Evidence, into: Evidence) -> bool:
@@ -121,26 +121,29 @@ _MAY_BE_CRITICAL: Final = {
 }
 
 
-def _missing(of: Health) -> Iterator[Finding]:
-    if of.missing:
-        names = ", ".join(MEASURED.get(name, name) for name in of.missing)
+def _missing(report: Health) -> Iterator[Finding]:
+    if report.missing:
+        names = ", ".join(MEASURED.get(name, name) for name in report.missing)
         summary = f"Not measured, because the server cancelled the statement: {names}."
         advice = "Give it more time (--timeout), or find out what it waits for: pg_stat_activity, pg_locks."
-        for one in of.blockers[:1]:
-            called = f" {one['name']!r}" if one["name"] else ""
-            summary += f" Session {one['pid']}{called} of {one['user']} holds an ACCESS EXCLUSIVE lock on {one['table']}."
-            advice = f"End that session, if it should not hold the lock: SELECT pg_terminate_backend({one['pid']})."
+        for session in report.blockers[:1]:
+            called = f" {session['name']!r}" if session["name"] else ""
+            summary += f" Session {session['pid']}{called} of {session['user']}"
+            summary += f" holds an ACCESS EXCLUSIVE lock on {session['table']}."
+            advice = f"End that session, if it should not hold the lock: SELECT pg_terminate_backend({session['pid']})."
         # What cannot be seen may be critical: an outage must not lower the severity.
-        bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(of.missing) else WARNING
-        yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(of.missing))
+        bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING
+        yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(report.missing))
 
 
-def _served(of: Health, _: Thresholds) -> Iterator[Finding]:
-    if of.due and not of.workers.live:
-        summary = f"{_many(of.due, 'job')} due, and no worker is alive."
-        yield _found(Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE.", due=of.due)
-    elif of.unserved:
-        yield _unserved(of.unserved)
+def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
+    if report.due and not report.workers.live:
+        summary = f"{_many(report.due, 'job')} due, and no worker is alive."
+        yield _found(
+            Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE.", due=report.due
+        )
+    elif report.unserved:
+        yield _unserved(report.unserved)
 
 
 def _unserved(queues: Sequence[str]) -> Finding:
@@ -149,11 +152,11 @@ def _unserved(queues: Sequence[str]) -> Finding:
     return _found(Code.QUEUE_UNSERVED, CRITICAL, summary, advice, queues=list(queues))
 
 
-def _workers(of: Health, _: Thresholds) -> Iterator[Finding]:
-    started = {(worker.name, worker.host): worker.started_at for worker in of.workers.live}
+def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
+    started = {(worker.name, worker.host): worker.started_at for worker in report.workers.live}
     silent = [
         worker
-        for worker in of.workers.silent
+        for worker in report.workers.silent
         # One without jobs that was started again since is history.
         if worker.running or started.get((worker.name, worker.host), worker.heartbeat_at) <= worker.heartbeat_at
     ]
@@ -168,20 +171,20 @@ def _workers(of: Health, _: Thresholds) -> Iterator[Finding]:
         summary += f"; {_many(running, 'running job')} to be rescued." if running else "."
         advice = "Check why it ended, and whether its supervisor restarts it."
         if running:
-            rescued = "Other workers rescue the jobs" if of.workers.live else "Start a worker, which rescues the jobs"
+            rescued = "Other workers rescue the jobs" if report.workers.live else "Start a worker, which rescues the jobs"
             advice = f"{rescued}. {advice}"
-        seen: dict[str, Any] = {"workers": [worker.id for worker in silent], "running": running}
-        seen |= {"queues": sorted({queue for worker in silent for queue in worker.queues})}
-        bad = WARNING if of.workers.live or not running else CRITICAL
-        yield _found(Code.WORKERS_SILENT, bad, summary, advice, **seen)
+        evidence: dict[str, Any] = {"workers": [worker.id for worker in silent], "running": running}
+        evidence |= {"queues": sorted({queue for worker in silent for queue in worker.queues})}
+        bad = WARNING if report.workers.live or not running else CRITICAL
+        yield _found(Code.WORKERS_SILENT, bad, summary, advice, **evidence)
 
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
-def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
-    for worker in of.workers.live:
+def _threads(report: Health, _: Thresholds) -> Iterator[Finding]:
+    for worker in report.workers.live:
         if worker.stuck_threads:
             some = f"{worker.stuck_threads} of {_times(worker.concurrency, 'slot')}"
             summary = f"Worker {worker.id} has {some} taken by threads of ended attempts: handlers that did not stop."
@@ -190,12 +193,12 @@ def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
             yield _found(Code.STUCK_THREADS, bad, summary, advice, worker=worker.id, stuck_threads=worker.stuck_threads)
 
 
-def _failing_workers(of: Health, _: Thresholds) -> Iterator[Finding]:
-    failing = {worker.failure: worker for worker in of.workers.live if worker.failure}
+def _failing_workers(report: Health, _: Thresholds) -> Iterator[Finding]:
+    failing = {worker.failure: worker for worker in report.workers.live if worker.failure}
     for failure, worker in failing.items():
-        same = sum(one.failure == failure for one in of.workers.live)
+        same = sum(live_worker.failure == failure for live_worker in report.workers.live)
         who = f"Worker {worker.id}" if same == 1 else f"{same:,} workers, such as {worker.id},"
-        due = sum(late.due for late in of.waiting if late.cause == "worker_failing")
+        due = sum(late.due for late in report.waiting if late.cause == "worker_failing")
         waits = f"; {_times(due, 'job')} {'waits' if due == 1 else 'wait'} for it" if due else ""
         summary = f"{who} {'keeps' if same == 1 else 'keep'} failing: {failure}{waits}."
         advice = "Correct the cause; they try again every few seconds. sa-jobqueue doctor checks privileges and tables."
@@ -203,54 +206,67 @@ def _failing_workers(of: Health, _: Thresholds) -> Iterator[Finding]:
         yield _found(Code.WORKER_FAILING, bad, summary, advice, worker=worker.id, failure=failure, due=due)
 
 
-def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
-    due = {QueueKey(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
-    for one in of.settings:
-        if one.paused_for is None:
+def _paused(report: Health, _: Thresholds) -> Iterator[Finding]:
+    due = {QueueKey(queue.queue, queue.fairness_key): queue.due for queue in report.queues}
+    for setting in report.settings:
+        if setting.paused_for is None:
             continue
-        queue_key = QueueKey(one.name, one.fairness_key)
-        who = f" by {one.by}" if one.by else ""
+        queue_key = QueueKey(setting.name, setting.fairness_key)
+        who = f" by {setting.by}" if setting.by else ""
         waiting = due.get(queue_key, 0)
-        if one.what == "type":  # of queues whose oldest job is late
-            waiting = sum(late.due for late in of.waiting if (late.cause, late.type_name) == ("type_paused", one.name))
-        waits = f", and {_many(waiting, 'job')} due" if waiting else ""
-        noun = queue_key.named if one.what == "queue" else f"job type {one.name!r}"
-        summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(one.paused_for)}{who}{waits}."
-        advice = f"Resume it when the reason is resolved: sa-jobqueue {one.what}s resume {queue_key.arguments}."
-        bad = WARNING if waiting or one.what == "type" else OK
-        seen: dict[str, Any] = {"fairness_key": one.fairness_key} if one.fairness_key else {}
-        seen |= {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}
-        yield _found(Code.PAUSED, bad, summary, advice, **seen)
-
-
-def _schedules(of: Health, _: Thresholds) -> Iterator[Finding]:
-    for one in of.schedules:
-        if one.error is not None:
-            summary = f"Schedule {one.name!r} cannot fire: {one.error}."
-            advice = "Set it again (on its page, or with upsert_schedule), or delete it: sa-jobqueue schedules delete."
-            yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=one.name, error=one.error)
-            continue
-        if one.missed_from is not None and one.missed_until is not None:
-            times = "1 time" if one.missed == 1 else f"{one.missed:,} times{' or more' if one.missed >= MISSED else ''}"
-            first, last = (time.astimezone(UTC).strftime("%Y-%m-%d %H:%M") for time in (one.missed_from, one.missed_until))
-            when = f"at {last} UTC" if one.missed == 1 else f"from {first} to {last} UTC"
-            summary = f"Schedule {one.name!r} left out {times}, {when}: no worker fired it in time."
-            run = (
-                f"sa-jobqueue schedules run {one.name} --since {first.replace(' ', 'T')}Z --until {last.replace(' ', 'T')}Z"
+        if setting.what == "type":  # of queues whose oldest job is late
+            waiting = sum(
+                late.due for late in report.waiting if (late.cause, late.type_name) == ("type_paused", setting.name)
             )
-            advice = f"Run them ({run}), or leave them out: sa-jobqueue schedules resume {one.name}."
-            seen = {"schedule": one.name, "missed_from": one.missed_from, "missed_until": one.missed_until}
-            yield _found(Code.SCHEDULE_MISSED, WARNING, summary, advice, **seen)
+        waits = f", and {_many(waiting, 'job')} due" if waiting else ""
+        noun = queue_key.named if setting.what == "queue" else f"job type {setting.name!r}"
+        summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(setting.paused_for)}{who}{waits}."
+        advice = f"Resume it when the reason is resolved: sa-jobqueue {setting.what}s resume {queue_key.arguments}."
+        bad = WARNING if waiting or setting.what == "type" else OK
+        evidence: dict[str, Any] = {"fairness_key": setting.fairness_key} if setting.fairness_key else {}
+        evidence |= {setting.what: setting.name, "paused_for": setting.paused_for, "paused_by": setting.by}
+        yield _found(Code.PAUSED, bad, summary, advice, **evidence)
 
 
-def _late_schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
-    late = [(one.overdue, one) for one in of.schedules if not one.error and one.overdue is not None]
+def _schedules(report: Health, _: Thresholds) -> Iterator[Finding]:
+    for schedule in report.schedules:
+        if schedule.error is not None:
+            summary = f"Schedule {schedule.name!r} cannot fire: {schedule.error}."
+            advice = "Set it again (on its page, or with upsert_schedule), or delete it: sa-jobqueue schedules delete."
+            yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=schedule.name, error=schedule.error)
+            continue
+        if schedule.missed_from is not None and schedule.missed_until is not None:
+            times = (
+                "1 time"
+                if schedule.missed == 1
+                else f"{schedule.missed:,} times{' or more' if schedule.missed >= MISSED else ''}"
+            )
+            first, last = (
+                time.astimezone(UTC).strftime("%Y-%m-%d %H:%M") for time in (schedule.missed_from, schedule.missed_until)
+            )
+            when = f"at {last} UTC" if schedule.missed == 1 else f"from {first} to {last} UTC"
+            summary = f"Schedule {schedule.name!r} left out {times}, {when}: no worker fired it in time."
+            period = f"--since {first.replace(' ', 'T')}Z --until {last.replace(' ', 'T')}Z"
+            run = f"sa-jobqueue schedules run {schedule.name} {period}"
+            advice = f"Run them ({run}), or leave them out: sa-jobqueue schedules resume {schedule.name}."
+            evidence = {
+                "schedule": schedule.name,
+                "missed_from": schedule.missed_from,
+                "missed_until": schedule.missed_until,
+            }
+            yield _found(Code.SCHEDULE_MISSED, WARNING, summary, advice, **evidence)
+
+
+def _late_schedules(report: Health, at: Thresholds) -> Iterator[Finding]:
+    late = [
+        (schedule.overdue, schedule) for schedule in report.schedules if not schedule.error and schedule.overdue is not None
+    ]
     late = sorted(
         (pair for pair in late if pair[0] >= at.claim_age_warning),
         key=lambda pair: (-int(pair[0].total_seconds()), pair[1].name),
     )
     # If no worker is alive, all of them wait for one.
-    for same in [late] if late and not of.workers.live else [[pair] for pair in late]:
+    for same in [late] if late and not report.workers.live else [[pair] for pair in late]:
         overdue, first = same[0]
         summary = first.sentence.replace("It has been due", f"Schedule {first.name!r} has been due", 1)
         advice = f"See sa-jobqueue schedules explain {shlex.quote(first.name)}."
@@ -258,34 +274,34 @@ def _late_schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
             many = f"{len(same):,} schedules, such as {first.name!r}, have been due for {span(overdue)}"
             summary = f"{many}, and no worker is alive to fire them: start one (sa-jobqueue worker)."
         bad = _grade(overdue, at.claim_age_warning, at.claim_age_critical)
-        names = [one.name for _, one in same]
+        names = [schedule.name for _, schedule in same]
         yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=first.name, overdue=overdue, schedules=names)
 
 
-def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
-    references = [one for one in of.quarantined if one.is_reference]
-    for one in references[:_NAMED]:
-        summary = f"Foreign key {one.subject} of the application keeps rows past their retention: {one.error}"
+def _quarantined(report: Health, _: Thresholds) -> Iterator[Finding]:
+    references = [row for row in report.quarantined if row.is_reference]
+    for row in references[:_NAMED]:
+        summary = f"Foreign key {row.subject} of the application keeps rows past their retention: {row.error}"
         advice = (
             "Delete the rows that refer to them, or declare the key with ON DELETE SET NULL or CASCADE, if it should not."
         )
-        yield _found(Code.QUARANTINED, OK, summary, advice, **_of(one))
-    refused = [one for one in of.quarantined if not one.is_reference]
-    for one in refused[:_NAMED]:
-        noun, _words = REFUSED[one.statement]
+        yield _found(Code.QUARANTINED, OK, summary, advice, **_of(row))
+    refused = [row for row in report.quarantined if not row.is_reference]
+    for row in refused[:_NAMED]:
+        noun, _words = REFUSED[row.statement]
         summary = (
-            f"{noun.capitalize()} {one.subject} cannot be written ({one.statement}): {one.error}; "
-            f"{_times(one.failures, 'failure')} in {span(one.failing_for)}."
+            f"{noun.capitalize()} {row.subject} cannot be written ({row.statement}): {row.error}; "
+            f"{_times(row.failures, 'failure')} in {span(row.failing_for)}."
         )
         advice = "Correct the row, or the constraint or trigger that rejects it. The write is retried; other rows continue."
-        yield _found(Code.QUARANTINED, WARNING, summary, advice, **_of(one))
+        yield _found(Code.QUARANTINED, WARNING, summary, advice, **_of(row))
     if (more := len(refused) - _NAMED) > 0:
         summary = f"{_times(more, 'more row')} cannot be written."
         yield _found(Code.QUARANTINED, WARNING, summary, "See the table quarantine, grouped by error.", rows=len(refused))
 
 
-def _bulk_writes(of: Health, at: Thresholds) -> Iterator[Finding]:
-    bulk = of.bulk_writes
+def _bulk_writes(report: Health, at: Thresholds) -> Iterator[Finding]:
+    bulk = report.bulk_writes
     if bulk.oldest_for is not None and bulk.oldest_for >= at.bulk_unfinished:
         summary = f"Bulk write {bulk.oldest_write_id} staged rows {span(bulk.oldest_for)} ago and has not committed."
         advice = "If its driver has ended, write again with the same writeId, or delete its rows from job_bulk_staging."
@@ -300,14 +316,14 @@ FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_p
 """Causes that have separate findings, each for all jobs that wait for it."""
 
 
-def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
+def _waiting(report: Health, at: Thresholds) -> Iterator[Finding]:
     late: dict[tuple[str, str], list[tuple[Severity, Waiting]]] = {}
-    for one in of.waiting:
-        own = at.of(one.queue)
-        bad = _grade(one.waiting_for, own.claim_age_warning, own.claim_age_critical)
-        if bad and (one.move or one.cause not in FOUND_ELSEWHERE):
-            late.setdefault(("", one.shared) if one.shared else (one.queue, one.cause + one.type_name), []).append(
-                (bad, one)
+    for group in report.waiting:
+        queue_thresholds = at.of(group.queue)
+        bad = _grade(group.waiting_for, queue_thresholds.claim_age_warning, queue_thresholds.claim_age_critical)
+        if bad and (group.move or group.cause not in FOUND_ELSEWHERE):
+            late.setdefault(("", group.shared) if group.shared else (group.queue, group.cause + group.type_name), []).append(
+                (bad, group)
             )
     # However many queues wait for the same kind of cause, one finding names them.
     kinds = Counter(same[0][1].cause for key, same in late.items() if key[0])
@@ -316,114 +332,118 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         cause = same[0][1].cause
         together.setdefault(("", cause) if key[0] and kinds[cause] > _NAMED else key, []).extend(same)
     for same in together.values():
-        oldest = max((one for _, one in same), key=lambda one: one.waiting_for)
-        due = sum(one.due for _, one in same)
-        what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
-        queues = list(dict.fromkeys(one.queue for _, one in same))
+        oldest = max((group for _, group in same), key=lambda group: group.waiting_for)
+        due = sum(group.due for _, group in same)
+        jobs_text = f"{due:,} jobs wait" if due > 1 else "1 job waits"
+        queues = list(dict.fromkeys(group.queue for _, group in same))
         where = f"Queue{'s' * (len(queues) > 1)} {_names(queues)}: "
         of_key = oldest.fairness_key and len(queues) == 1
         most = "all" if oldest.due_of_key == due else f"{oldest.due_of_key:,}"
         mostly = f", {most} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
         sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
-        summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
-        seen = _of(oldest) | {"due": due, "queues": queues, "threshold": at.of(oldest.queue).claim_age_warning}
+        summary = f"{where}{jobs_text}{mostly}. {sentence.removesuffix('.')}."
+        evidence = _of(oldest) | {"due": due, "queues": queues, "threshold": at.of(oldest.queue).claim_age_warning}
         bad = max(severity for severity, _ in same)
-        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.job_id}.", **seen)
+        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.job_id}.", **evidence)
 
 
-def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
-    for one in of.locks:
+def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
+    for lock in report.locks:
         # Both: workers wait for each other for moments, and long transactions do not concern them.
-        bad = _grade(min(one.locked_for, one.waited_for * _WAITS), at.claim_age_warning, at.claim_age_critical)
+        bad = _grade(min(lock.locked_for, lock.waited_for * _WAITS), at.claim_age_warning, at.claim_age_critical)
         if bad:
-            n = len(one.waiters)
+            n = len(lock.waiters)
             waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
-            summary = f"{waits}, the longest for {span(one.waited_for)}, for a lock of {one.description}."
-            advice = f"End it, if it should not hold the lock: {one.end}."
-            yield _found(Code.LOCKED, bad, summary, advice, **_of(one))
+            summary = f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}."
+            advice = f"End it, if it should not hold the lock: {lock.end}."
+            yield _found(Code.LOCKED, bad, summary, advice, **_of(lock))
 
 
 _WAITS: Final = 10
 """A statement that waits for a tenth of a threshold waits for a lock that will be held for that long."""
 
 
-def _backlog(of: Health, at: Thresholds) -> Iterator[Finding]:
-    arrived, completed = of.rates.arrived, of.rates.completed
-    if of.workers.saturation >= at.saturation and of.due > of.workers.slots and arrived > completed:
+def _backlog(report: Health, at: Thresholds) -> Iterator[Finding]:
+    arrived, completed = report.rates.arrived, report.rates.completed
+    if report.workers.saturation >= at.saturation and report.due > report.workers.slots and arrived > completed:
         summary = (
-            f"{arrived:,} jobs arrived and {completed:,} completed in {span(of.rates.window)}, "
-            f"with {of.workers.saturation:.0%} of {of.workers.slots} slots in use."
+            f"{arrived:,} jobs arrived and {completed:,} completed in {span(report.rates.window)}, "
+            f"with {report.workers.saturation:.0%} of {report.workers.slots} slots in use."
         )
         advice = "Add workers or concurrency, unless the database is the bottleneck."
-        seen = {"arrived": arrived, "completed": completed, "saturation": of.workers.saturation}
-        yield _found(Code.FALLING_BEHIND, WARNING, summary, advice, **seen)
+        evidence = {"arrived": arrived, "completed": completed, "saturation": report.workers.saturation}
+        yield _found(Code.FALLING_BEHIND, WARNING, summary, advice, **evidence)
 
 
-def _retries(of: Health, at: Thresholds) -> Iterator[Finding]:
-    ended = of.rates.completed + of.rates.failed_attempts
-    bad = _grade(of.rates.retry_rate, at.retry_rate_warning, at.retry_rate_critical)
+def _retries(report: Health, at: Thresholds) -> Iterator[Finding]:
+    ended = report.rates.completed + report.rates.failed_attempts
+    bad = _grade(report.rates.retry_rate, at.retry_rate_warning, at.retry_rate_critical)
     if bad and ended >= at.retry_minimum:
-        kind, error, key = of.rates.failing or ("", "", "")
+        kind, error, key = report.rates.failing or ("", "", "")
         of_key = f" and fairness key {key!r}" if key else ""
         most = f", most of them of {kind}{of_key}" + (f": {error}" if error else "") if kind else ""
-        summary = f"{of.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(of.rates.window)}{most}."
+        summary = f"{report.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(report.rates.window)}{most}."
         advice = "Find the error: sa-jobqueue dead-letters groups, or the workers' logs."
-        seen = {"retry_rate": of.rates.retry_rate, "by_outcome": dict(of.rates.unsuccessful), "type_name": kind}
-        yield _found(Code.RETRIES, bad, summary, advice, **seen)
+        evidence = {"retry_rate": report.rates.retry_rate, "by_outcome": dict(report.rates.unsuccessful), "type_name": kind}
+        yield _found(Code.RETRIES, bad, summary, advice, **evidence)
 
 
-def _retry_later(of: Health, at: Thresholds) -> Iterator[Finding]:
+def _retry_later(report: Health, at: Thresholds) -> Iterator[Finding]:
     # While attempts still fail, the cause is not gone, and to run the rest now would fail them.
-    failing = {one.type_name for one in of.latest if one.ago < at.claim_age_critical}
-    for one in of.retrying:
-        if one.count >= at.retry_minimum and one.type_name not in failing:
-            why = f": {one.error_type}" if one.error_type else ""
-            many = f"At least {_times(one.count, 'job')} of {one.type_name} failed{why}"
-            when = " to ".join(dict.fromkeys(map(span, (one.next_in, one.last_in))))
+    failing = {group.type_name for group in report.latest if group.ago < at.claim_age_critical}
+    for group in report.retrying:
+        if group.count >= at.retry_minimum and group.type_name not in failing:
+            why = f": {group.error_type}" if group.error_type else ""
+            many = f"At least {_times(group.count, 'job')} of {group.type_name} failed{why}"
+            when = " to ".join(dict.fromkeys(map(span, (group.next_in, group.last_in))))
             summary = f"{many}; they are due again in {when}."
-            of_them = f"--status pending --queue {shlex.quote(one.queue)} --type {shlex.quote(one.type_name)}"
+            of_them = f"--status pending --queue {shlex.quote(group.queue)} --type {shlex.quote(group.type_name)}"
             advice = f"If the cause is gone: sa-jobqueue jobs retry ID..., with the ids of sa-jobqueue jobs list {of_them}."
-            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **_of(one))
+            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **_of(group))
 
 
-def _expired(of: Health, _: Thresholds) -> Iterator[Finding]:
-    if queues := {one.queue: one.expired for one in of.rates.queues if one.expired}:
+def _expired(report: Health, _: Thresholds) -> Iterator[Finding]:
+    if queues := {rate.queue: rate.expired for rate in report.rates.queues if rate.expired}:
         expired = sum(queues.values())
         were = f"{_times(expired, 'job')} of {_names(list(queues))} {'was' if expired == 1 else 'were'} cancelled"
-        summary = f"{were} in {span(of.rates.window)}, because no worker had started them by expires_at."
+        summary = f"{were} in {span(report.rates.window)}, because no worker had started them by expires_at."
         advice = "Add workers or concurrency for these queues, or enqueue with a later expires_at."
         yield _found(Code.EXPIRED, WARNING, summary, advice, expired=expired, queues=list(queues))
 
 
-def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
-    if of.running.orphaned:
-        bad = WARNING if of.workers.live else CRITICAL
-        summary = f"{_many(of.running.orphaned, 'running job')} leased by a dead worker."
+def _running(report: Health, at: Thresholds) -> Iterator[Finding]:
+    if report.running.orphaned:
+        bad = WARNING if report.workers.live else CRITICAL
+        summary = f"{_many(report.running.orphaned, 'running job')} leased by a dead worker."
         advice = "A live worker rescues them within seconds; start one if none is alive."
-        yield _found(Code.ORPHANED, bad, summary, advice, orphaned=of.running.orphaned)
-    if of.running.overdue:
-        summary = f"{_many(of.running.overdue, 'running job')} past the timeout."
+        yield _found(Code.ORPHANED, bad, summary, advice, orphaned=report.running.orphaned)
+    if report.running.overdue:
+        summary = f"{_many(report.running.overdue, 'running job')} past the timeout."
         advice = "A live worker rescues it. A handler that ignores its timeout keeps its slot: check its thread."
-        yield _found(Code.OVERDUE, WARNING, summary, advice, overdue=of.running.overdue)
-    long = [one for one in of.running.longest if one.running_for >= at.of(one.queue).long_running]
-    for one in long[:_NAMED]:
-        summary = f"{one.type_name} {one.job_id} of queue {one.queue!r} has been running for {span(one.running_for)}."
-        advice = f"Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel {one.job_id}."
-        yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **_of(one))
+        yield _found(Code.OVERDUE, WARNING, summary, advice, overdue=report.running.overdue)
+    long = [group for group in report.running.longest if group.running_for >= at.of(group.queue).long_running]
+    for group in long[:_NAMED]:
+        summary = (
+            f"{group.type_name} {group.job_id} of queue {group.queue!r} has been running for {span(group.running_for)}."
+        )
+        advice = f"Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel {group.job_id}."
+        yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **_of(group))
 
 
-def _awaited(of: Health, at: Thresholds) -> Iterator[Finding]:
-    one = of.awaited
-    if one.sentence and one.waiting_for >= at.claim_age_warning:
-        waits = f"{_times(one.jobs, 'job')} {'waits' if one.jobs == 1 else 'wait'} for {_times(one.events, 'event')}"
-        sentence = one.sentence.replace("It has waited", "The longest has waited", 1)
-        advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {one.job_id}."
-        bad = WARNING if one.similar_event or one.waiting_for >= at.awaiting_event else OK
-        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **_of(one))
+def _awaited(report: Health, at: Thresholds) -> Iterator[Finding]:
+    awaited = report.awaited
+    if awaited.sentence and awaited.waiting_for >= at.claim_age_warning:
+        waits = (
+            f"{_times(awaited.jobs, 'job')} {'waits' if awaited.jobs == 1 else 'wait'} for {_times(awaited.events, 'event')}"
+        )
+        sentence = awaited.sentence.replace("It has waited", "The longest has waited", 1)
+        advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {awaited.job_id}."
+        bad = WARNING if awaited.similar_event or awaited.waiting_for >= at.awaiting_event else OK
+        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **_of(awaited))
 
 
-def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
-    dead = of.failures
+def _failures(report: Health, at: Thresholds) -> Iterator[Finding]:
+    dead = report.failures
     # Where each of them blocks others, that is the finding.
     if dead.unresolved and dead.oldest_for is not None and dead.unresolved > dead.dead_chains:
         bad = CRITICAL if dead.last_hour >= at.dead_letters_hour_critical else WARNING
@@ -432,10 +452,10 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         listed = dead.groups[:_GROUPS]
         for group in listed:
             why = f": {group.error_type}" if group.error_type else ""
-            ages = f"{group.last_hour:,} from the last hour, the oldest {span(of.measured_at - group.first_died_at)} old"
+            ages = f"{group.last_hour:,} from the last hour, the oldest {span(report.measured_at - group.first_died_at)} old"
             of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
-            what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
-            summary = f"{what}{why} ({group.reason}); {ages}."
+            count_text = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
+            summary = f"{count_text}{why} ({group.reason}); {ages}."
             died = group.reason == DeadReason.LOST
             todo = (
                 f"Their workers died in each attempt, perhaps because of them (out of memory?). {advice}" if died else advice
@@ -443,9 +463,9 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
             # A sum of groups: only the largest has the severity of all.
             yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, todo, **_of(group))
         if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
-            what = "other dead letter" if listed else "dead letter"
+            count_text = "other dead letter" if listed else "dead letter"
             summary = (
-                f"{at_least}{_many(more, what)} unresolved; in all {dead.last_hour:,} from the last hour, "
+                f"{at_least}{_many(more, count_text)} unresolved; in all {dead.last_hour:,} from the last hour, "
                 f"{dead.last_day:,} from the last day, the oldest {span(dead.oldest_for)} old."
             )
             yield _found(Code.DEAD_LETTERS, WARNING if listed else bad, summary, advice, unresolved=dead.unresolved)
@@ -454,30 +474,30 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         of_types = f"; {'it' if dead.dead_chains == 1 else 'they'} died in {_names(types)}" if types else ""
         summary = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}{of_types}."
         advice = f"They stay blocked until it is redriven: sa-jobqueue explain {dead.example_chain_id}."
-        seen = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
-        seen |= {"job_ids": [job_id for job_id, _ in dead.dead_blockers]}
-        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen)
+        evidence = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
+        evidence |= {"job_ids": [job_id for job_id, _ in dead.dead_blockers]}
+        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **evidence)
     if dead.behind_cancelled:
         summary = f"{_many(dead.behind_cancelled, 'job')} blocked by {_times(dead.cancelled_chains, 'cancelled chain')}."
         some = dead.behind_cancelled_ids[0]
         advice = f"They wait until they are cancelled or completed: sa-jobqueue explain {some}, jobs cancel."
-        seen = {"waiting": dead.behind_cancelled, "chains": dead.cancelled_chains, "chain_id": some, "job_ids": []}
-        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen, cancel=list(dead.behind_cancelled_ids))
+        evidence = {"waiting": dead.behind_cancelled, "chains": dead.cancelled_chains, "chain_id": some, "job_ids": []}
+        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **evidence, cancel=list(dead.behind_cancelled_ids))
     if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
         ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
         summary = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}."
         advice = "Any live worker unblocks them; if there is one, check what locks the blocked jobs' rows (pg_locks)."
-        seen = {"chains_to_unblock": dead.chains_to_unblock, "waits_for": dead.to_unblock_for}
-        yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, summary, advice, **seen)
+        evidence = {"chains_to_unblock": dead.chains_to_unblock, "waits_for": dead.to_unblock_for}
+        yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, summary, advice, **evidence)
 
 
-def _horizon(of: Health, at: Thresholds) -> Iterator[Finding]:
-    for holder in of.horizon.holders:
+def _horizon(report: Health, at: Thresholds) -> Iterator[Finding]:
+    for holder in report.horizon.holders:
         by_age = _grade(holder.age, at.horizon_age_warning, at.horizon_age_critical)
-        held = holder.held_for or timedelta(0)
-        bad = max(by_age, _grade(held, at.horizon_warning, at.horizon_critical))
+        duration = holder.held_for or timedelta(0)
+        bad = max(by_age, _grade(duration, at.horizon_warning, at.horizon_critical))
         if bad:
-            lasting = f"for {span(held)} and " if holder.held_for is not None else "for "
+            lasting = f"for {span(duration)} and " if holder.held_for is not None else "for "
             summary = (
                 f"{described(holder)} has held back the xmin horizon {lasting}{holder.age:,} transactions: "
                 "vacuum cannot remove rows that died since."
@@ -523,8 +543,8 @@ def remedy(holder: Holder) -> str:
             return f"Wait for it, or SELECT pg_cancel_backend({holder.pid}); long queries belong on a replica."
 
 
-def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
-    for table in of.tables:
+def _tables(report: Health, at: Thresholds) -> Iterator[Finding]:
+    for table in report.tables:
         if not table.is_vacuumed:
             advice = f"Turn it on: autovacuum of the server, and autovacuum_enabled of table {table.name}."
             yield _found(Code.AUTOVACUUM_OFF, CRITICAL, f"Autovacuum is off for {table.name}.", advice, table=table.name)
@@ -534,22 +554,22 @@ def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
             advice = "Check the xmin horizon first, then whether autovacuum workers are free; or VACUUM the table."
             yield _found(Code.DEAD_TUPLES, WARNING, summary, advice, table=table.name, dead=table.dead)
         yield from _bloat(table, "VACUUM FULL at a quiet time", at)
-    size = sum(table.bytes + table.index_bytes for table in of.tables)
+    size = sum(table.bytes + table.index_bytes for table in report.tables)
     if size >= at.outgrown_bytes:
         summary = f"The job tables take {byte_size(size)}, more than the threshold of {byte_size(at.outgrown_bytes)}."
         yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, bytes=size)
 
 
-def _bloat(of: TableHealth | IndexHealth, cure: str, at: Thresholds) -> Iterator[Finding]:
-    wasted = of.wasted_bytes
-    if wasted is not None and wasted >= at.bloat_bytes and wasted >= of.bytes * at.bloat_share:
-        summary = f"About {byte_size(wasted)} of the {byte_size(of.bytes)} of {of.name} is bloat."
+def _bloat(report: TableHealth | IndexHealth, cure: str, at: Thresholds) -> Iterator[Finding]:
+    wasted = report.wasted_bytes
+    if wasted is not None and wasted >= at.bloat_bytes and wasted >= report.bytes * at.bloat_share:
+        summary = f"About {byte_size(wasted)} of the {byte_size(report.bytes)} of {report.name} is bloat."
         advice = f"When the cause is resolved: {cure}. PostgreSQL also reuses the space over time."
-        yield _found(Code.BLOAT, WARNING, summary, advice, name=of.name, bytes=of.bytes, wasted_bytes=wasted)
+        yield _found(Code.BLOAT, WARNING, summary, advice, name=report.name, bytes=report.bytes, wasted_bytes=wasted)
 
 
-def _indexes(of: Health, at: Thresholds) -> Iterator[Finding]:
-    for index in of.indexes:
+def _indexes(report: Health, at: Thresholds) -> Iterator[Finding]:
+    for index in report.indexes:
         yield from _bloat(index, f"REINDEX INDEX CONCURRENTLY {index.name}", at)
         if not index.is_valid:
             summary = f"Index {index.name} is invalid: every write maintains it, and no query uses it."
@@ -557,10 +577,10 @@ def _indexes(of: Health, at: Thresholds) -> Iterator[Finding]:
             yield _found(Code.INVALID_INDEX, WARNING, summary, advice, index=index.name)
 
 
-def _replica(of: Health, _: Thresholds) -> Iterator[Finding]:
-    if of.server.is_replica:
-        behind = of.server.replayed_for
-        is_behind = behind is None or behind > of.workers.heartbeat_timeout
+def _replica(report: Health, _: Thresholds) -> Iterator[Finding]:
+    if report.server.is_replica:
+        behind = report.server.replayed_for
+        is_behind = behind is None or behind > report.workers.heartbeat_timeout
         ago = "none yet" if behind is None else f"the last one {span(behind)} ago"
         summary = f"These are the figures of a replica, which has replayed transactions of its primary: {ago}."
         if is_behind:
@@ -569,8 +589,8 @@ def _replica(of: Health, _: Thresholds) -> Iterator[Finding]:
         yield _found(Code.REPLICA, WARNING if is_behind else OK, summary, advice, behind=behind, is_behind=is_behind)
 
 
-def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
-    server = of.server
+def _server(report: Health, at: Thresholds) -> Iterator[Finding]:
+    server = report.server
     if bad := _grade(server.frozen_age, at.frozen_age_warning, at.frozen_age_critical):
         summary = f"The oldest unfrozen row is {server.frozen_age:,} transactions old; PostgreSQL stops writes near 2^31."
         advice = (
@@ -580,8 +600,8 @@ def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
     if server.connections >= server.max_connections * at.connections:
         summary = f"{server.connections} of {server.max_connections} connections are in use."
         advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
-        seen = {"connections": server.connections, "max_connections": server.max_connections}
-        yield _found(Code.CONNECTIONS, WARNING, summary, advice, **seen)
+        evidence = {"connections": server.connections, "max_connections": server.max_connections}
+        yield _found(Code.CONNECTIONS, WARNING, summary, advice, **evidence)
     if server.read_only_by is not None:
         where = f"default_transaction_read_only is on ({server.read_only_by})"
         summary = f"The database is read-only: {where}. No job can start."
@@ -602,8 +622,8 @@ _NOTIFYING: Final = 3
 _OUTGROWN: Final = "Archive or prune ended chains; then consider a separate database for the queue, or a broker."
 
 
-def _throughput(of: Health, at: Thresholds) -> Iterator[Finding]:
-    rate = of.rates.per_second(of.rates.completed)
+def _throughput(report: Health, at: Thresholds) -> Iterator[Finding]:
+    rate = report.rates.per_second(report.rates.completed)
     if rate >= at.outgrown_per_second:
         summary = f"{rate:,.0f} jobs complete per second, more than the threshold of {at.outgrown_per_second:,.0f}."
         yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, per_second=rate)
@@ -663,7 +683,7 @@ def _found(code: Code, severity: Severity, summary: str, advice: str, **evidence
 
 def _of(figures: Any) -> dict[str, Any]:
     """Return figures by name, as evidence."""
-    return {one.name: getattr(figures, one.name) for one in fields(figures)}
+    return {field.name: getattr(figures, field.name) for field in fields(figures)}
 
 
 def _grade(value: Any, warning: Any, critical: Any) -> Severity:

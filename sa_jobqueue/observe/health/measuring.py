@@ -202,18 +202,18 @@ def reading_session(engine: Engine, timeout: timedelta) -> Iterator[Session]:
             yield session
 
 
-def _queues(of: Reading) -> list[figures.QueueDepth]:
-    rows = of.rows(statements.depths(of.model), limit=COUNTED)
-    return [_filled(figures.QueueDepth, row, claim_age=of.since(row["oldest_due_at"]) or timedelta(0)) for row in rows]
+def _queues(reading: Reading) -> list[figures.QueueDepth]:
+    rows = reading.rows(statements.depths(reading.model), limit=COUNTED)
+    return [_filled(figures.QueueDepth, row, claim_age=reading.since(row["oldest_due_at"]) or timedelta(0)) for row in rows]
 
 
-def _workers(of: Reading) -> figures.Workers:
-    workers = list_workers(of.session, model=of.model).items
-    return figures.Workers(heartbeat_timeout=of.heartbeat_timeout, workers=workers)
+def _workers(reading: Reading) -> figures.Workers:
+    workers = list_workers(reading.session, model=reading.model).items
+    return figures.Workers(heartbeat_timeout=reading.heartbeat_timeout, workers=workers)
 
 
-def _latest(of: Reading) -> list[figures.FailedAttempt]:
-    rows = of.rows(recent.failures(of.model), limit=_LATEST, scan=_SCANNED)
+def _latest(reading: Reading) -> list[figures.FailedAttempt]:
+    rows = reading.rows(recent.failures(reading.model), limit=_LATEST, scan=_SCANNED)
     return [_filled(figures.FailedAttempt, row, error=_error(row)) for row in rows]
 
 
@@ -221,67 +221,71 @@ def _error(row: RowMapping) -> Any:
     return redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]})
 
 
-def _rates(of: Reading) -> figures.Rates:
-    parameters = {"window": of.window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
-    rows = of.rows(statements.lately(of.model), **parameters)
-    attempts = {row["outcome"]: row["n"] for row in of.rows(statements.recent_attempts(of.model), **parameters)}
+def _rates(reading: Reading) -> figures.Rates:
+    parameters = {"window": reading.window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
+    rows = reading.rows(statements.lately(reading.model), **parameters)
+    attempts = {row["outcome"]: row["n"] for row in reading.rows(statements.recent_attempts(reading.model), **parameters)}
     is_partial = max(sum(row["examined"] for row in rows), sum(attempts.values())) >= MAX_EXAMINED
     rates = figures.Rates(
-        window=of.window,
+        window=reading.window,
         queues=[_filled(figures.QueueRates, row) for row in rows],
         unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts.items()},
         is_partial=is_partial,
     )
-    return rates if rates.failed_attempts < _FEW else replace(rates, failing=_failing(of.found.get("latest", ())))
+    return rates if rates.failed_attempts < _FEW else replace(rates, failing=_failing(reading.found.get("latest", ())))
 
 
 def _failing(latest: Sequence[figures.FailedAttempt]) -> tuple[str, str, str] | None:
     """Return the type, error and fairness key of more than half of the latest failures."""
-    for (kind, error), n in Counter((one.type_name, one.error["type"] or "") for one in latest).most_common(1):
-        keys = {one.fairness_key for one in latest if (one.type_name, one.error["type"] or "") == (kind, error)}
+    for (kind, error), n in Counter((failure.type_name, failure.error["type"] or "") for failure in latest).most_common(1):
+        keys = {
+            failure.fairness_key for failure in latest if (failure.type_name, failure.error["type"] or "") == (kind, error)
+        }
         if 2 * n > len(latest):
             return kind, error, keys.pop() if len(keys) == 1 else ""
     return None
 
 
-def _running(of: Reading) -> figures.Running:
-    rows = of.rows(statements.running(of.model), ttl=of.heartbeat_timeout)
+def _running(reading: Reading) -> figures.Running:
+    rows = reading.rows(statements.running(reading.model), ttl=reading.heartbeat_timeout)
     return figures.Running(
-        groups=[_filled(figures.RunningGroup, row, running_for=of.since(row["started_at"]) or timedelta(0)) for row in rows],
+        groups=[
+            _filled(figures.RunningGroup, row, running_for=reading.since(row["started_at"]) or timedelta(0)) for row in rows
+        ],
         **{name: sum(row[name] for row in rows) for name in ("running", "orphaned", "overdue")},
     )
 
 
-def _failures(of: Reading) -> figures.Failures:
+def _failures(reading: Reading) -> figures.Failures:
     def row(statement: Executable) -> RowMapping:
-        return of.session.execute(statement, {"limit": COUNTED}).mappings().one()
+        return reading.session.execute(statement, {"limit": COUNTED}).mappings().one()
 
-    dead_letters, behind = row(statements.unresolved(of.model)), row(statements.behind_dead(of.model))
-    cancelled, ended = row(statements.behind_cancelled(of.model)), row(statements.chains_to_unblock(of.model))
+    dead_letters, behind = row(statements.unresolved(reading.model)), row(statements.behind_dead(reading.model))
+    cancelled, ended = row(statements.behind_cancelled(reading.model)), row(statements.chains_to_unblock(reading.model))
     chain_ids = behind["chain_ids"] or []
-    dead = of.rows(statements.dead_jobs(of.model), chain_ids=chain_ids) if chain_ids else ()
+    dead = reading.rows(statements.dead_jobs(reading.model), chain_ids=chain_ids) if chain_ids else ()
     has_any = dead_letters["unresolved"]
     return _filled(
         figures.Failures,
         {**dead_letters, **behind, **cancelled, **ended},
         is_capped=has_any >= COUNTED,
-        oldest_for=of.since(dead_letters["oldest_at"]),
-        groups=group_dead_letters(of.session, scan=COUNTED, limit=_DEAD_GROUPS, model=of.model) if has_any else (),
-        dead_blockers=[(one["id"], one["type_name"]) for one in dead],
+        oldest_for=reading.since(dead_letters["oldest_at"]),
+        groups=group_dead_letters(reading.session, scan=COUNTED, limit=_DEAD_GROUPS, model=reading.model) if has_any else (),
+        dead_blockers=[(job["id"], job["type_name"]) for job in dead],
         example_chain_id=next(iter(chain_ids), None),
         behind_cancelled_ids=cancelled["behind_cancelled_ids"] or (),
-        to_unblock_for=of.since(ended["ended_at"]),
+        to_unblock_for=reading.since(ended["ended_at"]),
     )
 
 
-def measured_tables(of: Reading) -> list[figures.TableHealth]:
+def measured_tables(reading: Reading) -> list[figures.TableHealth]:
     """Return the job tables, by name."""
-    return [_table(row, of.server) for row in of.rows(storage.tables(of.model))]
+    return [_table(row, reading.server) for row in reading.rows(storage.tables(reading.model))]
 
 
-def measured_indexes(of: Reading) -> list[figures.IndexHealth]:
+def measured_indexes(reading: Reading) -> list[figures.IndexHealth]:
     """Return the indexes of the job tables, by name."""
-    return [_index(row) for row in of.rows(storage.indexes(of.model))]
+    return [_index(row) for row in reading.rows(storage.indexes(reading.model))]
 
 
 def _table(row: RowMapping, server: RowMapping) -> figures.TableHealth:
@@ -313,29 +317,31 @@ def _index(row: RowMapping) -> figures.IndexHealth:
     return _filled(figures.IndexHealth, row, wasted_bytes=wasted, scans=row["scans"] or 0)
 
 
-def options_of(given: Sequence[str] | None) -> dict[str, str]:
+def options_of(reloptions: Sequence[str] | None) -> dict[str, str]:
     """Return the storage parameters of a table or index, as the catalog has them, by name."""
-    return dict(option.split("=", 1) for option in given or ())
+    return dict(option.split("=", 1) for option in reloptions or ())
 
 
-def measured_holders(of: Reading) -> list[figures.Holder]:
+def measured_holders(reading: Reading) -> list[figures.Holder]:
     """Return what holds back the xmin horizon, oldest first."""
-    rows = of.rows(horizon.holders(), limit=_HOLDERS)
-    named = {row["pid"]: _job_id(of.model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION}
-    ids = [job_id for job_id in named.values() if job_id is not None]
+    rows = reading.rows(horizon.holders(), limit=_HOLDERS)
+    job_id_by_pid = {
+        row["pid"]: _job_id(reading.model, row["name"]) for row in rows if row["kind"] == figures.HolderKind.SESSION
+    }
+    ids = [job_id for job_id in job_id_by_pid.values() if job_id is not None]
     columns = ("id", "type_name", "status", "attempt", "leased_by")
-    found = of.rows(jobs.named(of.model, columns), ids=ids) if ids else []
-    held = {str(job["id"]): {**job, "worker_id": job["leased_by"]} for job in found}
+    job_rows = reading.rows(jobs.named(reading.model, columns), ids=ids) if ids else []
+    job_by_id = {str(job["id"]): {**job, "worker_id": job["leased_by"]} for job in job_rows}
     holders = []
     for row in rows:
-        job_id = named.get(row["pid"]) if row["kind"] == figures.HolderKind.SESSION else None
+        job_id = job_id_by_pid.get(row["pid"]) if row["kind"] == figures.HolderKind.SESSION else None
         of_row = {
             "kind": figures.HolderKind.HANDLER if job_id is not None else figures.HolderKind(row["kind"]),
             "held_for": None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
             "query": shortened(row["query"]),
             "job_id": job_id,
         }
-        holders.append(_filled(figures.Holder, {**held.get(str(job_id), {}), **row}, **of_row))
+        holders.append(_filled(figures.Holder, {**job_by_id.get(str(job_id), {}), **row}, **of_row))
     return holders
 
 
@@ -343,33 +349,33 @@ def _job_id(model: JobClass, name: str | None) -> Any:
     """Return the job id in the application_name of a handler's session; None for any other name."""
     if name is None or not name.startswith(PREFIX):
         return None
-    written = name.removeprefix(PREFIX)
+    id_text = name.removeprefix(PREFIX)
     if model.__jobqueue__.id_type == "text":
-        return written
+        return id_text
     try:
-        return UUID(written)
+        return UUID(id_text)
     except ValueError:
         return None
 
 
-def _unserved(of: Reading) -> list[str]:
-    return list(of.session.scalars(jobs.unserved_queues(of.model), {"ttl": of.heartbeat_timeout}))
+def _unserved(reading: Reading) -> list[str]:
+    return list(reading.session.scalars(jobs.unserved_queues(reading.model), {"ttl": reading.heartbeat_timeout}))
 
 
-def _waiting(of: Reading) -> list[figures.Waiting]:
+def _waiting(reading: Reading) -> list[figures.Waiting]:
     """Explain the oldest job of the largest groups of due jobs of each late queue, and add up the groups of one cause."""
-    queues: Sequence[figures.QueueDepth] = of.found.get("queues", ())
-    at = of.thresholds
+    queues: Sequence[figures.QueueDepth] = reading.found.get("queues", ())
+    at = reading.thresholds
     late = [one for one in queues if not one.fairness_key and one.claim_age >= at.of(one.queue).claim_age_warning]
     if not late:
         return []
-    explainer = Explainer(of.session, of.model, of.heartbeat_timeout)
-    found: list[figures.Waiting] = []
+    explainer = Explainer(reading.session, reading.model, reading.heartbeat_timeout)
+    groups_of_causes: list[figures.Waiting] = []
     for queue in sorted(late, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
         by_cause: dict[tuple[str, str], list[tuple[RowMapping, Explanation]]] = {}
-        for row in of.rows(statements.due_groups(of.model), queue=queue.queue, scan=COUNTED, limit=_GROUPS):
+        for row in reading.rows(statements.due_groups(reading.model), queue=queue.queue, scan=COUNTED, limit=_GROUPS):
             with suppress(NotFoundError):
-                one = explainer.explain(get_job(of.session, row["job_id"], model=of.model))
+                one = explainer.explain(get_job(reading.session, row["job_id"], model=reading.model))
                 if one.status is JobStatus.PENDING:  # it may have been claimed meanwhile
                     of_type = one.type_name if one.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
                     by_cause.setdefault((one.cause, of_type), []).append((row, one))
@@ -381,7 +387,7 @@ def _waiting(of: Reading) -> list[figures.Waiting]:
                 keys[row["fairness_key"]] += row["n"]
             key, of_key = keys.most_common(1)[0]
             is_one_key = key and 2 * of_key > due
-            found.append(
+            groups_of_causes.append(
                 figures.Waiting(
                     queue=queue.queue,
                     cause=explained.cause,
@@ -397,7 +403,7 @@ def _waiting(of: Reading) -> list[figures.Waiting]:
                     due_of_key=of_key if is_one_key else 0,
                 )
             )
-    return found
+    return groups_of_causes
 
 
 def _shared(explained: Explanation) -> str:
@@ -409,30 +415,30 @@ def _shared(explained: Explanation) -> str:
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
-def _awaited(of: Reading) -> figures.Awaited:
-    row = of.rows(steps.awaited(of.model), limit=COUNTED)[0]
+def _awaited(reading: Reading) -> figures.Awaited:
+    row = reading.rows(steps.awaited(reading.model), limit=COUNTED)[0]
     if not row["jobs"]:
         return figures.Awaited()
-    found = _filled(figures.Awaited, row, waiting_for=of.since(row["since"]) or timedelta(0))
+    found = _filled(figures.Awaited, row, waiting_for=reading.since(row["since"]) or timedelta(0))
     with suppress(NotFoundError):
-        explainer = Explainer(of.session, of.model, of.heartbeat_timeout)
-        one = explainer.explain(get_job(of.session, found.job_id, model=of.model))
+        explainer = Explainer(reading.session, reading.model, reading.heartbeat_timeout)
+        one = explainer.explain(get_job(reading.session, found.job_id, model=reading.model))
         if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
             seen = one.evidence
             return replace(found, sentence=one.sentence, event=seen["event"], similar_event=seen["similar_event"])
     return found
 
 
-def _retrying(of: Reading) -> list[figures.Retrying]:
-    queues: Sequence[figures.QueueDepth] = of.found.get("queues", ())
-    if sum(queue.later for queue in queues) < of.thresholds.retry_minimum:
+def _retrying(reading: Reading) -> list[figures.Retrying]:
+    queues: Sequence[figures.QueueDepth] = reading.found.get("queues", ())
+    if sum(queue.later for queue in queues) < reading.thresholds.retry_minimum:
         return []
-    after = of.thresholds.claim_age_critical
-    rows = of.rows(statements.retrying(of.model), after=after, scan=_RETRIES, limit=_GROUPS)
+    after = reading.thresholds.claim_age_critical
+    rows = reading.rows(statements.retrying(reading.model), after=after, scan=_RETRIES, limit=_GROUPS)
     return [_filled(figures.Retrying, row) for row in rows]
 
 
-def _locks(of: Reading) -> list[figures.LockHolder]:
+def _locks(reading: Reading) -> list[figures.LockHolder]:
     return [
         _filled(
             figures.LockHolder,
@@ -442,73 +448,77 @@ def _locks(of: Reading) -> list[figures.LockHolder]:
             locked_for=row["locked_for"] or row["waited_for"],
             end=end_of(row),
         )
-        for row in of.rows(storage.lock_holders(of.model))
+        for row in reading.rows(storage.lock_holders(reading.model))
     ]
 
 
-def _statuses(of: Reading) -> dict[str, int]:
-    return {row["status"]: row["n"] for row in of.rows(storage.statuses(of.model))}
+def _statuses(reading: Reading) -> dict[str, int]:
+    return {row["status"]: row["n"] for row in reading.rows(storage.statuses(reading.model))}
 
 
-def _settings(of: Reading) -> list[figures.Setting]:
+def _settings(reading: Reading) -> list[figures.Setting]:
     found = []
-    for queue in list_queues(of.session, model=of.model):
-        found.append(_setting(of, "queue", queue.name, queue))
+    for queue in list_queues(reading.session, model=reading.model):
+        found.append(_setting(reading, "queue", queue.name, queue))
         if (most := queue.concurrency_per_key) is not None:
             found.append(figures.Setting(what="key", name=queue.name, limit=most))
-    return found + [_setting(of, "type", kind.type_name, kind) for kind in list_job_types(of.session, model=of.model)]
+    return found + [
+        _setting(reading, "type", kind.type_name, kind) for kind in list_job_types(reading.session, model=reading.model)
+    ]
 
 
-def _setting(of: Reading, what: str, name: str, row: QueueStatus | TypeStatus) -> figures.Setting:
+def _setting(reading: Reading, what: str, name: str, row: QueueStatus | TypeStatus) -> figures.Setting:
     return figures.Setting(
         what=what,
         name=name,
         fairness_key=getattr(row, "fairness_key", ""),
-        paused_for=None if row.paused_at is None else of.now - row.paused_at,
+        paused_for=None if row.paused_at is None else reading.now - row.paused_at,
         by=row.paused_by,
         limit=row.global_concurrency,
     )
 
 
-def _due_by_type(of: Reading) -> dict[str, int]:
-    found = totals(of.session, since=of.now - timedelta(hours=1), by="type_name", model=of.model)
+def _due_by_type(reading: Reading) -> dict[str, int]:
+    found = totals(reading.session, since=reading.now - timedelta(hours=1), by="type_name", model=reading.model)
     return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
-def _schedules(of: Reading) -> list[figures.LateSchedule]:
+def _schedules(reading: Reading) -> list[figures.LateSchedule]:
     schedules = []
     explained = 0
-    for one in list_schedules(of.session, model=of.model):
+    for one in list_schedules(reading.session, model=reading.model):
         if one.overdue is not None or one.error is not None or one.missed_from is not None:
             sentence = f"It has been due for {span(one.overdue)}." if one.overdue else ""
             if one.overdue is not None and (explained := explained + 1) <= _GROUPS:
                 with suppress(NotFoundError):
-                    found = explain_schedule(of.session, one.name, heartbeat_timeout=of.heartbeat_timeout, model=of.model)
+                    found = explain_schedule(
+                        reading.session, one.name, heartbeat_timeout=reading.heartbeat_timeout, model=reading.model
+                    )
                     sentence = found.sentence
             missed = len(one.missed_times(MISSED))
             schedules.append(_filled(figures.LateSchedule, asdict(one), sentence=sentence, missed=missed))
     return schedules
 
 
-def _quarantined(of: Reading) -> list[figures.Quarantined]:
+def _quarantined(reading: Reading) -> list[figures.Quarantined]:
     return [
         _filled(
             figures.Quarantined,
             row,
             statement=RefusedWrite(row["statement"]),
-            failing_for=of.since(row["first_failed_at"]),
+            failing_for=reading.since(row["first_failed_at"]),
         )
-        for row in of.rows(quarantine.page(of.model), subjects=None, limit=_QUARANTINED)
+        for row in reading.rows(quarantine.page(reading.model), subjects=None, limit=_QUARANTINED)
     ]
 
 
-def _bulk_writes(of: Reading) -> figures.BulkWrites:
-    layout = of.model.__jobqueue__
-    if not layout.pipeline or not of.session.execute(schema.versions(layout, "pipeline")).one().present:
+def _bulk_writes(reading: Reading) -> figures.BulkWrites:
+    layout = reading.model.__jobqueue__
+    if not layout.pipeline or not reading.session.execute(schema.versions(layout, "pipeline")).one().present:
         return figures.BulkWrites()
-    rejected = of.rows(statements.rejected_rows(of.model), limit=COUNTED)[0]
-    for oldest in of.rows(statements.unfinished_writes(of.model), limit=_WRITES):
-        return _filled(figures.BulkWrites, {**rejected, **oldest}, oldest_for=of.since(oldest["staged_at"]))
+    rejected = reading.rows(statements.rejected_rows(reading.model), limit=COUNTED)[0]
+    for oldest in reading.rows(statements.unfinished_writes(reading.model), limit=_WRITES):
+        return _filled(figures.BulkWrites, {**rejected, **oldest}, oldest_for=reading.since(oldest["staged_at"]))
     return _filled(figures.BulkWrites, rejected)
 
 
@@ -537,7 +547,7 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
 """Functions that read a figure, by its name in the report, in their order: some use those before."""
 
 
-def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **others: Any) -> T:
+def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **fields_by_name: Any) -> T:
     """Return figures with the columns of a row that have the names of their fields, and `others`."""
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in row.items() if name in names} | others)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in row.items() if name in names} | fields_by_name)

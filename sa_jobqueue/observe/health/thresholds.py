@@ -89,12 +89,12 @@ OF_QUEUES: Final = ("claim_age_warning", "claim_age_critical", "long_running")
 
 def get_thresholds(session: Session, *, model: JobClass = Job) -> Thresholds:
     """Return the thresholds that are stored; the others have their defaults."""
-    found: dict[str, dict[str, Any]] = {}
+    values_by_queue: dict[str, dict[str, Any]] = {}
     for name, queue, value in session.execute(thresholds.every(model)):
         if name in KINDS:  # a newer version may know more
-            found.setdefault(queue, {})[name] = _read(KINDS[name], value)
-    every = _consistent(Thresholds(), found.pop("", {}))
-    return replace(every, queues={queue: _consistent(every, values) for queue, values in found.items()})
+            values_by_queue.setdefault(queue, {})[name] = _read(KINDS[name], value)
+    every = _consistent(Thresholds(), values_by_queue.pop("", {}))
+    return replace(every, queues={queue: _consistent(every, values) for queue, values in values_by_queue.items()})
 
 
 def set_thresholds(
@@ -109,8 +109,8 @@ def set_thresholds(
     if queue and not is_name(queue):
         raise InvalidOptionError("queue", f"{NAME_RULE}, got {queue!r}")
     for name in values:
-        if name not in (known := OF_QUEUES if queue else tuple(KINDS)):
-            raise InvalidOptionError("name", f"must be among {', '.join(known)}, got {name!r}")
+        if name not in (names := OF_QUEUES if queue else tuple(KINDS)):
+            raise InvalidOptionError("name", f"must be among {', '.join(names)}, got {name!r}")
     stored = get_thresholds(session, model=model)
     default = stored if queue else Thresholds()
     replace(stored.of(queue), **{name: getattr(default, name) if value is None else value for name, value in values.items()})
@@ -128,7 +128,7 @@ def set_thresholds(
 
 def overridden(stored: Thresholds, values: Mapping[str, Any]) -> Thresholds:
     """Return stored thresholds with others for all queues, those of single queues as well. Raises: InvalidOptionError."""
-    queues = {queue: _consistent(of, dict(values)) for queue, of in stored.queues.items()}
+    queues = {queue: _consistent(queue_thresholds, dict(values)) for queue, queue_thresholds in stored.queues.items()}
     return replace(stored, **values, queues=queues)
 
 
@@ -136,9 +136,9 @@ def _read(kind: type[Any], value: float) -> Any:
     return timedelta(seconds=value) if kind is timedelta else ceil(value) if kind is int else value
 
 
-def _consistent(of: Thresholds, values: dict[str, Any]) -> Thresholds:
+def _consistent(thresholds: Thresholds, values: dict[str, Any]) -> Thresholds:
     """Return thresholds with others values. A critical one that is lower than the warning counts for both."""
     for name, critical in _CRITICAL.items():
-        most = values.get(critical, getattr(of, critical))
-        values[name] = min(values.get(name, getattr(of, name)), most)
-    return replace(of, **values)
+        most = values.get(critical, getattr(thresholds, critical))
+        values[name] = min(values.get(name, getattr(thresholds, name)), most)
+    return replace(thresholds, **values)
