@@ -276,6 +276,8 @@ class Codec(Generic[T]):
             from pydantic import TypeAdapter
 
             self._adapter = TypeAdapter(declared)
+            if not getattr(self._adapter, "pydantic_complete", True):  # exists since Pydantic 2.10
+                self._adapter.rebuild(raise_errors=True)  # now, not at the first use: a name in the type cannot be found
 
     @property
     def name(self) -> str:

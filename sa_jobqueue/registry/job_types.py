@@ -23,6 +23,7 @@ from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Contin
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
+from sa_jobqueue.registry.annotations import AnnotationError, signature, type_hints
 from sa_jobqueue.registry.batches import BatchRule, payload_of
 from sa_jobqueue.registry.dependencies import Provider
 from sa_jobqueue.registry.middleware import Middleware, Surrounding
@@ -332,12 +333,9 @@ def describe(
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise errors.InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
     try:
-        hints = typing.get_type_hints(func, include_extras=True)
-    except NameError as error:
-        raise errors.InvalidHandlerError(
-            f"{place}: the annotation {error.name!r} cannot be found; declare or import it at the top of its module, not "
-            "under `if TYPE_CHECKING:`, because annotations are read when the handler is registered"
-        ) from error
+        hints = type_hints(func)
+    except AnnotationError as error:
+        raise errors.InvalidHandlerError(f"{place}: {error}") from error
     # A plain decorator around a coroutine function hides that it is one.
     is_async = inspect.iscoroutinefunction(inspect.unwrap(func))
     if is_async and not inspect.iscoroutinefunction(func):
@@ -348,7 +346,7 @@ def describe(
     session_class: Any = None
     provided: dict[str, Provider[Any]] = {}
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(func).parameters.values():
+    for parameter in signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
         wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)

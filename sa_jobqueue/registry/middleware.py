@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError
+from sa_jobqueue.registry.annotations import signature
 
 Proceed: TypeAlias = Callable[[], Awaitable[None]]
 """Runs the next middleware, or the attempt itself, and raises its exception."""
@@ -40,7 +41,7 @@ def check_middleware(func: Any) -> None:
     if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)):
         raise InvalidHandlerError(f"{name}: middleware is a coroutine function: async def ...(attempt, proceed)")
     try:
-        inspect.signature(func).bind(None, None)
+        signature(func).bind(None, None)
     except TypeError as error:
         raise InvalidHandlerError(f"{name}: middleware takes two arguments, attempt and proceed ({error})") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.policies.fairness import QueueKey
+from sa_jobqueue.registry.annotations import signature
 from sa_jobqueue.registry.limits import check_names
 from sa_jobqueue.registry.middleware import name_of
 from sa_jobqueue.types import JobId, Json
@@ -99,7 +99,7 @@ class Selector(SelectorOptions):
                 "choose", f"must be a function of the candidates and the free slots, got {self.choose!r}"
             )
         try:
-            inspect.signature(self.choose).bind((), 1)
+            signature(self.choose).bind((), 1)
         except TypeError as error:
             reason = f"{self.name} must take two arguments, the candidates and the free slots ({error})"
             raise InvalidOptionError("choose", reason) from None

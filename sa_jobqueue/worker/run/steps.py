@@ -41,6 +41,7 @@ from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
+from sa_jobqueue.registry.annotations import AnnotationError, return_hint
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
@@ -544,13 +545,9 @@ def _returned(name: str, fn: Any) -> Any:
         fn = fn.func
     if not isinstance(fn, types.FunctionType | types.MethodType):
         return Any
-    if "return" not in getattr(fn, "__annotations__", {}):
-        return Any
     try:
-        hint = typing.get_type_hints(fn, include_extras=True)["return"]
-    except NameError as error:
-        raise InvalidOptionError(
-            "output", f"of step {name!r} is needed: the annotation {error.name!r} of {_name_of(fn)} cannot be found"
-        ) from error
+        hint = return_hint(fn)
+    except AnnotationError as error:
+        raise InvalidOptionError("output", f"of step {name!r} is needed: {_name_of(fn)}: {error}") from error
     is_awaitable = typing.get_origin(hint) in {Awaitable, Coroutine}
     return typing.get_args(hint)[-1] if is_awaitable else hint
