@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import pwd
 import secrets
 import select
 import shutil
@@ -344,6 +343,8 @@ def server_account(data_dir: Path | None) -> Account | None:
         status = data_dir.stat()
         if status.st_uid != 0:
             return status.st_uid, status.st_gid
+    import pwd  # not on Windows, where nobody is root
+
     try:
         entry = pwd.getpwnam(_UNPRIVILEGED)
     except KeyError as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 IS_MEASURABLE: Final = Path("/proc/self/statm").exists()
 """Whether this system reports a process's memory; Linux does."""
 _FROZEN_AT_STARTUP: Final = 1_000
@@ -22,7 +21,7 @@ def resident_bytes(pid: int) -> int:
     Source: proc(5), statm.
     """
     with suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * mmap.PAGESIZE
     return 0
 
 
