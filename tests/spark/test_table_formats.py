@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,19 @@ def blocks(*containing: str) -> list[str]:
     return [block for block in found if any(words in block for words in containing)] if containing else found
 
 
-def test_each_archive_run_appends_its_files_to_an_iceberg_table(engine: Engine, tmp_path: Path) -> None:
+@pytest.fixture
+def names() -> Iterator[dict[str, Any]]:
+    """Give the names of the page's blocks, and close its catalog afterwards, which is a database of SQLite."""
+    names: dict[str, Any] = {}
+    yield names
+    names["catalog"].close()
+
+
+def test_each_archive_run_appends_its_files_to_an_iceberg_table(
+    engine: Engine, tmp_path: Path, names: dict[str, Any]
+) -> None:
     fill(engine)
-    names: dict[str, Any] = {"DataFrame": None, "ended": None, "COLUMNS": ()}
+    names |= {"DataFrame": None, "ended": None, "COLUMNS": ()}
     (catalog,) = blocks("load_catalog")
     run([catalog.partition("\ndef merge")[0], *blocks("def publish")], names, tmp_path)
     folder = str(tmp_path / "archive")
@@ -64,11 +75,11 @@ def test_each_archive_run_appends_its_files_to_an_iceberg_table(engine: Engine, 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 def test_the_stream_of_ended_jobs_is_merged_by_id_and_transaction(
-    plainly: SparkSession, database_url: str, engine: Engine, jobs: Jobs, tmp_path: Path
+    plainly: SparkSession, database_url: str, engine: Engine, jobs: Jobs, tmp_path: Path, names: dict[str, Any]
 ) -> None:
     ended = [jobs.add(JobStatus.COMPLETED, input={"customer": "ada"}), jobs.add(JobStatus.DEAD)]
     jobs.add(JobStatus.PENDING)
-    names: dict[str, Any] = {"url": database_url}
+    names["url"] = database_url
     run(blocks(), names, tmp_path)
     delta, iceberg = str(tmp_path / "lake/delta/jobs"), names["catalog"].load_table("queue.jobs")
 
