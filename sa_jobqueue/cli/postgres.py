@@ -30,7 +30,7 @@ from sa_jobqueue.testing.servers import open_server
 def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     """Run a PostgreSQL server for development, and print its URL.
 
-    Uses the newest PostgreSQL that is installed, or that of "sa-jobqueue[demo]". SIGTERM or Ctrl-C stops it; it needs no
+    Uses the newest PostgreSQL that is installed, or that of the extra "demo". SIGTERM or Ctrl-C stops it; it needs no
     terminal. Without --data-dir, its data is deleted then.
     """
     ended = ending(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -28,6 +28,7 @@ from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import URL_VARIABLE, for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
+from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.events import Event, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
@@ -243,7 +244,7 @@ def _reload(patience: timedelta) -> int:
     try:
         from watchfiles import PythonFilter, run_process
     except ImportError:
-        raise click.UsageError("--reload needs watchfiles: install sa-jobqueue[reload]") from None
+        raise click.UsageError(f"--reload needs watchfiles: {install_command('reload')}") from None
     # As it was started: by `sa-jobqueue`, `python -m`, or a framework's command with options of its own.
     command = [sys.executable, *(argument for argument in sys.orig_argv[1:] if argument != "--reload")]
     run_process(

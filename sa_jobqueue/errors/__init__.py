@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue.errors.base import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.errors.signals import AttemptSignal, Cancel, Discard, Retry, Snooze
 from sa_jobqueue.types import ChainResult, JobId, JobStatus
 
@@ -311,13 +312,13 @@ class DatabaseUnavailableError(JobQueueError):
 class MissingExtraError(JobQueueError, ImportError):
     """A library that a feature needs is not installed; nothing was started.
 
-    `library` is the missing library, `extra` the extra to install: `install sa-jobqueue[extra]`.
+    `library` is the missing library, `extra` the extra that has it; the message has the command that installs it.
     """
 
     def __init__(self, library: str, extra: str) -> None:
         self.library = library
         self.extra = extra
-        super().__init__(f"{library} is not installed: install sa-jobqueue[{extra}]")
+        super().__init__(f"{library} is not installed: {install_command(extra)}")
 
 
 class LostAttemptError(JobQueueError):

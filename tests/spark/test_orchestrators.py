@@ -118,7 +118,7 @@ def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
 
 
 @pytest.mark.long
-@pytest.mark.skipif(AIRFLOW is None, reason=f"{AIRFLOW_VARIABLE} names no Python with apache-airflow and sa-jobqueue[spark]")
+@pytest.mark.skipif(AIRFLOW is None, reason=f"{AIRFLOW_VARIABLE} names no Python with apache-airflow and the extra spark")
 def test_airflow_enqueues_a_day_waits_for_its_jobs_and_fails_when_some_died(
     folder: Path, engine: Engine, database_url: str
 ) -> None:

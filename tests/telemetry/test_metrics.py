@@ -180,5 +180,5 @@ def test_instrumenting_again_replaces_the_first_instrumentation(
 
 def test_instrument_without_opentelemetry_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    with pytest.raises(MissingExtraError, match=r"sa-jobqueue\[otel\]"):
+    with pytest.raises(MissingExtraError, match=r"opentelemetry-api>=1\.30,<2"):
         observed.instrument()

@@ -2,7 +2,7 @@
 
 Names and units follow Prometheus' conventions: the prefix `sa_jobqueue_`, seconds and bytes, `_total` for counters. Labels
 are bounded: the job types that a worker has handlers for, the hundred longest queues, and `other` for the rest.
-Requires "sa-jobqueue[metrics]".
+Requires the extra `metrics`.
 """
 
 from sa_jobqueue.observe.metrics.serving import serve_metrics

