@@ -232,6 +232,25 @@ class SettingsDiffer(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulesChanged(WorkerEvent):
+    """When it started, this worker replaced schedules whose rows had another definition, such as another version's."""
+
+    differences: dict[str, dict[str, tuple[Any, Any]]]
+    """By schedule and column: the value that was replaced, and the declared one; hidden for payloads."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTypesDiffer(WorkerEvent):
+    """Job types are recorded in the database as another worker's code declares them. Repeated until they are equal.
+
+    Jobs that are written without these values, by SQL or by a program without the handler, take the recorded ones.
+    """
+
+    differences: dict[str, dict[str, tuple[Any, Any]]]
+    """By job type and column: the recorded value, and the one that this worker's code declares."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted(WorkerEvent):
     """A worker registered and started."""
 

@@ -361,6 +361,14 @@ def _sync(
     )
 
 
+def recorded_values(job_type: JobType) -> tuple[Any, ...]:
+    """Return what a handler declares of its job type, in the order of `statements.queues.DECLARED`."""
+    return (
+        *(job_type.queue, job_type.priority, job_type.max_attempts),
+        *(job_type.timeout, job_type.rate_cost, job_type.version),
+    )
+
+
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: JobClass = Job) -> list[str]:
     """Record what handlers declare, as workers do at start; return the types whose rows were written.
 
@@ -368,9 +376,7 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: Jo
     by a process that does not have the handler or by SQL, then have these.
     Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names.
     """
-    rows = [
-        (one.name, one.queue, one.priority, one.max_attempts, one.timeout, one.rate_cost, one.version) for one in declared
-    ]
+    rows = [(one.name, *recorded_values(one)) for one in declared]
     if not rows:
         return []
     names = ("type_name", *queues.DECLARED)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import RowMapping, func, select
@@ -96,6 +96,9 @@ class ScheduleStatus(ScheduleColumns):
         return Cron(self.cron, self.time_zone).times(after, count)
 
 
+HIDDEN: Final = "(hidden)"
+
+
 @dataclass(frozen=True, slots=True)
 class SyncedSchedules:
     """Changes made by `sync_schedules`."""
@@ -108,6 +111,8 @@ class SyncedSchedules:
     """Schedules whose row already had the declared definition."""
     undeclared: dict[str, str] = field(default_factory=dict)
     """Schedules, with their job types, that code once declared and this code does not. They stay and fire."""
+    differences: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
+    """By changed schedule and column: the old and the new value of its row, `HIDDEN` for its payload."""
 
 
 def sync_schedules(
@@ -116,7 +121,8 @@ def sync_schedules(
     """Synchronise the rows of schedules with the declarations in code, as a worker does when it starts; return the changes.
 
     `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused.
-    Changes: rows that differ. If the times of a schedule changed, it fires next at its first new time after now.
+    Changes: rows that differ, whoever declared them: the worker that starts last decides. If the times of a schedule
+    changed, it fires next at its first new time after now.
     Locks: the rows written, in the order of their names.
     Raises: InvalidOptionError for a name that is declared twice.
     """
@@ -126,17 +132,28 @@ def sync_schedules(
     if twice is not None:
         raise InvalidOptionError("new", f"declares {twice!r} twice; a name is one schedule")
     now = _now(session)
+    stored = {row["name"]: row for row in _rows(session, names, model, for_update=False)} if names else {}
     written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
+    differences = {
+        schedule.name: {
+            column: (HIDDEN, HIDDEN) if column == "input" else (stored[schedule.name][column], getattr(schedule, column))
+            for column in SETTINGS
+            if stored[schedule.name][column] != getattr(schedule, column)
+        }
+        for schedule in declared_here
+        if written[schedule.name] is False and schedule.name in stored
+    }
     left = session.execute(schedules.declared_elsewhere(model), {"names": names})
     if any(is_new is not None for is_new in written.values()):
         session.execute(controls.notify_rules(model))
     done = [name for name, is_new in written.items() if is_new is not None]
-    record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model)
+    record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model, differences=differences)
     return SyncedSchedules(
         created=tuple(name for name, is_new in written.items() if is_new),
         changed=tuple(name for name, is_new in written.items() if is_new is False),
         unchanged=tuple(name for name, is_new in written.items() if is_new is None),
         undeclared={row.name: row.type_name for row in left},
+        differences=differences,
     )
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sa_jobqueue.statements._parts import Tables, array, statement
 from sa_jobqueue.statements.notifications import notification
-from sa_jobqueue.statements.queues import SETTINGS
+from sa_jobqueue.statements.queues import DECLARED, SETTINGS
 
 COLUMNS: Final = ("is_paused", *SETTINGS)
 """The settings of a queue or a job type, as `of_worker` returns them."""
@@ -19,9 +19,9 @@ def of_worker(t: Tables) -> sa.Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
-    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, and those of `COLUMNS`,
-    null for a setting that is not set; of the worker `global_concurrency` is the concurrency asked for, null for its own.
-    Unordered.
+    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, those of `COLUMNS`, null
+    for a setting that is not set, and of a type those of `DECLARED`; of the worker `global_concurrency` is the concurrency
+    asked for, null for its own. Unordered.
     Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = t.queue, t.job_type, t.worker
@@ -34,10 +34,13 @@ def of_worker(t: Tables) -> sa.Select[Any]:
             fairness_key.label("fairness_key"),
         ]
         nulls = {name: sa.cast(sa.null(), queue.c[name].type) for name in SETTINGS}
-        return sa.select(*named, *((own[name] if name in own else nulls[name]).label(name) for name in COLUMNS))
+        nulls |= {name: sa.cast(sa.null(), kind.c[name].type) for name in DECLARED}
+        columns = (*COLUMNS, *DECLARED)
+        return sa.select(*named, *((own[name] if name in own else nulls[name]).label(name) for name in columns))
 
     def settings(of: Any) -> dict[str, Any]:
-        return {"is_paused": of.c.paused_at.is_not(None)} | {name: of.c[name] for name in SETTINGS if name in of.c}
+        columns = (*SETTINGS, *DECLARED)
+        return {"is_paused": of.c.paused_at.is_not(None)} | {name: of.c[name] for name in columns if name in of.c}
 
     asked = {"is_paused": sa.literal_column("false"), "global_concurrency": worker.c.concurrency_requested}
     found = sa.union_all(

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from sa_jobqueue.statements._parts import Tables, alike, bound, status
+from sa_jobqueue.statements._parts import Tables, alike, alive_until, array, bound, statement, status
 from sa_jobqueue.types import JobStatus
 
 _OTHERS = ("heartbeat_pause", "progress", "concurrency_requested")
@@ -53,6 +53,25 @@ def page(t: Tables, *conditions: sa.ColumnElement[bool], after: tuple[str, str] 
             sa.tuple_(t.worker.c.name, t.worker.c.id) > sa.tuple_(*(sa.literal(part, sa.Text) for part in after))
         )
     return chosen.order_by(t.worker.c.name, t.worker.c.id).limit(limit)
+
+
+@statement
+def types_of_later(t: Tables) -> sa.Select[Any]:
+    """Return those of some job types that a live worker handles which has started after another worker.
+
+    Parameters: `worker_id`, of the other one; `types`; `ttl` of a heartbeat.
+    Shape: `(type_name,)`, distinct. Clock: the database's. Locks: none. Index: all of `worker`, which is small.
+    """
+    own, later = t.worker.alias("own"), t.worker.alias("later")
+    started = sa.tuple_(later.c.started_at, later.c.id) > sa.tuple_(own.c.started_at, own.c.id)
+    handled = sa.func.unnest(later.c.job_types).table_valued("type_name").render_derived("handled")
+    return (
+        sa.select(handled.c.type_name)
+        .select_from(own.join(later, started).join(handled, sa.true()))
+        .where(own.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(later) > sa.func.clock_timestamp())
+        .where(handled.c.type_name == sa.any_(array("types", sa.Text())))
+        .distinct()
+    )
 
 
 @bound

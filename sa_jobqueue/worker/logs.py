@@ -67,6 +67,9 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
         events.JobRescued: "was rescued from worker %(worker_id)s, which died or exceeded its lease",
         events.SettingsDiffer: "settings of queues differ from those declared in the code, and the database's apply until "
         "`sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones: %(lines)s",
+        events.SchedulesChanged: "worker %(worker_id)s replaced the definition of schedules: %(lines)s",
+        events.JobTypesDiffer: "job types are recorded as a worker declares them that started later, and not as "
+        "this code does; jobs that SQL or other programs enqueue take the recorded values: %(lines)s",
         events.SchemaAhead: "worker %(worker_id)s found schema version %(schema_version)d, newer than its own "
         "(%(known_version)d); upgrade the worker",
         events.MemoryExceeded: "worker %(worker_id)s uses %(resident).0f MiB, more than its limit of %(limit).0f MiB; "
@@ -208,7 +211,7 @@ def describe(event: events.Event) -> Record:
         case events.JobRescued(died=True):
             level = logging.ERROR
             words = words.replace(", which died or exceeded its lease", " and died: it was the last attempt")
-        case events.SettingsDiffer():
+        case events.SettingsDiffer() | events.JobTypesDiffer() | events.SchedulesChanged():
             lines = [
                 f"{queue} {setting}={stored} (declared: {now})"
                 for queue, of in event.differences.items()

@@ -16,9 +16,11 @@ from sa_jobqueue.events import (
     JobCompleted,
     ScheduleBroken,
     ScheduleFired,
+    SchedulesChanged,
     SchedulesUndeclared,
+    WorkerStarted,
 )
-from sa_jobqueue.operations import list_schedules, pause_schedules, upsert_schedule
+from sa_jobqueue.operations import list_audit, list_schedules, pause_schedules, upsert_schedule
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from tests.fixtures.database import both_servers
@@ -85,6 +87,37 @@ async def test_a_worker_reports_broken_and_undeclared_schedules(start: Start, se
         await asyncio.to_thread(make_due, sessions, "old")
         (fired,) = await log.until(ScheduleFired)
         assert fired.schedule == "old"
+
+
+async def test_a_worker_reports_and_records_the_schedules_that_it_replaces(start: Start, sessions: Sessions) -> None:
+    def version(cron: str, payload: int) -> JobQueue[Any]:
+        jobs = JobQueue()
+
+        @jobs.handler("send")
+        async def send(number: int) -> None: ...
+
+        jobs.schedule("nightly", cron=cron, handler=send, payload=payload)
+        return jobs
+
+    def declared() -> str | None:
+        with sessions() as session:
+            return session.scalar(select(Job.Schedule.cron))
+
+    async with start(version("0 3 * * *", 1)) as old:
+        await until(lambda: declared() == "0 3 * * *")
+        async with start(version("0 4 * * *", 2)) as new:
+            (changed,) = await new.until(SchedulesChanged)
+    assert changed.differences == {"nightly": {"cron": ("0 3 * * *", "0 4 * * *"), "input": ("(hidden)", "(hidden)")}}
+    assert not old.of(SchedulesChanged)
+    async with start(version("0 4 * * *", 2)) as same:
+        await same.until(WorkerStarted)
+    with sessions() as session:
+        (replaced,) = list_audit(session)
+    assert (replaced.operation, replaced.ids, replaced.done_by) == (
+        *("sync_schedules", ["nightly"]),
+        f"worker {changed.worker_id}",
+    )
+    assert replaced.arguments == {"differences": {"nightly": {"cron": ["0 3 * * *", "0 4 * * *"]}}}
 
 
 async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(

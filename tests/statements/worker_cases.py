@@ -54,6 +54,12 @@ WORKER_CASES = [
         lambda world: {"queues": ["default"], "types": ["test"], "worker_id": WORKER},
     ),
     Case(
+        "types_of_later",
+        lambda: workers.types_of_later(Job),
+        frozenset(),
+        lambda world: {"worker_id": WORKER, "types": ["test"], "ttl": timedelta(seconds=15)},
+    ),
+    Case(
         "correct_heartbeats", lambda: corrections.correct_heartbeats(Job), frozenset(), lambda world: {"after": timedelta(0)}
     ),
     Case(

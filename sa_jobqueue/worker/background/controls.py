@@ -25,12 +25,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
 from sa_jobqueue.db.timeouts import waited
-from sa_jobqueue.events import ComponentFailed, SettingsDiffer
-from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
+from sa_jobqueue.events import ComponentFailed, JobTypesDiffer, SettingsDiffer
+from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types, recorded_values
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.limits import QueueColumns
-from sa_jobqueue.statements import controls
+from sa_jobqueue.statements import controls, workers
+from sa_jobqueue.statements.queues import DECLARED
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
@@ -40,6 +41,8 @@ R = TypeVar("R")
 
 WRITE_AGAIN: Final = 20.0
 """Seconds until declarations that could not be written are tried again."""
+REPORT_AGAIN: Final = 300.0
+"""Seconds between two reports of job types that are recorded with other values."""
 READ_EVERY_ALONE: Final = 1.0
 """Seconds between two reads of a worker that receives no notifications."""
 _DECLARATIONS: Final = (RefusedWrite.DECLARE_QUEUE, RefusedWrite.RECORD_TYPE)
@@ -117,6 +120,9 @@ class ControlReader(Part, Component):
         self._written: set[RefusedWrite] = set()
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
+        self._type_differences: Differences = {}
+        self._types_reported_at = float("-inf")
+        self._types_of_later = workers.types_of_later(self._model)
         self._statement = compiled(controls.of_worker, self._model)
         self._parameters = {
             "worker_id": self._worker_id,
@@ -154,7 +160,7 @@ class ControlReader(Part, Component):
             await asyncio.sleep(_PACE)
             pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
-            write = WRITE_AGAIN if any(map(self._is_to_write, _DECLARATIONS)) else None
+            write = WRITE_AGAIN if self._type_differences or any(map(self._is_to_write, _DECLARATIONS)) else None
             await waited(self._woken, min((one for one in (every, write, pause) if one is not None), default=None))
 
     async def read(self) -> None:
@@ -166,18 +172,21 @@ class ControlReader(Part, Component):
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
         queues, types, concurrency = dict[QueueKey, Control](), dict[str, Control](), None
+        recorded: dict[str, tuple[Any, ...]] = {}
         for kind, name, fairness_key, *values in rows:
-            setting = {one: value for one, value in zip(controls.COLUMNS, values, strict=True) if value is not None}
+            setting = {one: value for one, value in zip(controls.COLUMNS, values, strict=False) if value is not None}
             if kind == "worker":
                 concurrency = setting.get("global_concurrency")
             elif kind == "type":
                 types[name] = Control(**setting)
+                recorded[name] = tuple(values[len(controls.COLUMNS) :])
             else:
                 queues[QueueKey(name, fairness_key)] = Control(**setting)
         missing = self._types.keys() - types.keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
         if missing and RefusedWrite.RECORD_TYPE in self._written and RefusedWrite.RECORD_TYPE not in self._denied:
             self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
             self._woken.set()
+        await self._compare_types(recorded)
         types = {name: one for name, one in types.items() if one != DEFAULTS}
         now = Controls(queues=queues, types=types, concurrency=concurrency)
         if now != self.current:
@@ -191,6 +200,29 @@ class ControlReader(Part, Component):
         if differences and differences != self._differences:
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
+
+    async def _compare_types(self, recorded: Mapping[str, tuple[Any, ...]]) -> None:
+        """Report job types that are recorded as a live worker that started later declares them; record the others again.
+
+        Of all live workers that handle a type, the one that started last decides: two versions do not overwrite each other.
+        """
+        differences: Differences = {}
+        for name, values in recorded.items():
+            columns = zip(DECLARED, values, recorded_values(self._types[name]), strict=True)
+            if column_differences := {column: (stored, own) for column, stored, own in columns if stored != own}:
+                differences[name] = column_differences
+        if differences and RefusedWrite.RECORD_TYPE not in self._denied:
+            given = {"worker_id": self._worker_id, "types": list(differences), "ttl": self._options.heartbeat_timeout}
+            async with self._engine.connect() as connection:
+                later_types = set(await connection.scalars(self._types_of_later, given))
+            if stale := {name: self._types[name] for name in differences if name not in later_types}:
+                await self._write(RefusedWrite.RECORD_TYPE, stale, record_job_types)
+            differences = {name: columns for name, columns in differences.items() if name in later_types}
+        is_due = time.monotonic() >= self._types_reported_at + REPORT_AGAIN
+        if differences and (is_due or differences != self._type_differences):
+            self._types_reported_at = time.monotonic()
+            self._events.emit(JobTypesDiffer(self._worker_id, differences))
+        self._type_differences = differences
 
     def _is_to_write(self, write: RefusedWrite) -> bool:
         return write not in self._written or bool(self._quarantine.lapsed(write))

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.db.timeouts import waited
-from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesUndeclared
+from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesChanged, SchedulesUndeclared
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
 from sa_jobqueue.registry.schedules import ScheduleRun
 from sa_jobqueue.statements import schedules
@@ -43,6 +44,8 @@ class Scheduler(Part, Component):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._next_due = schedules.next_due(self._model)
+        self._user = "".join(letter for letter in f"worker {self._worker_id}" if letter.isprintable())[:200]
+        """As who it writes schedules, for the audit."""
         self._woken = asyncio.Event()
         self._is_synchronised = False
         self._is_corrected = False
@@ -107,11 +110,19 @@ class Scheduler(Part, Component):
 
         async def some(names: Sequence[str]) -> SyncedSchedules:
             async with AsyncSession(self._transactions) as session, session.begin():
-                return await aio.sync_schedules(session, [declared[name] for name in names], model=self._model)
+                synced = await aio.sync_schedules(session, [declared[name] for name in names], model=self._model)
+                if synced.differences:
+                    replaced: dict[str, Any] = {"ids": synced.changed, "differences": synced.differences}
+                    await session.run_sync(
+                        lambda own: record(own, "sync_schedules", by=self._user, model=self._model, **replaced)
+                    )
+                return synced
 
         parts = await self._quarantine.write(RefusedWrite.DECLARE, list(declared), some) or [await some([])]
         written = [name for one in parts for name in (*one.created, *one.changed, *one.unchanged)]
         await self._quarantine.written(RefusedWrite.DECLARE, written)
+        if differences := {name: columns for one in parts for name, columns in one.differences.items()}:
+            self._events.emit(SchedulesChanged(self._worker_id, differences))
         undeclared = {name: type_name for one in parts for name, type_name in one.undeclared.items()}
         known = {one.name for one in self._jobs.schedules}
         left = tuple(name for name, of in undeclared.items() if of in self._identity.job_types and name not in known)

@@ -1,0 +1,79 @@
+"""Of two versions of an application that run at once, the worker that started last decides what is recorded of a type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.events import JobTypesDiffer, WorkerStarted
+from sa_jobqueue.worker.background import controls
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start, until
+
+pytestmark = both_servers
+
+
+def version(queue: str) -> JobQueue[Any]:
+    """Return a version of the application, by the queue that it declares."""
+    jobs = JobQueue()
+
+    @jobs.handler("send", queue=queue)
+    async def send() -> None: ...
+
+    return jobs
+
+
+def recorded(engine: Engine) -> str | None:
+    with Session(engine) as session:
+        return session.scalar(select(Job.JobType.queue))
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "WRITE_AGAIN", 0.05)
+    monkeypatch.setattr(controls, "REPORT_AGAIN", 0.0)
+
+
+async def test_a_worker_reports_again_and_again_that_a_later_one_declares_its_type_otherwise(
+    engine: Engine, start: Start
+) -> None:
+    async with start(version("old"), name="old") as old:
+        await old.until(WorkerStarted)
+        async with start(version("new"), name="new") as new:
+            reports = await old.until(JobTypesDiffer, 3)
+            assert {report.worker_id.partition(":")[0] for report in reports} == {"old"}
+            assert reports[0].differences == {"send": {"queue": ("new", "old")}}
+            assert recorded(engine) == "new"
+            assert not new.of(JobTypesDiffer)
+
+
+async def test_jobs_go_to_the_queue_of_the_old_version_after_a_new_one_was_rolled_back(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    async with start(version("old")) as old:
+        await old.until(WorkerStarted)
+        async with start(version("new")):
+            await until(lambda: recorded(engine) == "new", what="the new version is recorded")
+        await until(lambda: recorded(engine) == "old", what="the old version is recorded again")
+        with engine.begin() as connection:
+            (job_id,) = connection.execute(text("INSERT INTO job_queue (type_name) VALUES ('send') RETURNING id")).scalars()
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="an old worker runs it")
+
+
+async def test_the_worker_that_started_last_records_its_types_again_if_another_overwrites_them(
+    engine: Engine, start: Start
+) -> None:
+    """As a worker of the old version does that connects to the database again."""
+    async with start(version("old")) as old:
+        await old.until(WorkerStarted)
+        async with start(version("new")) as new:
+            await new.until(WorkerStarted)
+            with engine.begin() as connection:
+                connection.execute(text("UPDATE job_type SET queue = 'old', priority = 7"))
+            await until(lambda: recorded(engine) == "new", what="the new version is recorded again")
+            assert not new.of(JobTypesDiffer)
