@@ -40,6 +40,8 @@ from sa_jobqueue.operations import list_workers
 from tests.fixtures.jobs import Jobs, enqueue, foreign
 from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, is_listening, quick, until, working
 
+pytestmark = pytest.mark.every_python
+
 
 async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()

@@ -12,6 +12,8 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import CancelReason
 from tests.fixtures.attempts import attempt_context
 
+pytestmark = pytest.mark.every_python
+
 
 def test_a_stop_callback_registered_after_the_stop_runs_at_once() -> None:
     context = attempt_context()

@@ -20,7 +20,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 
 
 class Client:

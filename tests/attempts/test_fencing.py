@@ -23,7 +23,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, ManualWorker, Start, wait_until
 
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 MakeWorker = Callable[..., ManualWorker]
 
 

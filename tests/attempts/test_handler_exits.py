@@ -30,6 +30,8 @@ from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import AT_ONCE, PATIENCE, EventLog, Start, is_listening, quick, until
 
+pytestmark = pytest.mark.every_python
+
 OPTIONS: dict[str, Any] = {"max_attempts": 2, "retry": AT_ONCE}
 
 WAYS = {

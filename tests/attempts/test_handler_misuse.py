@@ -21,6 +21,8 @@ from sa_jobqueue import JobQueue, JobStatus, Worker
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 WRITE: Final = text("INSERT INTO effect VALUES (:job)")
 
 

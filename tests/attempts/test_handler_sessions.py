@@ -22,6 +22,8 @@ from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick
 
+pytestmark = pytest.mark.every_python
+
 WRITE = text("INSERT INTO effect VALUES (:job)")
 KINDS = ["sync", "async", "batch", "async_batch"]
 

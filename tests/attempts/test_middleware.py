@@ -19,6 +19,8 @@ from sa_jobqueue.registry import Proceed
 from tests.fixtures.jobs import Jobs, enqueue, foreign
 from tests.fixtures.workers import PATIENCE, Start, drain
 
+pytestmark = pytest.mark.every_python
+
 TENANT: ContextVar[str] = ContextVar("tenant")
 KINDS = ["async", "async with session", "sync", "sync with session"]
 

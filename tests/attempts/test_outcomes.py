@@ -28,6 +28,8 @@ from sa_jobqueue.worker.finish import outcomes
 from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
 from tests.fixtures.attempts import NOW, job
 
+pytestmark = pytest.mark.every_python
+
 SECOND = timedelta(seconds=1)
 TIMEOUT = AttemptTimeoutError(SECOND)
 

@@ -12,6 +12,8 @@ from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, Middlewa
 from sa_jobqueue.registry.middleware import Middleware, Proceed
 from sa_jobqueue.worker.run.middleware import surround
 
+pytestmark = pytest.mark.every_python
+
 ATTEMPT: Any = object()
 
 

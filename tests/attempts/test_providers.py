@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, JobQueue
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError
 
+pytestmark = pytest.mark.every_python
+
 
 class Client:
     """Something that handlers ask for."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import Engine, func, text, update
 
 from sa_jobqueue import JobQueue, JobStatus
@@ -13,6 +14,8 @@ from sa_jobqueue.events import ComponentFailed, JobStarted
 from sa_jobqueue.worker.background.rescuer import BATCH
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, Start, until
+
+pytestmark = pytest.mark.every_python
 
 _REFUSE_COMPLETIONS = """
 CREATE FUNCTION refuse_completion() RETURNS trigger LANGUAGE plpgsql AS

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.retry import Backoff, immediately
 
+pytestmark = pytest.mark.every_python
+
 ERROR = ValueError("once")
 WAITS = st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=365))
 ATTEMPTS = st.integers(1, 2**31 - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -12,6 +13,8 @@ from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.operations import after_commit
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import drain
+
+pytestmark = pytest.mark.every_python
 
 
 def sync_and_async_queue(act: Any) -> JobQueue[Any]:

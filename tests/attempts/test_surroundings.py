@@ -21,6 +21,8 @@ from sa_jobqueue.statements._parts import BATCH
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 
 def parameters(engine: Engine) -> dict[str, str]:
     arguments = dict(engine.dialect.create_connect_args(engine.url)[1])

@@ -19,6 +19,8 @@ from sa_jobqueue.registry import Proceed
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, Start, quick, until, working
 
+pytestmark = pytest.mark.every_python
+
 RESCUED = "UPDATE job SET status = 'pending', leased_by = NULL, leased_until = NULL WHERE id = ANY (:ids)"
 """As after a rescue that the worker was not notified of."""
 NOTIFY = text("SELECT pg_notify(:channel, :payload)")

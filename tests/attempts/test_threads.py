@@ -10,6 +10,8 @@ import pytest
 from sa_jobqueue.worker.escapes import EscapedError
 from sa_jobqueue.worker.run.threads import Threads
 
+pytestmark = pytest.mark.every_python
+
 PATIENCE = 60.0
 
 

@@ -17,6 +17,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, quick, until, working
 
+pytestmark = pytest.mark.every_python
+
 CALLS = "sa_jobqueue.worker.run.calls"
 
 

@@ -21,7 +21,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import foreign
 from tests.fixtures.workers import PATIENCE, Start, drain, until
 
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 
 Sessions = sessionmaker[Session]
 ROOM: dict[str, Any] = {"concurrency": 50}

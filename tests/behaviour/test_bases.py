@@ -30,6 +30,8 @@ from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 
 @dataclass
 class Stack:

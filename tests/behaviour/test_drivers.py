@@ -42,6 +42,8 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.operations import calls, take
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 T = TypeVar("T")
 
 OPTIONS = {

@@ -6,6 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.every_python
+
 HEAVY = (
     "pydantic",
     "pydantic_core",

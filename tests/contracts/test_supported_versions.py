@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from typing import Any
 
@@ -29,13 +30,39 @@ def test_docs_state_the_version_bounds_of_the_package(page: str) -> None:
 
 def test_every_supported_python_is_tested() -> None:
     assert f">={PYTHONS[0]}" == PROJECT["requires-python"]
-    script = (ROOT / "scripts/matrix").read_text()
-    (versions,) = re.findall(r"set -- (.+)", script)
-    assert versions.split() == [*PYTHONS[1:], "3.14", "sqlalchemy2.0"]
     assert f"--python {PYTHONS[0]}" in (ROOT / "scripts/lowest").read_text()
     commands = (ROOT / ".ci/run").read_text()
+    assert "\nscripts/python newest\n" in commands
     assert "\nscripts/matrix\n" in commands
     assert "\nscripts/lowest\n" in commands
+
+
+def test_the_scripts_find_the_supported_pythons() -> None:
+    def find(version: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([ROOT / "scripts/find_python", version], capture_output=True, text=True, check=False)
+
+    assert find("supported").stdout.split() == PYTHONS
+    installed = [path for version in PYTHONS if (path := find(version).stdout)]
+    newest = find("newest")
+    assert (newest.stdout, newest.returncode) == (installed[-1], 0)
+    assert find("3.99").returncode == 1
+
+
+def test_the_matrix_selects_by_marker() -> None:
+    script = (ROOT / "scripts/matrix").read_text()
+    assert '-m "every_python and not long"' in script
+    assert "tests/" not in script
+    for folder in ("attempts", "isolation", "steps", "handlers"):
+        for path in (ROOT / "tests" / folder).glob("test_*.py"):
+            assert "pytest.mark.every_python" in path.read_text(), path
+
+
+def test_each_released_server_is_run_every_night_or_with_each_change() -> None:
+    nightly = (ROOT / ".github/workflows/nightly.yml").read_text()
+    releases = (ROOT / "docs/releasing.md").read_text()
+    for command in ("scripts/python 3.14", *(f"scripts/postgresql {release}" for release in (16, 17, 19))):
+        assert f"command: {command} }}" in nightly
+        assert f"| `{command}` |" in releases
 
 
 def test_the_workflow_runs_what_ci_runs() -> None:
@@ -44,12 +71,15 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     assert len(commands) == 7
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     for command in commands:
-        if command != "scripts/matrix":  # the workflow runs the whole suite with each version instead
+        if command not in {
+            "scripts/matrix",
+            "scripts/python newest",
+        }:  # the workflow runs the whole suite with each version instead
             assert f"- run: {command.strip()}" in workflow, command
     images = re.findall(r'image: "python:(3\.\d+)-\w+", sqlalchemy: "([\d.]+)"', workflow)
     assert {python for python, _ in images} == set(PYTHONS)
     assert {sqlalchemy for _, sqlalchemy in images} == {"2.0", "2.1"}
-    assert sorted(re.findall(r'postgresql: "(\d+)"', workflow)) == ["15", "16", "17", "18"]
+    assert set(re.findall(r'postgresql: "(\d+)"', workflow)) == {"15", "16", "17", "18"}
 
 
 def test_scripts_name_tests_that_exist() -> None:

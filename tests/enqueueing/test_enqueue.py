@@ -22,7 +22,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 
 queue = JobQueue()
 DUE = [("due", "")]  # to all queues: the database decides in which one a job without a handler is

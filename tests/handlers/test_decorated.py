@@ -14,6 +14,8 @@ from sa_jobqueue import JobQueue, JobStatus
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import Start, until
 
+pytestmark = pytest.mark.every_python
+
 
 def traced(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)

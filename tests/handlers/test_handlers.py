@@ -26,6 +26,8 @@ from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.registry import Handler
 from sa_jobqueue.types import ChainResult
 
+pytestmark = pytest.mark.every_python
+
 
 class Order(BaseModel):
     order_id: int

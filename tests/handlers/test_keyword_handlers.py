@@ -14,6 +14,8 @@ from sa_jobqueue import AttemptContext, JobQueue
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidPayloadError
 from sa_jobqueue.testing import drain, perform
 
+pytestmark = pytest.mark.every_python
+
 SEEN: list[Any] = []
 jobs = JobQueue()
 

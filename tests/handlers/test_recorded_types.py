@@ -25,6 +25,8 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.operations.writer import write_one
 from tests.fixtures.workers import quick, until, working
 
+pytestmark = pytest.mark.every_python
+
 Facts = tuple[str, int, int, timedelta | None, int | None, int]
 DECLARED: Facts = ("mails", 5, 3, timedelta(minutes=2), 4, 2)
 PLAIN: Facts = ("default", 0, 20, None, None, 1)

@@ -25,6 +25,8 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.registry.job_types import JobType, Registry, describe
 from sa_jobqueue.registry.options import HandlerOptions
 
+pytestmark = pytest.mark.every_python
+
 
 class Order(BaseModel):
     order_id: int

@@ -27,6 +27,8 @@ from sa_jobqueue.integrations.litestar import JobQueuePlugin
 from sa_jobqueue.operations import WorkerFilter, drain_workers
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
+pytestmark = pytest.mark.every_python
+
 Application = tuple[Any, Callable[[], AbstractAsyncContextManager[Any]]]
 
 jobs = JobQueue()

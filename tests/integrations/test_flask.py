@@ -31,6 +31,8 @@ from tests.dashboard.conftest import Client
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:

@@ -21,6 +21,8 @@ from sa_jobqueue.operations import fire_schedules, sync_schedules
 from sa_jobqueue.worker import logs
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 
 class CapturingTransport(Transport):
     """Keeps what would be sent."""

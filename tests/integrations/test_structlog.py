@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -12,6 +13,8 @@ from structlog.contextvars import get_contextvars, merge_contextvars
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.integrations.structlog import bind_jobs
 from tests.fixtures.workers import quick
+
+pytestmark = pytest.mark.every_python
 
 
 async def test_every_structlog_entry_of_an_attempt_has_its_job_fields(engine: Engine) -> None:

@@ -21,6 +21,8 @@ from tests.fixtures.commands import StartWorker, workers
 from tests.fixtures.jobs import enqueue
 from tests.fixtures.workers import is_running, wait_until
 
+pytestmark = pytest.mark.every_python
+
 ROOT = str(Path(__file__).parents[2])
 
 

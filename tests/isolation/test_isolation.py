@@ -29,6 +29,8 @@ from tests.fixtures.isolated import both
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import drain, is_running, quick, until, working
 
+pytestmark = pytest.mark.every_python
+
 PATIENT: dict[str, Any] = {"heartbeat_timeout": timedelta(minutes=10), "heartbeat_interval": timedelta(seconds=5)}
 """Of a worker whose leases do not run out while a test is looking."""
 LONG_ENOUGH = 90.0

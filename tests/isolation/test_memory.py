@@ -11,6 +11,8 @@ import pytest
 from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.events import EventBus
 
+pytestmark = pytest.mark.every_python
+
 
 class Serving:
     """A worker that looks, and stops."""

@@ -19,6 +19,8 @@ from sa_jobqueue.worker.finish.outcomes import of_error
 from sa_jobqueue.worker.memory import resident_bytes
 from sa_jobqueue.worker.run.isolation.messages import job_of, of_attempt, of_raise, of_return, packed, result_of, unpacked
 
+pytestmark = pytest.mark.every_python
+
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = ClaimedJob(
     id=UUID(int=1),

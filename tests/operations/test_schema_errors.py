@@ -25,6 +25,8 @@ from sa_jobqueue.operations import (
 )
 from tests.fixtures.workers import quick
 
+pytestmark = pytest.mark.every_python
+
 
 class Base(DeclarativeBase):
     pass

@@ -20,6 +20,8 @@ from typing_extensions import TypedDict
 from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.payloads import MAX_BYTES, Codec, Unreadable, check_json, read_json
 
+pytestmark = pytest.mark.every_python
+
 
 class Colour(StrEnum):
     RED = "red"

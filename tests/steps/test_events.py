@@ -38,6 +38,8 @@ from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, drain, quick, shared, until, wait_until, working
 
+pytestmark = pytest.mark.every_python
+
 MakeWorker = Callable[..., ManualWorker]
 KINDS = ["sync", "async"]
 EVENT = "approved:7"

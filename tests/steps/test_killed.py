@@ -16,6 +16,8 @@ from sa_jobqueue import Job, JobQueue, JobStatus
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import wait_until
 
+pytestmark = pytest.mark.every_python
+
 PROGRAM = '''
 import asyncio, os, signal, sys
 from datetime import timedelta

@@ -38,6 +38,8 @@ from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, drain, wait_until
 
+pytestmark = pytest.mark.every_python
+
 MakeWorker = Callable[..., ManualWorker]
 KINDS = ["sync", "async"]
 WRITE = text("INSERT INTO effect VALUES (:job)")

@@ -26,6 +26,8 @@ from sa_jobqueue.registry.handlers import Handler
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import drain
 
+pytestmark = pytest.mark.every_python
+
 OnFailure = Literal["wait", "fail", "continue"]
 
 

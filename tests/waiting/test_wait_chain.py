@@ -39,7 +39,7 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.waits import BACKENDS, NEVER, SOON, end, listening
 from tests.fixtures.workers import PATIENCE, Start, until
 
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 
 
 Waiting = Callable[..., Coroutine[Any, Any, ChainResult[Any]]]

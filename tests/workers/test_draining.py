@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,8 @@ from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.types import WorkerState
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, waiting_queue
+
+pytestmark = pytest.mark.every_python
 
 
 def ask(engine: Engine, **where: Any) -> list[str]:

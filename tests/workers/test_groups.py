@@ -21,6 +21,8 @@ from tests.fixtures.commands import StartWorker
 from tests.fixtures.jobs import enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
+pytestmark = pytest.mark.every_python
+
 
 @pytest.fixture
 def databases(make_database: MakeDatabase, jobqueue_server: PostgresServer) -> Iterator[list[Engine]]:

@@ -20,6 +20,8 @@ from sa_jobqueue.worker.background.vitals import VitalSigns
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until
 
+pytestmark = pytest.mark.every_python
+
 
 class Warnings(logging.Handler):
     """The warnings of a blocked loop, and an event that is set by each."""

@@ -19,6 +19,8 @@ from sa_jobqueue.events import Event, EventBus
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, quick, until
 
+pytestmark = pytest.mark.every_python
+
 NEVER = timedelta(minutes=10)
 """A poll interval that no test waits for."""
 

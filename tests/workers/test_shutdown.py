@@ -16,6 +16,8 @@ from sa_jobqueue.events import Event, JobStarted, WorkerStarted, WorkerStopped
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, waiting_queue
 
+pytestmark = pytest.mark.every_python
+
 
 async def test_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:
     queue, release = waiting_queue()
