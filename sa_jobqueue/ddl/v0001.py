@@ -455,10 +455,10 @@ CREATE TABLE ${q}job_audit (
 # key is stamped instead. If that one is skipped while it waits for a retry, so is the next that is not, and it is
 # stamped in any case, for it may be due before this commits. SKIP LOCKED, because the transaction that holds a row may
 # wait for ours.
-# Keys are collected row by row in a setting that is rolled back with the transaction, and their next jobs are stamped
-# at the end of the statement, or earlier when the list is long, because each key is added to a copy of it: deleting all
-# jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
-# transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
+# Once a statement, because deleting all jobs of a key would otherwise walk past all of them for each. The same function
+# deletes the steps and attempts of the jobs, and dismisses their dead letters, so that a DELETE by hand leaves none behind
+# which a later job with the same id would take for its own. Foreign keys with ON DELETE CASCADE would look at each job
+# alone, which makes a deletion take a quarter longer, and at the job for each step and attempt that is recorded.
 # A row that leaves out queue, priority, attempts or the version of its input has the recorded values of its type.
 # One that gives all four is complete: no function runs for it, and a timeout that it leaves out is no timeout.
 # job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.
@@ -636,31 +636,30 @@ CREATE TRIGGER ${p}tr_job_blocker_update BEFORE UPDATE ON ${q}job_blocker FOR EA
   EXECUTE FUNCTION ${q}job_blocker_refuse()
 --;
 CREATE FUNCTION ${q}job_deleted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
-DECLARE
-  note text := 'sa_jobqueue.deleted_' || TG_RELID;
-  keys text := COALESCE(current_setting(note, true), '');
 BEGIN
-  IF TG_LEVEL = 'ROW' THEN
-    keys := concat_ws(',', NULLIF(keys, ''), to_json(OLD.ordering_key));
-    IF length(keys) < 10000 THEN
-      PERFORM set_config(note, keys, true);
-      RETURN NULL;
-    END IF;
-  ELSIF keys = '' THEN
+  DELETE FROM ${q}job_step WHERE job_id = ANY (ARRAY(SELECT id FROM gone));
+  DELETE FROM ${q}job_attempt WHERE job_id = ANY (ARRAY(SELECT id FROM gone));
+  IF EXISTS (SELECT FROM gone WHERE status = 'dead') THEN
+    UPDATE ${q}dead_letter SET resolution = 'dismissed', resolved_at = now(),
+      resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
+      WHERE job_id = ANY (ARRAY(SELECT id FROM gone WHERE status = 'dead')) AND resolution IS NULL;
+  END IF;
+  IF NOT EXISTS (SELECT FROM gone
+      WHERE ordering_key IS NOT NULL AND COALESCE(completed_at > now() - interval '1 minute', true)) THEN
     RETURN NULL;
   END IF;
-  PERFORM set_config(note, '', true);
   UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = ANY (ARRAY(
     SELECT unnest(ARRAY[first.id, other.id])
-    FROM (SELECT DISTINCT json_array_elements_text(('[' || keys || ']')::json) AS key) AS gone
+    FROM (SELECT DISTINCT ordering_key AS key FROM gone
+      WHERE ordering_key IS NOT NULL AND COALESCE(completed_at > now() - interval '1 minute', true)) AS freed
     CROSS JOIN LATERAL (
       SELECT id,
         COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
-      FROM ${q}job WHERE ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+      FROM ${q}job WHERE ordering_key = freed.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first
     LEFT JOIN LATERAL (
       SELECT id FROM ${q}job
-      WHERE first.is_aside AND ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+      WHERE first.is_aside AND ordering_key = freed.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
         AND NOT (COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
   PERFORM pg_notify('${channel}:unblock', '')
@@ -668,11 +667,8 @@ BEGIN
   RETURN NULL;
 END $$$$
 --;
-CREATE TRIGGER ${p}tr_job_deleted AFTER DELETE ON ${q}job FOR EACH ROW
-  WHEN (OLD.ordering_key IS NOT NULL AND COALESCE(OLD.completed_at > now() - interval '1 minute', true))
-  EXECUTE FUNCTION ${q}job_deleted()
---;
-CREATE TRIGGER ${p}tr_job_next AFTER DELETE ON ${q}job FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_deleted()
+CREATE TRIGGER ${p}tr_job_deleted AFTER DELETE ON ${q}job REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_deleted()
 --;
 CREATE FUNCTION ${q}job_unblock() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN

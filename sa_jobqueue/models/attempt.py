@@ -20,7 +20,7 @@ class AttemptMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """Id of the job; not a foreign key."""
+        """Id of the job; not a foreign key, because a trigger deletes the rows of many jobs together."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     attempt: Mapped[int] = mapped_column(Integer, nullable=False)

@@ -18,12 +18,12 @@ IdT = TypeVar("IdT")
 class StepMixin(Companion, Generic[IdT]):
     """One step of a job (`AttemptContext.step` and its relatives). A job without steps has no row here.
 
-    Deleted with its job; not archived.
+    Deleted with its job, also by SQL; not archived.
     """
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """Id of the job; not a foreign key, for the same reason as in `job_attempt`."""
+        """Id of the job; not a foreign key, as in `job_attempt`."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     name: Mapped[str] = mapped_column(Text, nullable=False)

@@ -164,7 +164,7 @@ def freed(job: sa.Table) -> sa.Select[Any]:
     """Select the first waiting job of each ordering key that was released since a snapshot, if it is pending.
 
     Parameters: `xmax`, `xip` of the snapshot: the key was released by a transaction that was not visible to it. A key is
-    released by a job that ended or was rescheduled, whose row still exists; if the row was deleted, `tr_job_next` has
+    released by a job that ended or was rescheduled, whose row still exists; if the row was deleted, `tr_job_deleted` has
     stamped the next one.
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
     """

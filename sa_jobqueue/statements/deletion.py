@@ -95,13 +95,12 @@ def delete_edges(t: Tables) -> sa.Delete:
 
 @statement
 def delete_attempts(t: Tables) -> sa.Delete:
-    """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
-    Index: `pk_job_attempt`, `pk_job_step`."""
+    """Delete the history of jobs. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_attempt`.
+
+    `tr_job_deleted` would delete it as well; this one takes the objects out of the session. Steps have none.
+    """
     attempt: Any = t.model.Attempt
-    job_ids = t.ids("job_ids")
-    # In one statement: jobs without steps, which are most, cost no round trip.
-    steps = sa.delete(t.step).where(t.step.c.job_id == sa.any_(job_ids)).cte("steps")
-    return sa.delete(attempt).where(attempt.job_id == sa.any_(job_ids)).add_cte(steps)
+    return sa.delete(attempt).where(attempt.job_id == sa.any_(t.ids("job_ids")))
 
 
 @statement
@@ -135,6 +134,7 @@ def delete_jobs(t: Tables) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Shape: `(id, status, chain_id, has_waiters)` as they were, unordered.
+    Changes: `tr_job_deleted` deletes their steps and attempts, and dismisses their dead letters.
     Obliges: the jobs are locked, their edges deleted, and no other job refers to them. Index: the primary key; and to
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
