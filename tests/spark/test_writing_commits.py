@@ -295,7 +295,7 @@ def test_staging_lost_in_a_server_crash_is_detected_and_the_write_can_be_repeate
     parts.append(one.write(iter([batch([{"input": "1"}])])))
     with pytest.raises(StagedRowsLostError, match="11 rows were staged and 1 are there") as lost:
         one.commit(list(parts))
-    assert (lost.value.expected, lost.value.found) == (11, 1)
+    assert (lost.value.expected, lost.value.actual) == (11, 1)
     one.abort(list(parts))
     assert (count(session), count(session, Job.Write), count(session, Job.Stage)) == (0, 0, 0)
     session.rollback()
