@@ -42,7 +42,8 @@ def test_an_invalid_deduplication_option_is_refused_by_name(field: str, make: Ca
 def test_copied_rows_with_keys_go_through_a_temporary_table() -> None:
     columns = ["id", "deduplication_key"]
     made, target = deduplication.stage(Job, columns)
-    assert made == "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA"
+    creation = "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA"
+    assert str(made) == creation
     assert target.statement == "COPY pg_temp.job_copied (id, deduplication_key) FROM STDIN"
     put = str(deduplication.put_staged(Job, columns).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
     assert " ".join(put.split()) == (

@@ -100,7 +100,7 @@ def test_an_unusable_deduplication_key_is_refused_by_name_before_anything_is_wri
     assert len(str(refused.value)) < 500
     if isinstance(refused.value, InvalidOptionError):
         assert refused.value.option == "key"
-    elif isinstance(key, str):
+    elif isinstance(refused.value, InvalidJobError) and isinstance(key, str):
         assert refused.value.field.removeprefix("payloads[0].").removeprefix("new[0].") == "deduplication_key"
     if write is DEDUPLICATING["handler.enqueue_many"]:
         session.rollback()  # the error ended its COPY
