@@ -262,8 +262,9 @@ def _found_or_written(
     session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
 ) -> dict[_Key, _Result]:
     """Try it with each key once; return the outcome for each key that was decided."""
-    results = _found(session, model, jobs, given)
-    new = {key: job for key, job in jobs.items() if key not in results}
+    results, begun = _found(session, model, jobs, given)
+    # An INSERT would violate the unique index, which the server logs: the chain that has the key is looked up again.
+    new = {key: job for key, job in jobs.items() if key not in results and key not in begun}
     if not new:
         return results
     for (_, key), job in new.items():
@@ -275,11 +276,13 @@ def _found_or_written(
     written = set(write(list(new.values())))
     results |= {key: (job.id, Enqueued.CREATED) for key, job in new.items() if job.id in written}
     taken = {key: job for key, job in new.items() if job.id not in written}
-    return results | (_found(session, model, taken, given) if taken else {})
+    return results | (_found(session, model, taken, given)[0] if taken else {})
 
 
-def _found(session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate) -> dict[_Key, _Result]:
-    """Return the chains that have keys, and what became of each; none where one began before it could be changed."""
+def _found(
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate
+) -> tuple[dict[_Key, _Result], set[_Key]]:
+    """Return the chains that have keys, and what became of each; and the keys of chains that began meanwhile."""
     connection = queue_connection(session, model)
     keys, ended, is_waiting = _keys(jobs), given.scope == "any", given.scope == "waiting"
     if is_waiting:
@@ -287,12 +290,15 @@ def _found(session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Ded
     among: dict[str, Any] = {"excluded": list(given.exclude)} | ({"window": given.window} if ended else {})
     results: dict[_Key, _Result] = {}
     held: dict[Any, _Key] = {}
+    begun: set[_Key] = set()
     for type_name, key, holder, waits in connection.execute(deduplication.holders(model, ended=ended), keys | among):
         # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is
         # seen.
         if waits and (given.replace or is_waiting):
             held[holder] = type_name, key
-        elif not is_waiting:
+        elif is_waiting:
+            begun.add((type_name, key))
+        else:
             results[type_name, key] = (holder, Enqueued.EXISTING)
     if held:
         replaced = tuple(sorted(given.replace))
@@ -305,7 +311,7 @@ def _found(session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Ded
         outcome = Enqueued.UPDATED if replaced else Enqueued.EXISTING
         for (holder,) in connection.execute(deduplication.replace(model, replaced), values | more):
             results[held[holder]] = (holder, outcome)
-    return results
+    return results, begun | (set(held.values()) - results.keys())
 
 
 def _keys(keys: Iterable[_Key]) -> dict[str, Any]:

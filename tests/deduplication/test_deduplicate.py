@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -210,3 +210,55 @@ def test_a_snapshot_older_than_the_key_holder_raises_a_clear_error(
         enqueue_one(session)
         session.commit()
     assert jobs.count() == 1
+
+
+def _claim(engine: Engine) -> None:
+    """Start an attempt of each pending job, in a transaction of its own."""
+    claim = "UPDATE job SET status = 'running', attempt = attempt + 1, leased_by = 'w', started_at = now()"
+    due = "SELECT id FROM job WHERE status = 'pending' FOR NO KEY UPDATE SKIP LOCKED"
+    with engine.begin() as connection:
+        connection.execute(text(f"{claim} WHERE id IN ({due})"))
+
+
+WAITING, DEBOUNCE = Deduplicate("k", scope="waiting"), Deduplicate.debounce("k")
+CLAIMS: list[tuple[Deduplicate, int, Enqueued]] = [
+    # Keys of jobs that have begun are given up, then those that have not are read, then locked and changed.
+    (WAITING, 1, Enqueued.CREATED),
+    (WAITING, 2, Enqueued.CREATED),
+    (DEBOUNCE, 1, Enqueued.CREATED),
+    (DEBOUNCE, 2, Enqueued.CREATED),
+    # The jobs with the keys are read, then changed.
+    (Deduplicate("k", replace=["input"]), 1, Enqueued.EXISTING),
+    (Deduplicate("k", scope="any", replace=["priority"]), 1, Enqueued.EXISTING),
+]
+
+
+@pytest.mark.parametrize(("policy", "after", "expected"), CLAIMS)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_claim_between_its_statements_makes_no_enqueue_violate_the_unique_index(
+    many: bool, policy: Deduplicate, expected: Enqueued, after: int, engine: Engine, sessions: Sessions, jobs: Jobs
+) -> None:
+    """The server would log the violation as an error."""
+    first = jobs.add(deduplication_key="k", type_name="test")
+    statements, errors = list[str](), list[object]()
+
+    def claim(connection: object, cursor: object, statement: str, *_: object) -> None:
+        if "deduplication_key" in statement and "pg_advisory" not in statement:
+            statements.append(statement)
+            if len(statements) == after:
+                _claim(engine)
+
+    session_engine = engine.execution_options()
+    event.listen(session_engine, "after_cursor_execute", claim)
+    event.listen(session_engine, "handle_error", errors.append)
+    with Session(session_engine) as session, session.begin():
+        new = Job("test", {"n": 2})
+        if many:
+            ((found, outcome),) = enqueue_many(session, [new], deduplicate_by=lambda _: policy)
+        else:
+            job, outcome = enqueue(session, new, deduplicate=policy)
+            found = job.id
+    assert errors == []
+    assert jobs.get(first)["status"] == "running"
+    assert (outcome, found == first) == (expected, expected is Enqueued.EXISTING)
+    assert jobs.count() == (1 if expected is Enqueued.EXISTING else 2)
