@@ -130,7 +130,7 @@ def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by
         for job_id, job in job_by_id.items():
             if job.status not in {JobStatus.PENDING, JobStatus.DEAD}:
                 raise IllegalTransitionError(
-                    f"job {job_id} is {job.status.value}: only pending and dead jobs can be retried. No job was changed."
+                    f"job {job_id} is {job.status}: only pending and dead jobs can be retried. No job was changed."
                 )
         pending = [job_id for job_id, job in job_by_id.items() if job.status is JobStatus.PENDING]
         dead = [job_id for job_id, job in job_by_id.items() if job.status is JobStatus.DEAD]

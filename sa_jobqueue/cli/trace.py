@@ -70,7 +70,7 @@ class _Reader:
             for row in every_item(lambda after: list_attempts(self.session, job.id, after=after, model=self.model))
         ]
         if job.status is JobStatus.RUNNING or (job.status is JobStatus.COMPLETED and job.completed_by is not None):
-            last = {"attempt": job.attempt, "outcome": job.status.value, "started_at": job.started_at}
+            last = {"attempt": job.attempt, "outcome": job.status, "started_at": job.started_at}
             last |= {"ended_at": job.completed_at, "worker_id": job.completed_by or job.leased_by, "error": None}
             attempts.append(last | {"trace_context": None})
         waited_for = [self.chain(blocker.blocked_by_chain_id, depth - 1) for blocker in blockers]
@@ -80,7 +80,7 @@ class _Reader:
 
 def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
     for job in chain.get("jobs", ()):
-        branch = tree.add(_line(job["type_name"], job["id"], job["status"].value, since, job["created_at"]))
+        branch = tree.add(_line(job["type_name"], job["id"], job["status"], since, job["created_at"]))
         traced = _trace_id(job["trace_context"])
         if traced:
             branch.add(Text(f"trace {traced}", style="dim"))
@@ -99,7 +99,7 @@ def _heading(chain: dict[str, Any], since: datetime | None = None) -> Text:
     ended = "" if chain["completed_at"] is None else f" in {_seconds(chain['completed_at'] - chain['created_at'])}"
     left_out = (f" ({chain['left_out']})", "dim") if "left_out" in chain else ""
     name = f"chain {shown(chain['type_name'])} {shown(chain['id'])} "
-    return Text.assemble(name, _state(chain["status"].value), at, ended, left_out)
+    return Text.assemble(name, _state(chain["status"]), at, ended, left_out)
 
 
 def _line(type_name: str, job_id: Any, status: str, since: datetime, at: datetime) -> Text:

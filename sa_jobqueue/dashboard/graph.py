@@ -204,8 +204,8 @@ def svg(nodes: Sequence[Node], edges: Mapping[Edge, bool], *, current: Hashable 
         waits[end].append(titles[start])
     for node in nodes:
         x, y = drawing.places[node.key]
-        css = f"node {node.status.value}{' stuck' if node.is_stuck else ''}{' current' if node.key == current else ''}"
-        note = " ".join(filter(None, ("stuck" if node.is_stuck else "", node.status.value, node.note)))
+        css = f"node {node.status}{' stuck' if node.is_stuck else ''}{' current' if node.key == current else ''}"
+        note = " ".join(filter(None, ("stuck" if node.is_stuck else "", node.status, node.note)))
         drawn = Markup(
             '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="6"/><text x="{}" y="{}">{}</text>'
             '<text class="note" x="{}" y="{}">{}</text>'

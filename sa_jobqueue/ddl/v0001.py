@@ -23,7 +23,7 @@ def upgrade(**names: Any) -> list[str]:
 def downgrade(**names: Any) -> list[str]:
     """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
     own_schema = names["schema"] not in {None, "public"}  # which every database has, and its grants with it
-    parts = (DROP_VIEWS, _DROP_TABLES, DROP_FUNCTIONS, _DROP_TYPE, *([_DROP_SCHEMA] if own_schema else []))
+    parts = (DROP_VIEWS, _DROP_TABLES, DROP_FUNCTIONS, _DROP_TYPES, *([_DROP_SCHEMA] if own_schema else []))
     return [statement for part in parts for statement in statements(part, **names)]
 
 
@@ -94,6 +94,16 @@ END $$$$"""
 
 _TABLES = """\
 CREATE TYPE ${q}job_status AS ENUM ('blocked', 'pending', 'running', 'completed', 'dead', 'cancelled')
+--;
+CREATE TYPE ${q}job_blocker_on_failure AS ENUM ('wait', 'fail', 'continue')
+--;
+CREATE TYPE ${q}job_attempt_outcome AS ENUM (
+  'failed', 'timed_out', 'lost', 'snoozed', 'released', 'cancelled', 'superseded')
+--;
+CREATE TYPE ${q}dead_letter_reason AS ENUM (
+  'exhausted', 'discarded', 'invalid_input', 'timed_out', 'lost', 'blocker_failed')
+--;
+CREATE TYPE ${q}dead_letter_resolution AS ENUM ('redriven', 'dismissed')
 --;
 CREATE TABLE ${q}job (
   id $id NOT NULL,
@@ -180,10 +190,9 @@ CREATE TABLE ${q}job_blocker (
   blocked_by_chain_id $id NOT NULL,
   index integer NOT NULL,
   is_resolved boolean DEFAULT false NOT NULL,
-  on_failure text DEFAULT 'wait' NOT NULL,
+  on_failure ${q}job_blocker_on_failure DEFAULT 'wait' NOT NULL,
   trace_context text,
   CONSTRAINT ${p}pk_job_blocker PRIMARY KEY (job_id, blocked_by_chain_id),
-  CONSTRAINT ${p}ck_job_blocker_on_failure CHECK (on_failure IN ('wait', 'fail', 'continue')),
   CONSTRAINT ${p}fk_job_blocker_job FOREIGN KEY (job_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}fk_job_blocker_chain FOREIGN KEY (blocked_by_chain_id) REFERENCES ${q}job (id)
 )
@@ -196,13 +205,11 @@ CREATE TABLE ${q}job_attempt (
   worker_id text,
   started_at timestamptz,
   ended_at timestamptz DEFAULT now() NOT NULL,
-  outcome text NOT NULL,
+  outcome ${q}job_attempt_outcome NOT NULL,
   error jsonb,
   error_fingerprint text,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-  CONSTRAINT ${p}pk_job_attempt PRIMARY KEY (job_id, attempt),
-  CONSTRAINT ${p}ck_job_attempt_outcome
-    CHECK (outcome IN ('failed', 'timed_out', 'lost', 'snoozed', 'released', 'cancelled', 'superseded'))
+  CONSTRAINT ${p}pk_job_attempt PRIMARY KEY (job_id, attempt)
 )
 --;
 CREATE INDEX ${p}ix_job_attempt_changed ON ${q}job_attempt (changed_xid)
@@ -251,15 +258,12 @@ CREATE TABLE ${q}dead_letter (
   type_name text NOT NULL,
   input jsonb,
   input_version integer NOT NULL,
-  reason text NOT NULL,
+  reason ${q}dead_letter_reason NOT NULL,
   error jsonb, error_fingerprint text, attempts integer NOT NULL,
   died_at timestamptz DEFAULT now() NOT NULL,
-  resolution text, resolved_at timestamptz, resolved_by text,
+  resolution ${q}dead_letter_resolution, resolved_at timestamptz, resolved_by text,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   CONSTRAINT ${p}pk_dead_letter PRIMARY KEY (id),
-  CONSTRAINT ${p}ck_dead_letter_reason
-    CHECK (reason IN ('exhausted', 'discarded', 'invalid_input', 'timed_out', 'lost', 'blocker_failed')),
-  CONSTRAINT ${p}ck_dead_letter_resolution CHECK (resolution IN ('redriven', 'dismissed')),
   CONSTRAINT ${p}ck_dead_letter_resolved CHECK ((resolution IS NULL) = (resolved_at IS NULL))
 )
 --;
@@ -900,7 +904,9 @@ DROP FUNCTION IF EXISTS ${q}job_send_event(text, jsonb, interval), ${q}job_queue
   ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
   ${q}job_refuse()"""
 
-_DROP_TYPE = "DROP TYPE ${q}job_status"
+_DROP_TYPES = """\
+DROP TYPE IF EXISTS ${q}dead_letter_resolution, ${q}dead_letter_reason, ${q}job_attempt_outcome,
+  ${q}job_blocker_on_failure, ${q}job_status"""
 
 # Kept if it contains anything else, or if another role owns it.
 _DROP_SCHEMA = """\

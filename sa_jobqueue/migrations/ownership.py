@@ -10,6 +10,7 @@ from sqlalchemy import Table
 from sa_jobqueue import ddl
 from sa_jobqueue.layout import PIPELINE_TABLES, Layout, Unit
 from sa_jobqueue.models import Job
+from sa_jobqueue.models.base import ENUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class QueueNames:
 
     def has_enum(self, name: object) -> bool:
         """Return whether a type of that name, in the queue's schema, is the queue's."""
-        return name == self.layout.name("job_status")
+        return name in {self.layout.name(noun) for noun in ENUMS}
 
     def unit(self, table: str) -> Unit:
         """Return the unit that creates a table."""

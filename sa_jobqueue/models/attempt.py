@@ -9,8 +9,7 @@ from sqlalchemy import Integer, Text, func
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type, one_of
-from sa_jobqueue.types import AttemptOutcome
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, enum_type, id_type
 
 IdT = TypeVar("IdT")
 
@@ -23,16 +22,22 @@ class AttemptMixin(Companion, Generic[IdT]):
         """Id of the job; not a foreign key, because a trigger deletes the rows of many jobs together."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
-    attempt: Mapped[int] = mapped_column(Integer, nullable=False)
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False, sort_order=-19)
     """Number of the attempt, from 1."""
-    worker_id: Mapped[str | None] = mapped_column(Text)
+    worker_id: Mapped[str | None] = mapped_column(Text, sort_order=-18)
     """Worker that ran it, which may no longer exist."""
-    started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-17)
     """When it was claimed, by the database's clock."""
-    ended_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    ended_at: Mapped[datetime] = mapped_column(
+        TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=-16
+    )
     """When its end was recorded, by the database's clock."""
-    outcome: Mapped[str] = mapped_column(Text, nullable=False)
-    """One of `AttemptOutcome`."""
+
+    @declared_attr
+    def outcome(cls) -> Mapped[str]:
+        """One of `AttemptOutcome`."""
+        return mapped_column(enum_type(cls.__jobqueue__, "job_attempt_outcome"), nullable=False, sort_order=-15)
+
     error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     """`{"type", "message", "traceback"}` of the exception."""
     error_fingerprint: Mapped[str | None] = mapped_column(Text)
@@ -41,5 +46,4 @@ class AttemptMixin(Companion, Generic[IdT]):
     """Id of the transaction that wrote the row, for exact incremental reads."""
 
     __key__ = ("job_id", "attempt")
-    __checks__: ClassVar = {"ck_job_attempt_outcome": one_of("outcome", AttemptOutcome)}
     __indexes__: ClassVar = {"ix_job_attempt_changed": ("changed_xid",)}

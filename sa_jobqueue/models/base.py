@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,13 +15,13 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, declared_attr
 from sqlalchemy.sql.elements import conv
 from sqlalchemy.sql.functions import Function
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from sa_jobqueue import ddl
 from sa_jobqueue.errors import InvalidJobError, require_postgresql
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus, OnFailure, Resolution
 
 REGISTRY_KEY = "sa_jobqueue"
 """`MetaData.info[REGISTRY_KEY]` lists the `Layout` of every queue whose tables are in that metadata."""
@@ -201,18 +202,42 @@ def dead_letter_ids(layout: Layout, count: int) -> list[Any]:
     return [str(uuid7()) if layout.id_type == "text" else uuid7() for _ in range(count)]
 
 
-def status_type(layout: Layout, *, owner: bool = True) -> ENUM:
-    """Return the column type of a job's status: the queue's own enum, its values in lower case.
+ENUMS: Final[Mapping[str, type[StrEnum]]] = {
+    "job_status": JobStatus,
+    "job_blocker_on_failure": OnFailure,
+    "job_attempt_outcome": AttemptOutcome,
+    "dead_letter_reason": DeadReason,
+    "dead_letter_resolution": Resolution,
+}
+"""The enum types of a queue by their names without prefix, each with its values."""
+
+
+class StoredEnum(TypeDecorator[Any]):
+    """A column of one of the queue's enum types. A value that `ENUMS` does not have is read as a `str`.
+
+    A later release may add values, and workers of this one read them: SQLAlchemy's type would raise a LookupError.
+    """
+
+    impl = ENUM
+    cache_ok = True
+
+    def __init__(self, noun: str, name: str, schema: str | None, create_type: bool) -> None:
+        self.noun, self.name, self.schema, self.create_type = noun, name, schema, create_type
+        self.members: Mapping[Any, StrEnum] = {member.value: member for member in ENUMS[noun]}
+        super().__init__(*self.members, name=name, schema=schema, create_type=create_type)
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what makes a member, or the text itself, of a result."""
+        members = self.members
+        return lambda value: members.get(value, value)
+
+
+def enum_type(layout: Layout, noun: str, *, owner: bool = True) -> StoredEnum:
+    """Return the column type of one of the queue's enum types, which is named in `ENUMS`.
 
     `owner`: whether `create_all` makes the type with this column; one column of a table does.
     """
-    return ENUM(
-        JobStatus,
-        name=layout.name("job_status"),
-        schema=layout.schema,
-        values_callable=lambda members: [member.value for member in members],
-        create_type=owner,
-    )
+    return StoredEnum(noun, layout.name(noun), layout.schema, owner)
 
 
 def stored(parameters: Mapping[str, float]) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sqlalchemy import Boolean, Integer, Text, text
 from sqlalchemy.orm import Mapped, declared_attr, foreign, mapped_column, relationship, remote
 
-from sa_jobqueue.models.base import Companion, id_type, one_of
+from sa_jobqueue.models.base import Companion, enum_type, id_type
 from sa_jobqueue.models.chain import ChainMixin
-from sa_jobqueue.types import OnFailure
 
 IdT = TypeVar("IdT")
 
@@ -27,12 +26,17 @@ class BlockerMixin(Companion, Generic[IdT]):
         """Id of the chain that it waits for: of its root job."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
 
-    index: Mapped[int] = mapped_column("index", Integer, nullable=False)
+    index: Mapped[int] = mapped_column("index", Integer, nullable=False, sort_order=-18)
     """Position among the job's blockers, from 0."""
-    is_resolved: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    is_resolved: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"), sort_order=-17)
     """Whether the job no longer waits for this chain. Set once, when the end of the chain lets the job continue."""
-    on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
-    """Effect of the chain's death on the job, one of `OnFailure`."""
+
+    @declared_attr
+    def on_failure(cls) -> Mapped[str]:
+        """Effect of the chain's death on the job, one of `OnFailure`."""
+        kind = enum_type(cls.__jobqueue__, "job_blocker_on_failure")
+        return mapped_column(kind, nullable=False, server_default=text("'wait'"), sort_order=-16)
+
     trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of the operation that declared it."""
 
@@ -53,6 +57,5 @@ class BlockerMixin(Companion, Generic[IdT]):
         return relationship(edge.__job__, primaryjoin=lambda: foreign(edge.job_id) == remote(edge.__job__.id), viewonly=True)
 
     __key__ = ("job_id", "blocked_by_chain_id")
-    __checks__: ClassVar = {"ck_job_blocker_on_failure": one_of("on_failure", OnFailure)}
     __job_ids__: ClassVar = {"fk_job_blocker_job": "job_id", "fk_job_blocker_chain": "blocked_by_chain_id"}
     __indexes__: ClassVar = {"ix_job_blocker_chain": ("blocked_by_chain_id", "job_id")}

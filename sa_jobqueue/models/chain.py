@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncAttrs
 from sqlalchemy.orm import Mapped, declared_attr, foreign, mapped_column, registry, relationship, remote
 
 from sa_jobqueue.errors import ReadOnlyError
-from sa_jobqueue.models.base import Companion, id_type, status_type
+from sa_jobqueue.models.base import Companion, enum_type, id_type
 from sa_jobqueue.types import JobStatus
 
 IdT = TypeVar("IdT")
@@ -46,7 +46,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
         """Status of its last job."""
-        return mapped_column(status_type(cls.__jobqueue__, owner=False), sort_order=-1)
+        return mapped_column(enum_type(cls.__jobqueue__, "job_status", owner=False), sort_order=-1)
 
     output: Mapped[Any] = mapped_column(JSONB)
     """Output of its last job."""

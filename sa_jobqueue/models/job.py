@@ -21,7 +21,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import checks
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
-from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, expressed, id_type, register, status_type
+from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, enum_type, expressed, id_type, register
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
@@ -396,7 +396,7 @@ class JobMixin(Generic[IdT]):
     def status(cls) -> Mapped[JobStatus]:
         """Current status."""
         return mapped_column(
-            status_type(cls.__jobqueue__), nullable=False, server_default=sa.text("'pending'"), sort_order=-39
+            enum_type(cls.__jobqueue__, "job_status"), nullable=False, server_default=sa.text("'pending'"), sort_order=-39
         )
 
     open_blockers: Mapped[int] = mapped_column(sa.Integer, nullable=False, server_default=sa.text("0"))
@@ -434,7 +434,7 @@ class JobMixin(Generic[IdT]):
     @declared_attr
     def chain_status(cls) -> Mapped[JobStatus | None]:
         """On the root of a chain that ended with a continuation: status of the chain. If null, the root's own status is."""
-        return mapped_column(status_type(cls.__jobqueue__, owner=False))
+        return mapped_column(enum_type(cls.__jobqueue__, "job_status", owner=False))
 
     trace_context: Mapped[str | None] = mapped_column(sa.Text)
     """W3C traceparent of the span that enqueued it."""

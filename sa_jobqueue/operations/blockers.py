@@ -194,7 +194,7 @@ def unblock(
     for _ in range(ROUNDS if afters else 0):
         given = {
             "chains": list(afters),
-            "outcomes": [outcomes[chain_id].value for chain_id in afters],
+            "outcomes": [str(outcomes[chain_id]) for chain_id in afters],
             "afters": list(afters.values()),
             "limit": BATCH,
             "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),

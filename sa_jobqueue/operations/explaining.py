@@ -81,6 +81,8 @@ class Cause(StrEnum):
     BLOCKED = "blocked"
     RUNNING = "running"
     READY = "ready"
+    STATUS_UNKNOWN = "status_unknown"
+    """A later release of the library gave it a status that this one does not know."""
     UNBLOCKING = "unblocking"
     """Its blockers have ended, and a worker is about to unblock it."""
     COMPLETED = "completed"
@@ -227,6 +229,9 @@ class _Case:
             return self._running()
         if self.job.status is JobStatus.BLOCKED:
             return self._blocked()
+        if self.job.status is not JobStatus.PENDING:
+            what = f"Its status is {self.job.status!r}, which this release of sa-jobqueue does not know"
+            return Cause.STATUS_UNKNOWN, f"{what}: explain it with the release that the tables are of, or upgrade this one."
         return self._later() if self.job.scheduled_at > self.now else self._due()
 
     def _ended(self) -> Answer:
@@ -262,7 +267,7 @@ class _Case:
     def _quarantined(self, refused: RowMapping) -> Answer:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
         self.evidence |= {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
-        _noun, what = REFUSED[RefusedWrite(refused["statement"])]
+        _noun, what = refused_write(refused["statement"])
         since = self._ago(refused["first_failed_at"])
         sentence = (
             f"{what}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
@@ -651,7 +656,12 @@ class _Case:
         return span(self.now - instant)
 
 
-REFUSED: Final = {
+def refused_write(statement: str) -> tuple[str, str]:
+    """Return the kind of row that a `RefusedWrite` concerns, and how far that row has come."""
+    return _REFUSED.get(statement, ("row", f"A write ({statement}) of a later release is to be made for it"))
+
+
+_REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     RefusedWrite.COMPLETE: ("job", "Its handler has returned and its completion is to be written"),
     RefusedWrite.FINISH: ("job", "Its attempt has ended and that is to be written"),
     RefusedWrite.RESCUE: ("job", "Its worker is dead and it is to be rescued"),
@@ -666,7 +676,6 @@ REFUSED: Final = {
     RefusedWrite.PRUNE: ("chain, dead letter, audit record or event", "It is to be deleted"),
     RefusedWrite.ARCHIVE: ("chain", "It is to be deleted from the tables"),
 }
-"""The kind of row that each write concerns, and how far that row has come."""
 
 _DELETIONS: Final = frozenset({RefusedWrite.PRUNE.value, RefusedWrite.ARCHIVE.value})
 

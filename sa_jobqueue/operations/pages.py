@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Select, inspect
@@ -113,6 +114,11 @@ def check_instants(**instants: datetime | None) -> None:
     for name, given in instants.items():
         if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
             raise InvalidOptionError(name, f"must be an aware datetime, such as datetime.now(UTC), got {given!r}")
+
+
+def member_or_text(kind: type[StrEnum], value: str) -> str:
+    """Return the member of an enum, or the value itself if it is of a later release, which may add members."""
+    return kind(value) if value in kind.__members__.values() else value
 
 
 class Filter:

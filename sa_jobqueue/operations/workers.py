@@ -61,8 +61,8 @@ class WorkerStatus:
     """The job types that it has handlers for."""
     concurrency: int
     """Maximum number of jobs it runs at a time."""
-    state: WorkerState
-    """Its state."""
+    state: str
+    """Its state, one of `WorkerState`."""
     started_at: datetime
     """When it registered, by the database's clock."""
     heartbeat_at: datetime
@@ -111,7 +111,7 @@ def list_workers(
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
     reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots")}} for row in rows)
-    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"])}) for row in reported]
+    found = [WorkerStatus(**{**row, "state": pages.member_or_text(WorkerState, row["state"])}) for row in reported]
     return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.id))
 
 

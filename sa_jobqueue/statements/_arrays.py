@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.errors.bounds import shown
+from sa_jobqueue.models.base import StoredEnum
 
 Write = Callable[[Any], str]
 WriteAll = Callable[[Sequence[Any]], Iterable[str]]
@@ -90,6 +91,7 @@ _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
     (TIMESTAMP, _instant),
     (INTERVAL, _interval),
     (sa.Boolean, _flag),
+    (StoredEnum, _text),
 )
 
 

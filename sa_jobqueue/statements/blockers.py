@@ -42,7 +42,7 @@ def add_edges(t: Tables) -> sa.Insert:
         chain_id=t.ids("chain_ids"),
         place=array("indexes", sa.Integer()),
         is_resolved=array("resolved", sa.Boolean()),
-        policy=array("policies", sa.Text()),
+        policy=array("policies", t.blocker.c.on_failure.type),
         trace=array("traces", sa.Text()),
     )
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
@@ -169,7 +169,7 @@ def unblock(t: Tables, *, only: bool = False) -> sa.Select[Any]:
     dead_letters = buried(
         t,
         moved,
-        reason=sa.literal(DeadReason.BLOCKER_FAILED.value),
+        reason=sa.literal_column(f"'{DeadReason.BLOCKER_FAILED}'"),
         error=moved.c.last_error,
         fingerprint=sa.literal(DeadReason.BLOCKER_FAILED.value),
         dead_letter_id=element(sa.bindparam("dead_letter_ids", type_=ARRAY(t.id_type)), moved.c.n),

@@ -144,7 +144,7 @@ def finish(t: Tables) -> sa.Select[Any]:
     over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
     roots = end_chains(t.job, ended, over)
     error, fingerprint = sa.cast(given("errors", ended), JSONB), given("fingerprints", ended)
-    worker, outcome = sa.bindparam("worker_id", type_=sa.Text), given("outcomes", ended)
+    worker, outcome = sa.bindparam("worker_id", type_=sa.Text), given("outcomes", ended, t.attempt.c.outcome.type)
     history = (
         insert(t.attempt)
         .from_select(
@@ -158,7 +158,7 @@ def finish(t: Tables) -> sa.Select[Any]:
     dead_letters = buried(
         t,
         ended,
-        reason=given("reasons", ended),
+        reason=given("reasons", ended, t.dead_letter.c.reason.type),
         error=error,
         fingerprint=fingerprint,
         dead_letter_id=given("dead_letter_ids", ended, t.id_type),

@@ -18,7 +18,9 @@ def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     row = t.dead_letter
     keys = ((row.c.id, where.ids), (row.c.job_id, where.job_ids))
     found = [column == sa.any_(t.given_ids(ids)) for column, ids in keys if ids]
-    columns = {"types": row.c.type_name, "queues": row.c.queue, "fairness_keys": row.c.fairness_key, "reasons": row.c.reason}
+    columns: dict[str, Any] = {"types": row.c.type_name, "queues": row.c.queue, "fairness_keys": row.c.fairness_key}
+    # As text: a reason of another release is not a value of the type everywhere, and matches nothing there.
+    columns |= {"reasons": sa.cast(row.c.reason, sa.Text)}
     columns |= {"fingerprints": row.c.error_fingerprint, "died_after": row.c.died_at, "died_before": row.c.died_at}
     found += alike(where, columns)
     if where.resolved is not None:

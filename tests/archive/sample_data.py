@@ -49,7 +49,7 @@ FROM one, generate_series(1, 2) AS attempt WHERE n IN (1, 6, 7, 9, 11);
 INSERT INTO dead_letter
   (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, attempts, resolution, resolved_at)
 SELECT gen_random_uuid(), id, id, 'default', 'tenant ' || n, 'type0', '{}', 1, 'exhausted', 1,
-  CASE n WHEN 6 THEN 'dismissed' END, CASE n WHEN 6 THEN now() END FROM one WHERE n IN (6, 7);
+  CASE n WHEN 6 THEN 'dismissed'::dead_letter_resolution END, CASE n WHEN 6 THEN now() END FROM one WHERE n IN (6, 7);
 DROP TABLE one;
 """
 

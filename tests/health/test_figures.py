@@ -44,7 +44,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
         "UPDATE dead_letter SET died_at = now() - interval '40 days' WHERE hashtext(job_id::text) % 11 = 0",
         "UPDATE dead_letter SET resolution = 'dismissed', resolved_at = now() WHERE hashtext(job_id::text) % 4 = 0",
         "INSERT INTO job_attempt (job_id, attempt, outcome, ended_at) SELECT id, 1, "
-        "(ARRAY['failed', 'timed_out', 'lost', 'snoozed', 'released'])[1 + abs(hashtext(id::text)) % 5], "
+        "(enum_range(NULL, 'released'::job_attempt_outcome))[1 + abs(hashtext(id::text)) % 5], "
         "now() - abs(hashtext(id::text)) % 3 * interval '20 minutes' FROM job",
         # Half of those that wait do so for a chain that is dead.
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, status, open_blockers) SELECT id, id, 't', 't', "

@@ -388,6 +388,7 @@ ELSEWHERE = {
     Cause.WORKER_SILENT: Code.WORKERS_SILENT,
     Cause.BLOCKED: Code.BLOCKED_BY_DEAD,  # the other causes of the job at its root
     Cause.UNBLOCKING: Code.CHAINS_TO_UNBLOCK,
+    Cause.STATUS_UNKNOWN: "the programs of the release that wrote it know it",
     Cause.QUARANTINED: Code.QUARANTINED,
     Cause.SCHEDULED: "it is due later, as its application asked",
     Cause.RETRYING: Code.RETRY_LATER,

@@ -145,6 +145,14 @@ class Application:
         shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
         return text[text.index("def upgrade") :]
 
+    def revision(self, *, upgrade: str, downgrade: str) -> None:
+        """Write an empty revision, with one line in each of its functions."""
+        script: Any = command.revision(self._config, message="own")
+        path = Path(script.path)
+        for function, line in (("upgrade", upgrade), ("downgrade", downgrade)):
+            start, end = path.read_text().split(f"def {function}", 1)
+            path.write_text(f"{start}def {function}{end.replace('pass', line, 1)}")
+
     def upgrade(self, revision: str = "head", *, sql: bool = False) -> str:
         """Run `alembic upgrade`; with `sql`, return its output."""
         return self._run(command.upgrade, revision, sql=sql)

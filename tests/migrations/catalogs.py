@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from sqlalchemy import Connection, text
 
@@ -46,6 +46,9 @@ _QUERIES = {
         SELECT t.oid::regtype::text, t.typtype::text FROM pg_type t JOIN mine ON mine.oid = t.typnamespace
         WHERE t.typname !~ '^_?alembic_version'""",
 }
+KEPT_VALUE: Final = "paused"
+"""The value of `job_status` that the made-up version adds. Its downgrade leaves it, for PostgreSQL removes none."""
+
 _MINE = "WITH mine AS (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema') "
 
 
@@ -56,6 +59,12 @@ def catalog(connection: Connection) -> Catalog:
         rows = connection.execute(text((_MINE + query).replace("::", r"\:\:")))
         found[kind] = sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
     return found
+
+
+def without_kept_value(found: Catalog) -> Catalog:
+    """Return a catalog without the one value that a downgrade may leave."""
+    enums = [row for row in found["enums"] if not (str(row[0]).endswith("job_status") and row[1] == KEPT_VALUE)]
+    return {**found, "enums": enums}
 
 
 def _plain(value: object) -> object:

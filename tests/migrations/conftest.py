@@ -16,6 +16,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import extreme
+from tests.migrations.catalogs import KEPT_VALUE
 
 MakeEngine = Callable[[], Engine]
 
@@ -91,6 +92,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
             f"ALTER TABLE {q}job DROP CONSTRAINT {prefix}ck_job_timeout",
             f"DROP INDEX {q}ix_job_running",
             f"CREATE TABLE {q}job_note (LIKE {q}job)",
+            f"ALTER TYPE {q}job_status ADD VALUE IF NOT EXISTS '{KEPT_VALUE}'",
             f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest + 1}'",
         ]
 

@@ -19,7 +19,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID
 from sa_jobqueue.operations import enqueue_many
 from sa_jobqueue.statements.minutes import COUNTS
-from tests.migrations.catalogs import Catalog, catalog
+from tests.migrations.catalogs import Catalog, catalog, without_kept_value
 
 LAYOUTS = [
     Layout(),
@@ -102,7 +102,7 @@ def test_every_version_can_be_downgraded_and_upgraded_again(engine: Engine, layo
             assert runner.current_version(connection, layout) == version
     for version in reversed(range(next_version)):
         downgrade(engine, layout, version)
-        assert catalog_of(engine) == seen[version]
+        assert without_kept_value(catalog_of(engine)) == seen[version]
     upgrade(engine, layout)
     assert catalog_of(engine) == seen[next_version]
 

@@ -46,7 +46,7 @@ SELECT id, id, 'test', 'test', 'blocked', 2 FROM (SELECT job_uuid7() AS id FROM 
 WITH blocked AS (SELECT id, row_number() OVER () AS n FROM job WHERE status = 'blocked'),
   running AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM job WHERE leased_by = '{WORKER}')
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, on_failure)
-SELECT b.id, r.id, k, CASE b.n % 3 WHEN 0 THEN 'wait' WHEN 1 THEN 'fail' ELSE 'continue' END
+SELECT b.id, r.id, k, (enum_range(NULL::job_blocker_on_failure))[1 + b.n % 3]
 FROM blocked AS b CROSS JOIN generate_series(0, 1) AS k JOIN running AS r ON r.n = (b.n + k) % 500 + 1;
 
 INSERT INTO job_attempt (job_id, attempt, outcome) SELECT id, 1000, 'failed' FROM job;

@@ -25,7 +25,7 @@ def ask(engine: Engine, **where: Any) -> list[str]:
         return drain_workers(session, where=WorkerFilter(**where)).ids
 
 
-def states(engine: Engine) -> list[WorkerState]:
+def states(engine: Engine) -> list[str]:
     with Session(engine) as session:
         return [worker.state for worker in list_workers(session)]
 

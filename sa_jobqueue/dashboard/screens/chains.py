@@ -133,7 +133,7 @@ def _named(context: Context, session: Session, result: BulkResult[Any]) -> list[
     where = ChainFilter(ids=list(result)[: forms.LISTED])
     page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if result.ids else ()
     lines = [
-        f"{chain.type_name} {chain.id} ({chain.status.value}) {context.error_line(chain.last_type_name, chain.error)}"
+        f"{chain.type_name} {chain.id} ({chain.status}) {context.error_line(chain.last_type_name, chain.error)}"
         for chain in page
     ]
     return forms.cut(lines, result.changed)

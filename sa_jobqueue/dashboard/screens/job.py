@@ -179,7 +179,7 @@ def _steps(job: Any, attempts: list[Any]) -> list[Step]:
     if job.started_at is not None and not is_known and job.status not in INITIAL:
         steps.append((job.started_at, f"attempt {job.attempt} started", False))
     if job.completed_at is not None:
-        steps.append((job.completed_at, job.status.value, job.status is JobStatus.DEAD))
+        steps.append((job.completed_at, job.status, job.status is JobStatus.DEAD))
     elif job.status in INITIAL:
         steps.append((job.scheduled_at, "due", False))
     steps.sort(key=lambda step: step[0])

@@ -208,7 +208,7 @@ def _changes(
     result = change(session, [job_id for job_id, status in before.items() if status in statuses], **context.change)
     changed = set(result)
     details = forms.cut([line for job_id, line in lines.items() if job_id in changed])
-    if unchanged_statuses := [status.value for job_id, status in before.items() if job_id not in changed]:
+    if unchanged_statuses := [status for job_id, status in before.items() if job_id not in changed]:
         stay = "stays as it is" if len(unchanged_statuses) == 1 else "stay as they are"
         details.append(
             f"{len(unchanged_statuses)} of the selected jobs {stay}: {', '.join(sorted(set(unchanged_statuses)))}"

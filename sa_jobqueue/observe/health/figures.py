@@ -189,8 +189,8 @@ class Rates:
 
     window: timedelta
     queues: Sequence[QueueRates] = ()
-    unsuccessful: Mapping[AttemptOutcome, int] = field(default_factory=dict)
-    """Attempts that did not succeed, by outcome."""
+    unsuccessful: Mapping[str, int] = field(default_factory=dict)
+    """Attempts that did not succeed, by `AttemptOutcome`."""
     failing: tuple[str, str, str] | None = None
     """Type, error and fairness key of more than half of the latest of them; None if there is no such, or few failed. The key
     is empty if it is not one of all of these."""
@@ -535,7 +535,8 @@ class Quarantined:
 
     subject: str
     """Id of the job, chain or dead letter, or name of the schedule, queue, job type or foreign key."""
-    statement: RefusedWrite
+    statement: str
+    """One of `RefusedWrite`."""
     sqlstate: str | None
     error: str
     failures: int

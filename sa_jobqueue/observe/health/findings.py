@@ -24,7 +24,7 @@ from sa_jobqueue.observe.health.figures import (
     Waiting,
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations.explaining import REFUSED
+from sa_jobqueue.operations.explaining import refused_write
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import DeadReason
 
@@ -288,7 +288,7 @@ def _quarantined(report: Health, _: Thresholds) -> Iterator[Finding]:
         yield _found(Code.QUARANTINED, OK, summary, advice, **_of(row))
     refused = [row for row in report.quarantined if not row.is_reference]
     for row in refused[:_NAMED]:
-        noun, _words = REFUSED[row.statement]
+        noun, _words = refused_write(row.statement)
         summary = (
             f"{noun.capitalize()} {row.subject} cannot be written ({row.statement}): {row.error}; "
             f"{_times(row.failures, 'failure')} in {span(row.failing_for)}."

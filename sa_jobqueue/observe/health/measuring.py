@@ -38,10 +38,11 @@ from sa_jobqueue.operations import (
     list_workers,
 )
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
+from sa_jobqueue.operations.pages import member_or_text
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
-from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
+from sa_jobqueue.types import JobStatus, RefusedWrite
 
 T = TypeVar("T")
 
@@ -229,7 +230,7 @@ def _rates(reading: Reading) -> figures.Rates:
     rates = figures.Rates(
         window=reading.window,
         queues=[_filled(figures.QueueRates, row) for row in rows],
-        unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts.items()},
+        unsuccessful=attempts,
         is_partial=is_partial,
     )
     return rates if rates.failed_attempts < _FEW else replace(rates, failing=_failing(reading.found.get("latest", ())))
@@ -505,7 +506,7 @@ def _quarantined(reading: Reading) -> list[figures.Quarantined]:
         _filled(
             figures.Quarantined,
             row,
-            statement=RefusedWrite(row["statement"]),
+            statement=member_or_text(RefusedWrite, row["statement"]),
             failing_for=reading.since(row["first_failed_at"]),
         )
         for row in reading.rows(quarantine.page(reading.model), subjects=None, limit=_QUARANTINED)

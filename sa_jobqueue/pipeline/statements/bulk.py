@@ -299,7 +299,7 @@ def _edges(t: Tables, *, decided: bool = False) -> sa.Select[Any]:
         columns += [
             sa.cast(each.c.ordinal - sa.literal_column("1"), sa.Integer).label("place"),
             (ended.c.chain_id.is_not(None) & ~fails).label("is_resolved"),
-            on_failure.label("on_failure"),
+            sa.cast(on_failure, t.blocker.c.on_failure.type).label("on_failure"),
             t.stage.c.trace_context,
         ]
         reached = t.stage.join(each, sa.literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)

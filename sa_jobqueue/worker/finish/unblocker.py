@@ -62,7 +62,7 @@ class Unblocker(Part, Component):
         written = set()
         for job_id, status, chain_id, has_waiters in rows:
             written.add(job_id)
-            if has_waiters and status is not None and JobStatus(status) in ENDED:
+            if has_waiters and status is not None and status in ENDED:
                 self.put(chain_id)
         return written
 

@@ -1,5 +1,5 @@
 WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
-  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
+  AND reached.on_failure = %(on_failure_1)s AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
   JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
     FROM job_blocker AS edge
@@ -7,7 +7,7 @@ WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.j
     AND edge.job_id > chain.after
     AND NOT edge.is_resolved
     AND edge.job_id != ALL (%(excluded)s::UUID[])
-    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
+    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s)
     ORDER BY edge.blocked_by_chain_id, edge.job_id
     LIMIT %(limit)s::INTEGER) AS reached ON true
   LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
@@ -98,10 +98,10 @@ WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.j
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  AND CAST(changed.status AS TEXT) != %(param_3)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, 'blocker_failed', moved.last_error AS last_error, %(param_2)s::VARCHAR AS anon_2, moved.attempt AS attempt
   FROM moved
-  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
+  WHERE CAST(moved.status AS TEXT) = %(param_4)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
@@ -115,5 +115,5 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
   SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_3, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM examined) AS "both"
