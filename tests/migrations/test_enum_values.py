@@ -1,4 +1,4 @@
-"""How a version adds a value to an enum type: what PostgreSQL allows when, and what a downgrade leaves."""
+"""Added values of enum types: when PostgreSQL lets them be used, and which a downgrade leaves."""
 
 from __future__ import annotations
 
