@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -117,12 +118,11 @@ def test_payloads_and_names_are_stored_exactly_or_refused_before_writing(engine:
 
 @amount
 def test_identifiers_interpolated_into_sql_contain_no_special_characters(examples: int) -> None:
-    """The only names that reach SQL as text."""
+    """The only names that reach SQL as text without quotes."""
 
     @fuzz(examples, words)
     def holds(name: str) -> None:
         makers: list[Callable[[], Any]] = [
-            lambda: Layout(name),
             lambda: Layout(None, name),
             lambda: role_names(name),
             lambda: WorkerOptions(queues=[name]),
@@ -134,6 +134,19 @@ def test_identifiers_interpolated_into_sql_contain_no_special_characters(example
             except JobQueueError:
                 continue
             assert not set(name) & set("\x00'\"\\;%$ \n"), name
+
+
+@amount
+def test_a_schema_reaches_sql_as_one_identifier(examples: int) -> None:
+    @fuzz(examples, words)
+    def holds(name: str) -> None:
+        try:
+            place = Layout(name).qualified("job")
+        except JobQueueError:
+            return
+        schema, _, table = place.rpartition(".")
+        assert table == "job"
+        assert schema == f'"{name.replace(chr(34), chr(34) * 2)}"' or re.fullmatch("[a-z_][a-z0-9_]*", schema)
 
 
 @amount
