@@ -143,6 +143,8 @@ class ClaimedJob(NamedTuple):
     """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
     """When the attempt before this one ended, by the database's clock; None for a first attempt."""
+    table_oid: int = 0
+    """OID of the table that the job was claimed in. Only a write to that table completes the attempt."""
 
     @property
     def queue_key(self) -> QueueKey:

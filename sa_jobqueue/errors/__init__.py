@@ -22,6 +22,7 @@ __all__ = [
     "ChainFailedError",
     "ChainReferencedError",
     "ChainTimeoutError",
+    "CompletionRefusedError",
     "ConflictError",
     "DatabaseUnavailableError",
     "Discard",
@@ -60,6 +61,7 @@ __all__ = [
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
     "UnreadableInputError",
+    "UnrecordedAttemptError",
     "UnsupportedServerError",
 ]
 
@@ -330,6 +332,22 @@ class LostAttemptError(JobQueueError):
         super().__init__(f"attempt {attempt} of job {job_id} is no longer this worker's; its writes were rolled back")
 
 
+class UnrecordedAttemptError(JobQueueError):
+    """An attempt has ended in its worker, and its job's row still shows it as running: its end was not recorded.
+
+    The attempt is counted as failed. Its commit was answered but not kept, for instance by a server that failed over; or the
+    row could not be seen for a while. Writes of the handler's session are in the database only if its commit is.
+    """
+
+    def __init__(self, job_id: JobId, attempt: int) -> None:
+        self.job_id = job_id
+        self.attempt = attempt
+        super().__init__(
+            f"attempt {attempt} of job {job_id} has ended in its worker, and the job's row still shows it as running: its "
+            "end was not recorded"
+        )
+
+
 class DuplicateStepError(JobQueueError, ValueError):
     """A handler used the name of a step twice in one attempt; the second was not run.
 
@@ -378,6 +396,20 @@ class HandlerCommitError(JobQueueError):
 
     The attempt fails and its writes are rolled back. Open another session for writes that must survive a failed attempt.
     """
+
+
+class CompletionRefusedError(JobQueueError):
+    """A handler's session could not write the row of its job, so the attempt failed and its writes were rolled back.
+
+    `job_id` is the job; `reason` describes the session. The completion of a handler with a session, and
+    the record of a `ctx.transaction`, run in the handler's own transaction: with the search path, role and settings that it
+    has set, and with its temporary tables.
+    """
+
+    def __init__(self, job_id: JobId, reason: str) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        super().__init__(f"job {job_id}: {reason}")
 
 
 class UncommittedWritesError(JobQueueError):

@@ -7,23 +7,27 @@ result from another system.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import (
+    CompletionRefusedError,
     HandlerCommitError,
     InvalidJobError,
     JobEndedError,
     NotFoundError,
+    SchemaMissingError,
 )
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.models.checks import check_id
@@ -31,11 +35,12 @@ from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.statements import chains, completions, jobs, notifications
+from sa_jobqueue.statements import chains, completions, jobs, notifications, visibility
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.statements.session_names import read_name
 from sa_jobqueue.types import ENDED, AttemptOutcome, DeadReason, JobId, JobStatus
 
+_End: TypeAlias = "tuple[ClaimedJob, str | JobMixin[Any]]"
+"""An attempt, and its output as JSON text or the next job of its chain."""
 _MODEL_OF_THE_HANDLER: Any = DEFAULT_MODEL
 """Not of the type of `Job`, which Pyright would join with the class that `handler` has."""
 
@@ -110,6 +115,28 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     return job
 
 
+@dataclass(slots=True)
+class Completion:
+    """The writes about attempts in their handler's transaction, before its commit."""
+
+    ended_chains: list[JobId] = field(default_factory=list)
+    """Chains that ended and have waiters."""
+    unwritten: list[Unwritten] = field(default_factory=list)
+    """Attempts whose completion wrote no row."""
+    was_hidden: bool = False
+    """Whether the session found the rows only after its search path was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """An attempt whose completion wrote no row: it was lost, its handler ended it, or its session does not see it."""
+
+    job: ClaimedJob
+    end: JobStatus | CompletionRefusedError
+    """The status with which the handler has ended its own job in this transaction; or the error with which the attempt fails
+    if the worker still holds it."""
+
+
 def complete_attempts(
     session: Session,
     ends: Sequence[tuple[ClaimedJob, str | JobMixin[Any]]],
@@ -117,75 +144,194 @@ def complete_attempts(
     worker_id: str,
     model: JobClass,
     session_name: str | None = None,
-) -> tuple[list[JobId], list[ClaimedJob]]:
+) -> Completion:
     """Complete attempts, one or those of a batch, in their handler's own transaction.
 
-    Returns the chains that ended and have waiters, and the jobs that the worker no longer holds, or that the handler itself
-    ended (`ended_by_handler`).
+    A completion counts only if it wrote the row in the table that the worker claimed the job in. If the session does not see
+    that table, it is tried again with the table's schema first on the search path, which is restored then.
     `ends`: the jobs, each with its output as JSON text, or with the next job of its chain, as returned by `attach`.
     `session_name`: name of the handler's transaction (`statements.session_names`); None if the handler has begun none.
     Changes: running -> completed; inserts the continuations and their blockers.
     Locks: the chains' roots, the jobs, and the chains that the continuations wait for, in the usual order, until the
     transaction ends.
-    Obliges: roll back the transaction if it raises, or if the worker no longer holds a job.
-    Raises: HandlerCommitError if the handler ended its transaction; InvalidJobError and NotFoundError for a continuation.
+    Obliges: roll back the transaction if it raises, if an unwritten attempt ends with an error, or if the worker no longer
+    holds one.
+    Raises: HandlerCommitError if the handler ended its transaction; CompletionRefusedError if the session may not write;
+    InvalidJobError and NotFoundError for a continuation.
     """
     # Pending objects of the handler may lock other chains when they are flushed: before ours, not after.
     session.flush()
-    rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
-    if len(rows) > 1:  # usually one, which its completion locks
-        session.execute(chains.lock(model), {"ids": sorted(rows)})
-    ended: list[JobId] = []
-    lost: list[ClaimedJob] = []
-    one_by_one, together = list(ends), []
-    if len(ends) > 1:
-        one_by_one, together = [end for end in ends if not _is_alone(*end)], [end for end in ends if _is_alone(*end)]
-    for first in range(0, len(together), BATCH):
-        part = together[first : first + BATCH]
-        given = {
-            "ids": [job.id for job, _ in part],
-            "attempts": [job.attempt for job, _ in part],
-            "outputs": [result for _, result in part],
-            "worker_id": worker_id,
+    writes = _Writes(session, worker_id, model, session_name)
+    if not (missing := writes.complete(ends)):
+        return writes.completion
+    with claimed_table_visible(session, model, missing[0][0].table_oid, session_name) as view:
+        if view.has_table:
+            still_missing = writes.complete(missing)
+            writes.completion.was_hidden, missing = len(still_missing) < len(missing), still_missing
+        for job, row in view.rows([job for job, _ in missing]):
+            is_ended = row is not None and row.is_own and row.status in ENDED
+            writes.completion.unwritten.append(Unwritten(job, row.status if is_ended else view.refusal(job, row)))
+    return writes.completion
+
+
+class _Writes:
+    """Completes attempts in one transaction; returns those whose row it did not write."""
+
+    def __init__(self, session: Session, worker_id: str, model: JobClass, session_name: str | None) -> None:
+        self._session, self._worker_id, self._model, self._session_name = session, worker_id, model, session_name
+        self.completion = Completion()
+
+    def complete(self, ends: Sequence[_End]) -> list[_End]:
+        missing: list[_End] = []
+        ids = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
+        if len(ids) > 1:  # usually one, which its completion locks
+            given = {"ids": sorted(ids), "table_oid": ends[0][0].table_oid}
+            with refusals(ends[0][0]):
+                locked = {row.id for row in self._session.execute(chains.lock(self._model, in_session=True), given)}
+            missing = [end for end in ends if not {end[0].id, end[0].chain_id} <= locked]
+            ends = [end for end in ends if {end[0].id, end[0].chain_id} <= locked]
+        one_by_one, together = list(ends), []
+        if len(ends) > 1:
+            one_by_one, together = [end for end in ends if not _is_alone(*end)], [end for end in ends if _is_alone(*end)]
+        for first in range(0, len(together), BATCH):
+            missing += self._complete_many(together[first : first + BATCH])
+        return missing + [end for end in one_by_one if not self._complete_one(*end)]
+
+    def _complete_many(self, ends: Sequence[_End]) -> list[_End]:
+        parameters = {
+            "ids": [job.id for job, _ in ends],
+            "attempts": [job.attempt for job, _ in ends],
+            "outputs": [result for _, result in ends],
+            "worker_id": self._worker_id,
+            "table_oid": ends[0][0].table_oid,
         }
-        written = {row.id: row for row in session.execute(completions.complete(model, in_session=True), given)}
-        for each in written.values():
-            check_session(each.session_name, session_name)
-        ended += [job_id for job_id, row in written.items() if row.has_waiters]
-        lost += [job for job, _ in part if job.id not in written]
-    for job, result in one_by_one:
+        with refusals(ends[0][0]):
+            rows = self._session.execute(completions.complete(self._model, in_session=True), parameters).all()
+        for row in rows:
+            check_session(row.session_name, self._session_name)
+        completed = {row.id: row.has_waiters for row in rows if row.is_completed}
+        self.completion.ended_chains += [job_id for job_id, has_waiters in completed.items() if has_waiters]
+        return [end for end in ends if end[0].id not in completed]
+
+    def _complete_one(self, job: ClaimedJob, result: str | JobMixin[Any]) -> bool:
         continues = isinstance(result, JobMixin)
-        row = session.execute(
-            completions.complete_one(model, continues=continues),
-            {
-                "job_id": job.id,
-                "job_attempt": job.attempt,
-                "job_output": None if continues else result,
-                "worker_id": worker_id,
-            },
-        ).first()
+        parameters = {
+            "job_id": job.id,
+            "job_attempt": job.attempt,
+            "job_output": None if continues else result,
+            "worker_id": self._worker_id,
+            "table_oid": job.table_oid,
+        }
+        with refusals(job):
+            row = self._session.execute(completions.complete_one(self._model, continues=continues), parameters).first()
         if row is None:
-            lost.append(job)
-            continue
-        check_session(row.session_name, session_name)
+            return False
+        check_session(row.session_name, self._session_name)
+        if not row.is_completed:
+            return False
         if continues:
-            _insert(session, result)
-        elif _end_chain(session, model, job, row.has_waiters):
-            ended.append(job.chain_id)
-    return ended, lost
+            _insert(self._session, result)
+        elif _end_chain(self._session, self._model, job, row.has_waiters, table_oid=job.table_oid):
+            self.completion.ended_chains.append(job.chain_id)
+        return True
 
 
-def ended_by_handler(
-    session: Session, job_ids: Sequence[JobId], *, model: JobClass, session_name: str | None
-) -> dict[JobId, JobStatus]:
-    """Return the statuses of jobs that their handler changed in its own transaction; a deleted one counts as cancelled.
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """The queue as the session of a handler sees it, for attempts whose rows it did not write."""
 
-    Locks: the jobs and their chains' roots, until the transaction ends.
+    connection: Connection
+    model: JobClass
+    description: Row[Any]
+    """As `statements.visibility.find_claimed_table` returns it."""
+
+    @property
+    def has_table(self) -> bool:
+        """Whether its database has the table that the worker claimed the job in."""
+        return self.description.claimed is not None
+
+    def rows(self, jobs: Sequence[ClaimedJob]) -> list[tuple[ClaimedJob, Any]]:
+        """Return each job with its row, None where the session sees none."""
+        if not jobs or not self.has_table:
+            return [(job, None) for job in jobs]
+        parameters = {"ids": [job.id for job in jobs], "table_oid": jobs[0].table_oid}
+        with refusals(jobs[0]):
+            row_by_id = {row.id: row for row in self.connection.execute(visibility.rows(self.model), parameters)}
+        return [(job, row_by_id.get(job.id)) for job in jobs]
+
+    def refusal(self, job: ClaimedJob, row: Any) -> CompletionRefusedError:
+        """Return the error for a job of which the session sees this row."""
+        found = self.description
+        table, session = found.claimed, f"role {found.role!r}, search_path {found.search_path!r}"
+        if table is None:
+            visible = "no table of its name" if found.visible is None else f"another table of its name, {found.visible}"
+            reason = (
+                f"database {found.database!r}, which it is connected to, does not have the table that the worker claimed "
+                f"the job in, and has {visible} ({session}): give the worker a session factory of its own database"
+            )
+        elif row is None:
+            reason = (
+                f"it does not see the row in {table} ({session}). A handler must not delete its own job: raise Cancel to "
+                "end it without a result, or pass retention=Retention(completed=timedelta(0)) to have completed jobs deleted"
+            )
+            if found.has_row_security:
+                reason += (
+                    ". If it did not: row-level security applies to the session there, so undo what the handler has set, "
+                    "such as a role or a tenant, before it returns, or give the role a policy for the rows that it completes"
+                )
+        elif (row.attempt, row.status) != (job.attempt, JobStatus.RUNNING):
+            reason = (
+                f"in its transaction the row in {table} has the status {row.status.value!r} and attempt {row.attempt}: end "
+                "the job by cancel_jobs, complete_job or an exception"
+            )
+        else:
+            reason = (
+                f"its update of the row in {table} changed nothing ({session}): a trigger on that table suppresses or "
+                "reverts it, or the handler has changed the lease"
+            )
+        return CompletionRefusedError(job.id, f"the session of its handler cannot update it: {reason}")
+
+
+@contextmanager
+def claimed_table_visible(
+    session: Session, model: JobClass, table_oid: int, session_name: str | None
+) -> Iterator[SessionView]:
+    """Within, have the session find the queue's tables where the worker does; then restore its search path.
+
     Raises: HandlerCommitError if the handler ended its transaction.
     """
-    check_session(session.scalars(read_name()).one(), session_name)
-    found = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
-    return {job_id: found.get(job_id, JobStatus.CANCELLED) for job_id in job_ids}
+    connection = queue_connection(session, model)
+    description = connection.execute(visibility.find_claimed_table(model), {"table_oid": table_oid}).one()
+    check_session(description.session_name, session_name)
+    yield SessionView(connection, model, description)
+    # Deferred triggers and listeners of the commit are the application's: they find its tables as its handler did.
+    connection.execute(visibility.set_search_path(model), {"search_path": description.search_path})
+
+
+_REFUSALS: Final = ("0A", "25", "42", "44", "55000", "57014")
+"""SQLSTATE, or its beginning, of errors of a statement that the session does not let through."""
+
+
+@contextmanager
+def refusals(job: ClaimedJob) -> Iterator[None]:
+    """Raise CompletionRefusedError where the session of a handler does not let a statement of the worker through."""
+    try:
+        yield
+    except DBAPIError as error:
+        diagnosis = diagnose(error)
+        if diagnosis.sqlstate is None or not diagnosis.sqlstate.startswith(_REFUSALS):
+            raise
+        raise _refusal_by_server(job, diagnosis.message) from error
+    except SchemaMissingError as error:
+        raise _refusal_by_server(job, str(error).partition(":")[0]) from error
+
+
+def _refusal_by_server(job: ClaimedJob, message: str) -> CompletionRefusedError:
+    return CompletionRefusedError(
+        job.id,
+        f"the session of its handler cannot update it: {message}. The worker's statement runs in the handler's transaction, "
+        "with the role, search path and settings that the handler has set: undo these before it returns",
+    )
 
 
 def check_session(found: str, expected: str | None) -> None:
@@ -213,10 +359,17 @@ def _insert(session: Session, following: Any) -> None:
         session.flush()
 
 
-def _end_chain(session: Session | Connection, model: JobClass, job: Any, has_waiters: bool) -> bool:
-    """End the chain of a job that has completed, a root's with the job; return whether it has waiters."""
+def _end_chain(
+    session: Session | Connection, model: JobClass, job: Any, has_waiters: bool, *, table_oid: int | None = None
+) -> bool:
+    """End the chain of a job that has completed, a root's with the job; return whether it has waiters.
+
+    `table_oid`: of the table that a worker claimed the job in; None without a worker.
+    """
     if job.chain_index > 0:
-        has_waiters = session.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
+        in_session = {} if table_oid is None else {"table_oid": table_oid}
+        end = chains.end(model, in_session=bool(in_session))
+        has_waiters = session.execute(end, {"root": job.chain_id, **in_session}).scalar_one()
     return has_waiters
 
 

@@ -13,7 +13,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobClass, StepMixin
 from sa_jobqueue.models.checks import check_id
-from sa_jobqueue.operations.completions import check_session
+from sa_jobqueue.operations.completions import check_session, claimed_table_visible, refusals
 from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import JobId, StepKind
@@ -50,7 +50,7 @@ def restart(session: Session, model: JobClass, job_ids: Sequence[Any], step: str
 
 
 def record_step(
-    session: Session | Connection,
+    connection: Session | Connection,
     model: JobClass,
     job: ClaimedJob,
     worker_id: str,
@@ -59,24 +59,61 @@ def record_step(
     place: tuple[str, str],
     output: str | None = None,
     took: timedelta = timedelta(0),
-    session_name: str | None = None,
     **wait: Any,
 ) -> datetime:
-    """Record a step; return when it completed, when a sleep ends, or when a wait times out.
+    """Record a step on a connection of the worker; return when it completed, when a sleep ends, or when a wait times out.
 
     `job`, `worker_id`: the attempt, which must hold the job. `kind`: the kind of step. `place`: its name and key. `output`:
     JSON text; None for a wait that goes on or timed out. `took`: its duration, of a sleep too; the timeout of a wait that
-    begins. `session_name`: of the transaction in which the step's effects were written; None if there are none. `wait`: of a
-    wait, the name of the `event`, and `is_over`.
+    begins. `wait`: of a wait, the name of the `event`, and `is_over`.
     Locks: the job, until the transaction ends.
-    Raises: LostAttemptError if the worker no longer holds the attempt; HandlerCommitError if the handler ended its
-    transaction. Obliges: roll back the transaction then.
+    Raises: LostAttemptError if the worker no longer holds the attempt. Obliges: roll back the transaction then.
     """
-    given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id, "took": took}
-    given |= {"step_name": place[0], "step_key": place[1], "step_output": output}
-    row = session.execute(steps.record(model, kind), given | wait).first()
+    parameters = _parameters(job, worker_id, place, took) | {"step_output": output} | wait
+    row = connection.execute(steps.record(model, kind), parameters).first()
     if row is None:
         raise LostAttemptError(job.id, job.attempt)
-    check_session(row.session_name, session_name)
     until: datetime = row.until
     return until
+
+
+def record_transaction(
+    session: Session,
+    model: JobClass,
+    job: ClaimedJob,
+    worker_id: str,
+    *,
+    place: tuple[str, str],
+    took: timedelta,
+    session_name: str | None,
+) -> bool:
+    """Record a step in the handler's transaction that wrote its effects; return whether the session hid the queue's tables.
+
+    They are found then by changing its search path, as in `completions.complete_attempts`.
+    `job`, `worker_id`, `place`, `took`: as in `record_step`. `session_name`: name of the handler's transaction.
+    Locks: the job, until the transaction ends. Obliges: roll back the transaction if it raises.
+    Raises: LostAttemptError if the worker no longer holds the attempt; HandlerCommitError if the handler ended its
+    transaction; CompletionRefusedError if the session does not see the job's row, or may not write.
+    """
+    parameters = _parameters(job, worker_id, place, took) | {"step_output": None, "table_oid": job.table_oid}
+    record = steps.record(model, StepKind.TRANSACTION, in_session=True)
+    with refusals(job):
+        row = session.execute(record, parameters).first()
+    if row is not None:
+        check_session(row.session_name, session_name)
+        return False
+    with claimed_table_visible(session, model, job.table_oid, session_name) as view:
+        if view.has_table:
+            with refusals(job):
+                row = session.execute(record, parameters).first()
+        if row is None:
+            ((_, job_row),) = view.rows([job])
+            if job_row is not None and (job_row.attempt, job_row.leased_by) != (job.attempt, worker_id):
+                raise LostAttemptError(job.id, job.attempt)
+            raise view.refusal(job, job_row)
+    return True
+
+
+def _parameters(job: ClaimedJob, worker_id: str, place: tuple[str, str], took: timedelta) -> dict[str, Any]:
+    fence = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id}
+    return fence | {"step_name": place[0], "step_key": place[1], "took": took}

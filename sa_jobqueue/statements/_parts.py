@@ -8,7 +8,7 @@ from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, OID
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
@@ -130,10 +130,11 @@ def position(ids: BindParameter[Any], of: ColumnElement[Any]) -> ColumnElement[i
     return sa.func.array_position(ids, of, type_=sa.Integer)
 
 
-def fence(t: Tables, locked: ColumnElement[Any] | None = None) -> ColumnElement[bool]:
+def fence(t: Tables, locked: ColumnElement[Any] | None = None, *, in_session: bool = False) -> ColumnElement[bool]:
     """Return the fence: whether the attempt `job_attempt` of the job `job_id` is still that of the worker `worker_id`.
 
-    With `locked`, an array of ids, of each of these jobs; their attempts are in `attempts`, parallel to `ids`.
+    With `locked`, an array of ids, of each of these jobs; their attempts are in `attempts`, parallel to `ids`. `in_session`:
+    the statement runs in the session of a handler, where another table may have the name: see `is_claimed_table`.
     """
     job = t.job
     if locked is None:
@@ -142,7 +143,34 @@ def fence(t: Tables, locked: ColumnElement[Any] | None = None) -> ColumnElement[
     else:
         attempts = element(array("attempts", sa.Integer()), position(t.ids("ids"), job.c.id))
         which = (job.c.id == sa.any_(locked)) & (job.c.attempt == attempts)
-    return which & (job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)) & is_running(job)
+    is_leased = which & (job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)) & is_running(job)
+    return is_leased & is_claimed_table(t) if in_session else is_leased
+
+
+def table_oid(rows: sa.FromClause) -> ColumnElement[int]:
+    """Return the OID of the table that a row is read from or written to, whatever its name is in this session."""
+    return _tableoid(rows).label("table_oid")
+
+
+def _tableoid(rows: sa.FromClause) -> ColumnElement[int]:
+    column: Any = sa.column("tableoid", OID())
+    column.table = rows
+    return cast("ColumnElement[int]", column)
+
+
+def is_claimed_table(t: Tables) -> ColumnElement[bool]:
+    """Return whether a row of the job table is in the table `table_oid`, which the worker claimed the job in.
+
+    In the session of a handler, the name may belong to another table: of another schema, or a temporary one, which may even
+    have a copy of the row.
+    """
+    is_claimed: ColumnElement[bool] = _tableoid(t.job) == claimed_table()
+    return is_claimed
+
+
+def claimed_table() -> ColumnElement[int]:
+    """Return the parameter `table_oid`."""
+    return sa.cast(sa.bindparam("table_oid", type_=sa.BigInteger), OID())  # an OID may exceed an integer
 
 
 def is_running(job: sa.Table) -> ColumnElement[bool]:

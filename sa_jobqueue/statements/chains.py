@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from sa_jobqueue.statements._parts import Tables, array, element, fence, position, statement, status
+from sa_jobqueue.statements._parts import Tables, array, element, fence, is_claimed_table, position, statement, status
 from sa_jobqueue.statements.completions import awaited, completion, end_chains, free
 from sa_jobqueue.statements.jobs import new_rows
+from sa_jobqueue.statements.visibility import is_companion
 from sa_jobqueue.types import JobStatus
 
 
@@ -57,15 +58,15 @@ def _inserted(t: Tables, columns: Sequence[str], ended: Any) -> Any:
 
 
 @statement
-def lock(t: Tables) -> sa.Select[Any]:
+def lock(t: Tables, *, in_session: bool = False) -> sa.Select[Any]:
     """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
 
-    Parameters: `ids`.
+    Parameters: `ids`; with `in_session`, for a handler's transaction, also `table_oid`: rows of other tables are left alone.
     Shape: `(id, chain_id, type_name, status, has_waiters, ended, outcome)` of those that exist, in that order; `ended` and
     `outcome` are the chain's, on a root. All as of the moment each was locked.
     Locks: the rows, awaited, until the caller's transaction ends. Index: the primary key.
     """
-    return (
+    locked = (
         sa.select(
             t.job.c.id,
             t.job.c.chain_id,
@@ -79,21 +80,26 @@ def lock(t: Tables) -> sa.Select[Any]:
         .order_by(t.job.c.root_id.is_not(None), t.job.c.id)
         .with_for_update(key_share=True)
     )
+    if in_session:  # the insert of a continuation writes its blockers as well
+        locked = locked.where(is_claimed_table(t), is_companion(t, "job_blocker"))
+    return locked
 
 
 @statement
-def end(t: Tables) -> sa.Update:
+def end(t: Tables, *, in_session: bool = False) -> sa.Update:
     """End a chain whose last job, a continuation, has just completed.
 
-    Parameters: `root`, its id. Shape: `(has_waiters,)`. Changes: the root's `chain_completed_at`, `chain_status`.
+    Parameters: `root`, its id; with `in_session` also `table_oid`, as in `lock`. Shape: `(has_waiters,)`. Changes: the
+    root's `chain_completed_at`, `chain_status`.
     Obliges: the root is locked by this transaction, by `lock`. Index: the primary key.
     """
-    return (
+    ended = (
         sa.update(t.job)
         .where(t.job.c.id == t.id("root"))
         .values(chain_completed_at=sa.func.now(), chain_status=status(JobStatus.COMPLETED))
         .returning(t.job.c.has_waiters)
     )
+    return ended.where(is_claimed_table(t)) if in_session else ended
 
 
 @statement

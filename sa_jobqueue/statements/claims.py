@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.statements._lanes import late, scan
-from sa_jobqueue.statements._parts import XID, Tables, statement, status
+from sa_jobqueue.statements._parts import XID, Tables, statement, status, table_oid
 from sa_jobqueue.statements.arrivals import here
 from sa_jobqueue.types import JobStatus
 
-__all__ = ["BEFORE", "CANDIDATE", "CLAIMED", "candidates", "claim", "claimed_columns"]
+__all__ = ["BEFORE", "CANDIDATE", "CLAIMED", "TABLE", "candidates", "claim", "claimed_columns"]
 
 CLAIMED: Final = (
     "id",
@@ -42,10 +42,13 @@ CLAIMED: Final = (
     "ordering_key",
     "rate_cost",
 )
-"""Columns of a job that a claim returns, in this order, after the column `now`. The columns of `BEFORE` follow."""
+"""Columns of a job that a claim returns, in this order, after the column `now`. Those of `BEFORE` and `TABLE` follow."""
 
 BEFORE: Final = ("last_error", "last_attempt_ended_at")
 """Columns of the previous attempt that a claim returns; null for a first attempt."""
+
+TABLE: Final = ("table_oid",)
+"""The OID of the table that a claim has written to."""
 
 MOST_ERROR_BYTES: Final = 2**17
 """Maximum size of a stored error that a claim returns. Workers write smaller ones; larger ones were written by hand."""
@@ -76,7 +79,7 @@ def claim(t: Tables) -> sa.Select[Any]:
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
     `limit` as of `_lanes.scan`; `worker_id`; `grace` added to a job's own timeout for its lease. No job of `late_ids`
     lies after the cursor of its lane: a statement does not skip the rows that it has locked itself.
-    Shape: one row a job, `now`, `CLAIMED` and `BEFORE`; a single row with a null id for none. Unordered.
+    Shape: one row a job, `now`, `CLAIMED`, `BEFORE` and `TABLE`; a single row with a null id for none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
     Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
@@ -134,12 +137,12 @@ def _started(t: Tables, picked: sa.CTE) -> sa.Select[Any]:
         .returning(*claimed_columns(t))
         .cte("claimed")
     )
-    columns = (claimed.c[name] for name in (*CLAIMED, *BEFORE))
+    columns = (claimed.c[name] for name in (*CLAIMED, *BEFORE, *TABLE))
     return sa.select(sa.func.now().label("now"), *columns).select_from(here().outerjoin(claimed, sa.true()))
 
 
 def claimed_columns(t: Tables) -> list[ColumnElement[Any]]:
-    """Return `CLAIMED` and `BEFORE` of a job whose attempt has begun.
+    """Return `CLAIMED`, `BEFORE` and `TABLE` of a job whose attempt has begun.
 
     Each as Python can hold it: a time far out, written by hand, must not fail the others.
     Index: `pk_job_attempt`, one probe for each job that was tried before, none for the others.
@@ -156,6 +159,7 @@ def claimed_columns(t: Tables) -> list[ColumnElement[Any]]:
         *(_bounded(t.job.c[name]).label(name) if name == "created_at" else t.job.c[name] for name in CLAIMED),
         sa.case((sa.and_(was_tried, is_small), t.job.c.last_error)).label("last_error"),
         sa.case((was_tried, ended_at)).label("last_attempt_ended_at"),
+        table_oid(t.job),
     ]
 
 

@@ -30,7 +30,8 @@ def complete(t: Tables, *, in_session: bool = False) -> sa.Update:
     A continuation, and a job that goes on in one, is `chains.complete`'s.
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
     Shape: `(id, has_waiters)` for each attempt that still was the worker's; the others were lost and nothing is written.
-    With `in_session` a third column, `session_name`, names the transaction of a handler in which it ran.
+    With `in_session` it is for the transaction of a handler: `table_oid` is a parameter too, and each row ends as that of
+    `complete_one` does.
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
     Locks: the rows, by id; a row that another transaction holds is skipped, so that one long transaction cannot delay the
@@ -40,9 +41,9 @@ def complete(t: Tables, *, in_session: bool = False) -> sa.Update:
     output = element(array("outputs", sa.Text()), position(t.ids("ids"), t.job.c.id))
     return (
         sa.update(t.job)
-        .where(fence(t, free(t.job, t.ids("ids"))))
+        .where(fence(t, free(t.job, t.ids("ids")), in_session=in_session))
         .values(completion(output, ends_chain=t.job.c.chain_index == 0))
-        .returning(t.job.c.id, t.job.c.has_waiters, *([current_name()] if in_session else []))
+        .returning(t.job.c.id, t.job.c.has_waiters, *([current_name(), is_completed(t.job)] if in_session else []))
     )
 
 
@@ -52,19 +53,26 @@ def complete_one(t: Tables, *, continues: bool = False) -> sa.Update:
 
     With `continues` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
     by `chains.end` after.
-    Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`.
-    Shape: one row `(id, has_waiters, session_name)`, the last telling in which transaction it ran; none for a lost one.
+    Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`, `table_oid`.
+    Shape: one row `(id, has_waiters, session_name, is_completed)`: the name of the transaction it ran in, and whether the
+    row that triggers have let through is completed. None for a lost attempt, and where the session does not see the row.
     Locks: the row, awaited.
-    Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
+    Obliges: commit only if it returned a row that is completed; otherwise everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
     """
     output = sa.bindparam("job_output", type_=sa.Text)
     return (
         sa.update(t.job)
-        .where(fence(t))
+        .where(fence(t, in_session=True))
         .values(completion(output, ends_chain=None if continues else t.job.c.chain_index == 0))
-        .returning(t.job.c.id, t.job.c.has_waiters, current_name())
+        .returning(t.job.c.id, t.job.c.has_waiters, current_name(), is_completed(t.job))
     )
+
+
+def is_completed(job: sa.Table) -> ColumnElement[bool]:
+    """Return whether a row is completed: of the row returned by an update, what triggers have made of it."""
+    is_completed: ColumnElement[bool] = sa.cast(job.c.status, sa.Text) == sa.literal_column("'completed'")
+    return is_completed.label("is_completed")
 
 
 def free(job: sa.Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:

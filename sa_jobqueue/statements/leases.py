@@ -92,7 +92,8 @@ def _has_jobs(t: Tables) -> ColumnElement[bool]:
 def held(t: Tables) -> sa.Select[Any]:
     """Return every job that a worker holds, by the database's account.
 
-    Parameters: `worker_id`. Shape: a row of `CLAIMED` and `BEFORE` a job, unordered. Locks: none. Index: `ix_job_running`.
+    Parameters: `worker_id`. Shape: a row of `CLAIMED`, `BEFORE` and `TABLE` a job, unordered. Locks: none.
+    Index: `ix_job_running`.
     """
     return sa.select(*claimed_columns(t)).where(
         t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)

@@ -10,6 +10,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.statements._parts import Tables, array, fence, statement
 from sa_jobqueue.statements.session_names import current_name
+from sa_jobqueue.statements.visibility import is_companion
 from sa_jobqueue.types import StepKind
 
 
@@ -96,8 +97,11 @@ def delete_timed_out(t: Tables) -> sa.Delete:
 
 
 @statement
-def record(t: Tables, kind: StepKind) -> sa.Insert:
+def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     """Record a step of the attempt that holds the job: a result, a sleep, or that it waits for an event, or waited.
+
+    With `in_session` it is for the transaction of a handler: `table_oid` is a parameter too, and nothing is recorded where
+    the names of the queue's tables belong to others.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
     `took`, how long it took, or how long a sleep or a wait may last; for a wait, `event` and `is_over`.
@@ -130,8 +134,10 @@ def record(t: Tables, kind: StepKind) -> sa.Insert:
         "output": sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
         **times,
     }
-    held = sa.select(*values.values()).where(fence(t)).with_for_update(key_share=True)
-    statement = insert(t.step).from_select(list(values), held)
+    attempt = sa.select(*values.values()).where(fence(t, in_session=in_session)).with_for_update(key_share=True)
+    if in_session:
+        attempt = attempt.where(is_companion(t, "job_step"))
+    statement = insert(t.step).from_select(list(values), attempt)
     again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
     return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again).returning(
         until.label("until"), current_name()

@@ -20,15 +20,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, enter_attempt
-from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
+from sa_jobqueue.errors import CompletionRefusedError, HandlerCommitError, InvalidOptionError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted, StepCompleted
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.blockers import unblock_all
-from sa_jobqueue.operations.completions import Finished, complete_attempts, ended_by_handler, finish_parameters
+from sa_jobqueue.operations.completions import Finished, complete_attempts, finish_parameters
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.statements import blockers, completions
-from sa_jobqueue.statements._parts import table
+from sa_jobqueue.statements import blockers, completions, visibility
+from sa_jobqueue.statements._parts import table, table_oid
 from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 from sa_jobqueue.worker.finish.completer import event_of
@@ -93,6 +93,7 @@ class Inline:
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
         begun = time.monotonic()
         savepoint = steps.savepoint = _Savepoint(await self.on(lambda session: session.begin_nested()))
+        savepoint.search_path = await self.on(lambda session: session.scalars(visibility.search_path(self._model)).one())
         try:
             with job_type.around_attempt():
                 status = await self._attempt(context, job_type, savepoint)
@@ -121,7 +122,7 @@ class Inline:
 
         await surround(job_type.middleware, context, call)
         result = encode(self._model, context, job_type, *results)
-        return await self.on(lambda session: complete(session, self._model, context.job, result))
+        return await self.on(lambda session: complete(session, self._model, context.job, result, savepoint.search_path))
 
     async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
         job = context.job
@@ -163,6 +164,8 @@ class _Savepoint:
 
     def __init__(self, transaction: SessionTransaction) -> None:
         self.transaction = transaction
+        self.search_path = ""
+        """The search path before the attempt: a handler's own would go on, in the transaction of the test."""
 
     @contextmanager
     def held(self, session: Session) -> Iterator[None]:
@@ -248,23 +251,27 @@ def start(session: Session, model: JobClass, job_id: JobId) -> ClaimedJob:
     """Begin an attempt of a pending job. Changes: pending -> running."""
     job, attempts = table(model), table(model.Attempt)
     ended = select(func.max(attempts.c.ended_at)).where(attempts.c.job_id == job.c.id).scalar_subquery()
-    columns = [job.c[name] for name in ClaimedJob._fields if name != "last_attempt_ended_at"]
+    columns = [job.c[name] for name in ClaimedJob._fields if name not in {"last_attempt_ended_at", "table_oid"}]
     values = {"status": JobStatus.RUNNING, "attempt": job.c.attempt + 1, "started_at": func.now(), "leased_by": INLINE}
     statement = update(job).where(job.c.id == job_id, job.c.status == JobStatus.PENDING).values(values)
-    row = session.execute(statement.returning(*columns, ended)).one()
+    row = session.execute(statement.returning(*columns, ended, table_oid(job))).one()
     return ClaimedJob(*row)
 
 
-def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | JobMixin[Any]) -> JobStatus:
-    """End an attempt with success and continue what waited for it; return the job's status."""
-    ended, lost = complete_attempts(session, [(job, result)], worker_id=INLINE, model=model)
-    if lost:  # the handler itself ended its job, in this transaction
-        status = ended_by_handler(session, [job.id], model=model, session_name=None)[job.id]
-        if status not in ENDED:
-            raise LostAttemptError(job.id, job.attempt)
-        return status
-    if ended:
-        unblock_all(session.connection(), model, ended)
+def complete(session: Session, model: JobClass, job: ClaimedJob, result: str | JobMixin[Any], search_path: str) -> JobStatus:
+    """End an attempt with success and continue what waited for it; return the job's status.
+
+    `search_path`: set after it, because the handler may have changed it.
+    Raises: as in a worker.
+    """
+    completion = complete_attempts(session, [(job, result)], worker_id=INLINE, model=model)
+    session.execute(visibility.set_search_path(model), {"search_path": search_path})
+    for unwritten in completion.unwritten:
+        if isinstance(unwritten.end, CompletionRefusedError):
+            raise unwritten.end
+        return unwritten.end  # the handler has ended its own job
+    if completion.ended_chains:
+        unblock_all(session.connection(), model, completion.ended_chains)
     return JobStatus.COMPLETED
 
 

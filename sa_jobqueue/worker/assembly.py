@@ -277,7 +277,7 @@ class Assembly(Part):
         self._completer.retry_refused()
         await self._completer.drained()
         async with self._engine.connect() as connection:
-            await self._claimer.release_orphaned_claims(connection)
+            await self._claimer.end_orphans(connection)
         await self._completer.drained()
 
     async def _disconnect(self) -> None:

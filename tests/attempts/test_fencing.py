@@ -32,6 +32,7 @@ Write = Callable[[ManualWorker, Row[Any]], set[Any]]
 
 def _complete_one(worker: ManualWorker, job: Row[Any]) -> set[Any]:
     given = {"job_id": job.id, "job_attempt": job.attempt, "job_output": "1", "worker_id": worker.worker_id}
+    given["table_oid"] = job.table_oid
     done = set(worker.connection.execute(completions.complete_one(worker.model), given).scalars())
     worker.connection.commit()
     return done

@@ -70,6 +70,19 @@ def _savepoint(session: Session) -> None:
         session.execute(WRITE, {"job": "misuser"})
 
 
+def _in_the_pool(setting: str) -> Callable[[Session], None]:
+    """Return an act that changes the driver's connection after the rollback has returned it to the pool."""
+
+    def act(session: Session) -> None:
+        driver: Any = session.connection().connection.driver_connection
+        session.rollback()
+        changed = getattr(driver, f"set_{setting}")(True)
+        if asyncio.iscoroutine(changed):
+            await_only(changed)
+
+    return act
+
+
 ACTS: Final[dict[str, Callable[[Session], object]]] = {
     "write": lambda session: session.execute(WRITE, {"job": "misuser"}),
     "savepoint": _savepoint,
@@ -89,6 +102,8 @@ ACTS: Final[dict[str, Callable[[Session], object]]] = {
     "COMMIT with the driver's cursor": lambda session: _driver(session).cursor().execute("COMMIT"),
     "END with the driver's connection": _with_driver,
     "a write in autocommit": _write_in_autocommit,
+    "autocommit in the pool": _in_the_pool("autocommit"),
+    "read only in the pool": _in_the_pool("read_only"),
 }
 
 
@@ -172,6 +187,28 @@ def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
             assert "misuser" not in written
 
     check()
+
+
+@pytest.mark.parametrize("setting", ["autocommit", "read_only"])
+async def test_a_setting_of_the_driver_that_changes_in_the_pool_reaches_no_other_attempt(
+    engine: Engine, jobs: Jobs, setting: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("misuser", max_attempts=1)
+    def misuser(payload: None, session: Session) -> None:
+        _in_the_pool(setting)(session)
+
+    @queue.handler("innocent", max_attempts=1)
+    def innocent(payload: None, session: Session) -> None:
+        session.execute(text("CREATE TEMPORARY TABLE mine (n int) ON COMMIT DROP"))
+
+    jobs.add(type_name="misuser", priority=5)
+    neighbours = [jobs.add(type_name="innocent", max_attempts=1) for _ in range(3)]
+    own = create_engine(engine.url, pool_size=1, max_overflow=0)
+    await Worker(queue, engine, options=quick(concurrency=1), session_factory=sessionmaker(own)).run_until_idle()
+    assert [jobs.status(job_id) for job_id in neighbours] == [JobStatus.COMPLETED] * 3
+    own.dispose()
 
 
 @pytest.mark.parametrize("ends", ["returns", "exits"])

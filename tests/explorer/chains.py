@@ -21,6 +21,7 @@ from sa_jobqueue.operations.blockers import unblock
 from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import blockers
+from sa_jobqueue.statements._parts import table_oid
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import ENDED, OnFailure
 from tests.explorer.explorer import Explorer
@@ -90,7 +91,7 @@ class Scene:
 
 
 def _claim(session: Session, worker_id: str, *conditions: Any) -> Sequence[Row[Any]]:
-    claimed = update(_job).where(*conditions).returning(*(_job.c[column] for column in CLAIMED))
+    claimed = update(_job).where(*conditions).returning(*(_job.c[column] for column in CLAIMED), table_oid(_job))
     return session.execute(claimed.values(status=JobStatus.RUNNING, attempt=_job.c.attempt + 1, leased_by=worker_id)).all()
 
 
@@ -140,10 +141,10 @@ def completes_in_session(job: str, to: str = "", *waits_for: str, **options: Any
     def act(session: Session, scene: Scene) -> Any:
         row = _claimed(scene, job)
         result = attach(Job, row, Continuation(scene.new(to, *waits_for))) if to else "1"
-        ended, lost = complete_attempts(session, [(row, result)], worker_id=WORKER, model=Job)
-        if lost:
+        completion = complete_attempts(session, [(row, result)], worker_id=WORKER, model=Job)
+        if completion.unwritten:
             raise LostAttemptError(row.id, row.attempt)
-        return ended
+        return completion.ended_chains
 
     may_raise = (LostAttemptError, NotFoundError)
     return in_transaction(f"session-{job}", act, may_raise=may_raise, **options)

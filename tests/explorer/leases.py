@@ -105,6 +105,7 @@ class SimulatedWorker:
             "job_attempt": held.attempt,
             "job_output": "1",
             "worker_id": self.manual_worker.worker_id,
+            "table_oid": held.table_oid,
         }
         if not self.session.scalars(completions.complete_one(Job), given).all():
             raise Lost

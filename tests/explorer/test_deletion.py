@@ -191,6 +191,7 @@ def test_a_handlers_writes_are_kept_only_if_it_completed_before_the_deletion(exp
         add(session, ids, "z")
         yield "writes"
         given = {"job_id": claimed[0].id, "job_attempt": 1, "job_output": "1", "worker_id": worker.worker_id}
+        given["table_oid"] = claimed[0].table_oid
         if not session.scalars(completions.complete_one(Job), given).all():
             raise Lost
         return True

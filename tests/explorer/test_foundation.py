@@ -56,6 +56,7 @@ def work_in_a_session(session: Session, given: Given) -> Steps:
     if not claimed:
         return set()
     one = {"job_id": given.job_id, "job_attempt": claimed[0].attempt, "job_output": "1", "worker_id": worker.worker_id}
+    one["table_oid"] = claimed[0].table_oid
     done = set(session.scalars(completions.complete_one(Job), one))
     if not done:
         raise Lost

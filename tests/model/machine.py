@@ -450,10 +450,10 @@ class QueueMachine(RuleBasedStateMachine):
 
         def act(session: Session) -> int | None:
             result: Any = str(output) if following is None else attach(Job, row, Continuation(self.system.job(following)))
-            ended, lost = complete_attempts(session, [(row, result)], worker_id=worker, model=Job)  # type: ignore[list-item]
-            if lost:
+            completion = complete_attempts(session, [(row, result)], worker_id=worker, model=Job)  # type: ignore[list-item]
+            if completion.unwritten:
                 raise LostAttemptError(row.id, row.attempt)
-            return self.system.numbers[ended[0]] if ended else None
+            return self.system.numbers[completion.ended_chains[0]] if completion.ended_chains else None
 
         with self.transaction(commit=commit) as one:
             one.both(

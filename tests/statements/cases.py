@@ -29,7 +29,7 @@ from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.schedule_cases import SCHEDULE_CASES
 from tests.statements.scheduling_cases import SCHEDULING_CASES
-from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+from tests.statements.shapes import BATCH, NOBODY, PK, Case, World, complete_one_parameters
 from tests.statements.step_cases import STEP_CASES
 from tests.statements.trace_cases import TRACE_CASES
 from tests.statements.worker_cases import WORKER_CASES
@@ -192,14 +192,14 @@ CASES = [
         "complete_one",
         lambda: completions.complete_one(Job),
         PK,
-        lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": "null", "worker_id": WORKER},
+        lambda world: complete_one_parameters(world, "null"),
         guarded=False,
     ),
     Case(
         "complete_in_session",
         lambda: completions.complete(Job, in_session=True),
         PK,
-        lambda world: complete_parameters(world.running[:BATCH]),
+        lambda world: complete_parameters(world.running[:BATCH]) | {"table_oid": world.table_oid},
         guarded=False,
     ),
     Case("named", lambda: jobs.named(Job, ("id", "status")), PK, lambda world: {"ids": list(world.running[:BATCH])}),

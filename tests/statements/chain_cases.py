@@ -10,7 +10,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import blockers, chains, completions
 from tests.fixtures.jobs import WORKER
-from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+from tests.statements.shapes import BATCH, NOBODY, PK, Case, World, complete_one_parameters
 
 CHAIN = frozenset({"uq_job_chain", "pk_job"})
 NEXT = ("id", "chain_id", "chain_index", "type_name", "chain_type_name", "input")
@@ -83,10 +83,24 @@ CHAIN_CASES = [
     ),
     Case("chain_lock", lambda: chains.lock(Job), PK, some, guarded=False),
     Case(
+        "chain_lock_in_session",
+        lambda: chains.lock(Job, in_session=True),
+        PK,
+        lambda world: some(world) | {"table_oid": world.table_oid},
+        guarded=False,
+    ),
+    Case(
+        "chain_end_in_session",
+        lambda: chains.end(Job, in_session=True),
+        PK,
+        lambda world: {"root": world.running[0], "table_oid": world.table_oid},
+        guarded=False,
+    ),
+    Case(
         "complete_one_going_on",
         lambda: completions.complete_one(Job, continues=True),
         PK,
-        lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": None, "worker_id": WORKER},
+        lambda world: complete_one_parameters(world, None),
         guarded=False,
     ),
     Case(

@@ -135,9 +135,9 @@ def _world(connection: psycopg.Connection[Any]) -> World:
         rows = connection.execute(f"SELECT id FROM job WHERE {condition} ORDER BY id LIMIT 500".encode()).fetchall()
         return [row[0] for row in rows] or [row[0] for row in connection.execute("SELECT gen_random_uuid()").fetchall()]
 
-    now = connection.execute("SELECT now()").fetchone()
-    assert now is not None
-    return World(ids(f"leased_by = '{WORKER}'"), ids("status = 'pending'"), ids("status = 'blocked'"), now[0])
+    row = connection.execute("SELECT now(), 'job'::regclass::oid").fetchone()
+    assert row is not None
+    return World(ids(f"leased_by = '{WORKER}'"), ids("status = 'pending'"), ids("status = 'blocked'"), *row)
 
 
 Run = Callable[..., list[Any]]

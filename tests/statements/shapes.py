@@ -10,6 +10,8 @@ from uuid import UUID
 
 from sqlalchemy.sql.elements import ClauseElement
 
+from tests.fixtures.jobs import WORKER
+
 NOBODY = UUID(int=0)
 BATCH = 100
 PK = frozenset({"pk_job"})
@@ -27,6 +29,8 @@ class World:
     """Some blocked jobs, sorted."""
     now: datetime
     """The database's clock."""
+    table_oid: int
+    """Of the job table."""
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,9 @@ class Case:
     """Whether it runs on a worker's own connections."""
     examines: int = 0
     """How many rows it reads by design, where that is more than it returns."""
+
+
+def complete_one_parameters(world: World, output: str | None) -> dict[str, Any]:
+    """Give the parameters that complete a first attempt in its handler's session."""
+    attempt = {"job_id": world.running[0], "job_attempt": 1, "worker_id": WORKER}
+    return attempt | {"job_output": output, "table_oid": world.table_oid}

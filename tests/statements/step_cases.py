@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import steps
+from sa_jobqueue.statements import steps, visibility
 from sa_jobqueue.types import StepKind
 from tests.fixtures.jobs import WORKER
-from tests.statements.shapes import NOBODY, PK, Case, World
+from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 
 NONE: frozenset[str] = frozenset()
 
@@ -39,6 +39,20 @@ def listing(world: World) -> dict[str, Any]:
 STEP_CASES = [
     Case("steps_recorded", lambda: steps.recorded(Job), NONE, lambda world: {"job_id": NOBODY}),
     Case("steps_record", lambda: steps.record(Job, StepKind.STEP), PK, recording),
+    Case(
+        "steps_record_in_session",
+        lambda: steps.record(Job, StepKind.TRANSACTION, in_session=True),
+        PK,
+        lambda world: recording(world) | {"table_oid": world.table_oid},
+        guarded=False,
+    ),
+    Case(
+        "rows_in_session",
+        lambda: visibility.rows(Job),
+        PK,
+        lambda world: {"ids": list(world.running[:BATCH]), "table_oid": world.table_oid},
+        guarded=False,
+    ),
     Case("steps_lock_event", lambda: steps.lock_event(Job), NONE, lambda world: {"event": "approved:7"}),
     Case("steps_event_sent", lambda: steps.event_sent(Job), NONE, lambda world: {"event": "approved:7"}),
     Case("steps_wait", lambda: steps.record(Job, StepKind.WAIT), PK, waiting),

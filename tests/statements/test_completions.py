@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -69,8 +70,9 @@ def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, U
     if statement == "complete":
         assert ids(run(COMPLETE, complete_parameters(every))) == [ours]
     elif statement == "complete_one":
+        ((table,),) = run(select(func.to_regclass("job").cast(OID)))
         for job_id in every:
-            given = {"job_id": job_id, "job_attempt": 1, "job_output": "1", "worker_id": WORKER}
+            given = {"job_id": job_id, "job_attempt": 1, "job_output": "1", "worker_id": WORKER, "table_oid": table}
             assert ids(run(completions.complete_one(Job), given)) == ([ours] if job_id == ours else [])
     else:
         given = finish_parameters(every) if statement == "finish" else dying(every)

@@ -29,7 +29,7 @@ from sa_jobqueue.operations import (
     prune,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.steps import record_step
+from sa_jobqueue.operations.steps import record_step, record_transaction
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
@@ -319,7 +319,8 @@ def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs,
         cancelled.set()
 
     with Session(engine) as session:
-        record_step(session, Job, cast("Any", job), "one:1", kind=StepKind.TRANSACTION, place=("charge", ""))
+        checkpoint: dict[str, Any] = {"place": ("charge", ""), "took": timedelta(0), "session_name": None}
+        record_transaction(session, Job, cast("Any", job), "one:1", **checkpoint)
         thread = threading.Thread(target=cancel)
         thread.start()
         wait_until(lambda: is_waiting(engine), what="the cancel waits for the job")
@@ -340,7 +341,8 @@ def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manu
     def checkpoint() -> None:
         with Session(engine) as session:
             try:
-                record_step(session, Job, cast("Any", job), "one:1", kind=StepKind.TRANSACTION, place=("charge", ""))
+                place = {"place": ("charge", ""), "took": timedelta(0), "session_name": None}
+                record_transaction(session, Job, cast("Any", job), "one:1", **cast("Any", place))
             except LostAttemptError as error:
                 raised.append(error)
 

@@ -58,6 +58,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "MemoryLimitError": (128, 256),
     "IsolatedHandlerError": ("app.Boom", "boom", "in f"),
     "LostAttemptError": ("1", 3),
+    "UnrecordedAttemptError": ("1", 3),
+    "CompletionRefusedError": ("1", "it does not see the row"),
     "UndeclaredContinuationError": ("pay", "ship", "int", "str"),
     "MiddlewareError": ("app:timed", "returned"),
     "AttemptTimeoutError": (timedelta(seconds=3),),

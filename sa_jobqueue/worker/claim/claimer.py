@@ -24,7 +24,6 @@ from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.claim.idleness import Idleness
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.completer import Completer
-from sa_jobqueue.worker.finish.outcomes import released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.shared import Part, Shared
@@ -147,7 +146,7 @@ class Claimer(Part, Component):
             while True:
                 if self._may_have_orphans:
                     self._may_have_orphans = False
-                    await self.release_orphaned_claims(connection)
+                    await self.end_orphans(connection)
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.completion_batch_size:
                     await self._wait_for_slot()
                     continue
@@ -188,17 +187,18 @@ class Claimer(Part, Component):
             return False
         return True
 
-    async def release_orphaned_claims(self, connection: AsyncConnection) -> int:
-        """Release jobs that are leased by this worker in the database but unknown here; return how many.
+    async def end_orphans(self, connection: AsyncConnection) -> int:
+        """End attempts that this worker holds in the database, and does not run; return how many.
 
-        A claim whose response was lost leaves such jobs: no other worker may claim them while our heartbeats continue.
+        A claim whose response was lost leaves such jobs: no other worker may claim them while our heartbeats continue. So
+        does an attempt whose end was not written, such as by a commit that the server has lost: that one is counted.
         """
         # Read before the query: a job that ends during it is not orphaned. No claim runs at the same time.
         known = self._executor.attempts | self._completer.attempts
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
         orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in orphans:
-            self._completer.put(released(job))
+            self._completer.put(self._executor.end_of_orphan(job))
         return len(orphans)
 
     async def claim(self, connection: AsyncConnection) -> int:

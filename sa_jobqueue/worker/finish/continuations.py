@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
-from sa_jobqueue.errors import InvalidJobError, JobQueueError
+from sa_jobqueue.errors import CompletionRefusedError, InvalidJobError, JobQueueError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import complete_attempts, with_roots
 from sa_jobqueue.operations.faults import fault_of
@@ -101,12 +101,13 @@ class ChainWriter(Part):
             try:
                 await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
                 one, worker_id = [(end.job, end.result)], self._worker_id
-                _, lost = await session.run_sync(complete_attempts, one, worker_id=worker_id, model=self._model)
-                if lost:
+                completion = await session.run_sync(complete_attempts, one, worker_id=worker_id, model=self._model)
+                if completion.unwritten:
                     return
                 await session.commit()
             except Exception as error:
-                if is_of_a_row(error):
+                cause = error.__cause__ if isinstance(error, CompletionRefusedError) else error
+                if cause is not None and is_of_a_row(cause):
                     self._fail(end, error, written)
                 # Otherwise it is tried again: rows are locked, or the connection failed, of which the statement that
                 # looks for locked rows finds out. It may also be another connection, of a listener of the application.

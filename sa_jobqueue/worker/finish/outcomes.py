@@ -23,6 +23,7 @@ from sa_jobqueue.errors import (
     Retry,
     Snooze,
     UnreadableInputError,
+    UnrecordedAttemptError,
 )
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import Finished
@@ -147,10 +148,18 @@ def failed(
 
     `default`: the backoff if neither the handler nor its error set the time of the next try.
     """
-    end = of_error(attempt.job, error, job_type)
-    if end.by_default and default is not None:
-        end = replace(end, delay=default(attempt.job.attempt, error))
+    end = _with_default(of_error(attempt.job, error, job_type), error, default)
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
+
+
+def unrecorded(job: ClaimedJob, job_type: JobType | None, *, default: Backoff | None = None) -> Finished:
+    """Return the outcome of an attempt that has ended here and still runs by its row. `default`: as for `failed`."""
+    error = UnrecordedAttemptError(job.id, job.attempt)
+    return _with_default(of_error(job, error, job_type), error, default)
+
+
+def _with_default(end: Finished, error: BaseException, default: Backoff | None) -> Finished:
+    return replace(end, delay=default(end.job.attempt, error)) if end.by_default and default is not None else end
 
 
 def carrying(error: BaseException, end: Finished) -> BaseException:

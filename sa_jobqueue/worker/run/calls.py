@@ -23,13 +23,13 @@ from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuati
 from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.errors import LostAttemptError
+from sa_jobqueue.errors import CompletionRefusedError, LostAttemptError
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.operations.completions import attach, complete_attempts, ended_by_handler
+from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
+from sa_jobqueue.types import CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, UnconnectedError, guard
@@ -302,7 +302,7 @@ class Calls(Part):
         """Complete the attempts that did not fail, in the handler's own transaction.
 
         `still_held`: returns the jobs that are this worker's, by the committed rows.
-        Raises: LostAttemptsError.
+        Raises: LostAttemptsError; CompletionRefusedError.
         """
         results = self._encoded(call, outcomes)
         jobs = [context.job for context in call.contexts]
@@ -310,18 +310,31 @@ class Calls(Part):
         done = _Completed(results, {job.id: JobStatus.COMPLETED for job, _ in ends}, [], set())
         if not ends:
             return done
-        given: dict[str, Any] = {"model": self._model, "session_name": held.name}
-        done.ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, **given)
-        # Before the commit expires them.
-        following = [end for job, end in ends if isinstance(end, JobMixin) and job not in lost]
-        done.due = {QueueKey(job.queue, job.fairness_key) for job in following}
-        if lost:
-            mine = still_held(lost)
-            # No other transaction changed these, so the handler did, in this one: its change stands.
-            statuses = ended_by_handler(session, sorted(mine), **given) if mine else {}
-            if left := [job for job in lost if statuses.get(job.id) not in ENDED]:
-                raise LostAttemptsError(left)
-            done.statuses |= statuses
+        try:
+            completion = complete_attempts(
+                session, ends, worker_id=self._worker_id, model=self._model, session_name=held.name
+            )
+            # Before the commit expires them.
+            unwritten = {each.job.id: each.end for each in completion.unwritten}
+            following = [end for job, end in ends if isinstance(end, JobMixin) and job.id not in unwritten]
+            done.due = {QueueKey(job.queue, job.fairness_key) for job in following}
+            if unwritten:
+                jobs = [each.job for each in completion.unwritten]
+                leased = still_held(jobs)
+                if lost := [job for job in jobs if job.id not in leased]:
+                    raise LostAttemptsError(lost)
+            # No other transaction has changed these jobs. So their handler has, in this one, and its change stands; or its
+            # session does not see them, and nothing is kept.
+            for job_id, end in unwritten.items():
+                if isinstance(end, CompletionRefusedError):
+                    raise end
+                done.statuses[job_id] = end
+        except CompletionRefusedError:
+            held.discard_connections()
+            raise
+        if completion.was_hidden:
+            held.discard_connections()
+        done.ended = completion.ended_chains
         return done
 
     def _follow(self, done: _Completed) -> None:

@@ -25,12 +25,13 @@ from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobStarted, MiddlewareFailed
+from sa_jobqueue.operations.completions import Finished
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, leases, traces
 from sa_jobqueue.types import LOST, MOST_CONCURRENT, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer, completed
-from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_error, released
+from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, failed, of_error, released, unrecorded
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.batches import Batches
 from sa_jobqueue.worker.run.calls import Calls, Result, Running, unwrapped
@@ -38,6 +39,7 @@ from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
+from sa_jobqueue.worker.run.started import StartedAttempts
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
 from sa_jobqueue.worker.shared import Part, Shared
 
@@ -71,6 +73,7 @@ class Executor(Part):
         self._calls = Calls(shared, sessions, unblocker, self.changed)
         self._batches = Batches(self._calls, free_for=self.free_for, stop=self.stop)
         self._running: set[Running] = set()
+        self._started = StartedAttempts()
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._is_shutting_down = False
@@ -170,6 +173,7 @@ class Executor(Part):
             self.stop(running, CancelReason.LEASE_LOST)  # rescued by another worker, and due here again
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, self._request_extension, steps=self._open_steps)
+        self._started.add(job)
         if self._is_shutting_down:  # a stop that did not wait for the claim's answer
             running.stopping = CancelReason.SHUTDOWN
         self._running.add(running)
@@ -205,6 +209,16 @@ class Executor(Part):
             for running in suspected:
                 if running.job.id in lost:
                     self.stop(running, lost[running.job.id])
+
+    def end_of_orphan(self, job: ClaimedJob) -> Finished:
+        """Return how an attempt ends that this worker holds in the database, and does not run.
+
+        If it never started here, it is released: the answer to its claim was lost. If it did, its end was not recorded: it
+        has failed, and is counted.
+        """
+        if job not in self._started:
+            return released(job)
+        return unrecorded(job, self._registry.get(job.type_name), default=self._retry_of(job.queue, job.fairness_key))
 
     def release_all(self, reason: CancelReason) -> None:
         """Stop all attempts and release their jobs, not counted as attempts; at a shutdown also those that start later."""

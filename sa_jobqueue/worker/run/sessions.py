@@ -3,7 +3,8 @@
 A handler's transaction begins with its first statement and ends with the worker's commit, which holds the completion as
 well. `Guard` refuses what else would end it, through SQLAlchemy as through a connection or cursor of psycopg. The rest, such
 as a `COMMIT` sent with the cursor of another driver, is found by the completing statement, which returns the name that the
-first statement gave to the transaction. A connection that comes back in another state than it was given in is closed.
+first statement gave to the transaction. A connection that comes back in another state than it was given in is closed, and so
+is one on which a completion was hidden: what its handler has set may outlast the transaction.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import psycopg
 import psycopg.sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy import AssertionPool, Connection, Engine, QueuePool, StaticPool, create_engine, event
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -48,8 +50,12 @@ _GUARDED: Final = "_sa_jobqueue_guard"
 """Attribute of psycopg's connection: the guard of the last handler that had it."""
 _completing: ContextVar[Guard] = ContextVar("sa_jobqueue_completing")
 """The guard of the handler that has returned, where its attempt is completed; tasks and threads of the handler lack it."""
+_IS_DISCARDED: Final = "sa_jobqueue.is_discarded"
+"""In the `info` of a pooled connection: whether it is closed when it comes back."""
 _SETTINGS: Final = "sa_jobqueue.settings"
 """In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
+_RETURNED: Final = "sa_jobqueue.returned"
+"""The same of one in the pool: the settings with which it came back."""
 
 
 class UnconnectedError(Exception):
@@ -66,7 +72,16 @@ class Guard:
     After the call, it keeps tasks and threads that the handler left behind from using the session.
     """
 
-    __slots__ = ("_fault", "_has_returned", "_is_rolled_back", "job_id", "may_commit", "name")
+    __slots__ = (
+        "_connections",
+        "_fault",
+        "_has_returned",
+        "_is_rolled_back",
+        "has_sent_more",
+        "job_id",
+        "may_commit",
+        "name",
+    )
 
     def __init__(self, job_id: JobId) -> None:
         self.job_id = job_id
@@ -74,9 +89,13 @@ class Guard:
         """Name of the open transaction of the handler; None while none is open."""
         self.may_commit = False
         """Set by the worker, for its own commit."""
+        self.has_sent_more = False
+        """Whether statements were sent after the worker's own, by listeners of its commit."""
         self._has_returned = False
         self._is_rolled_back = False
         self._fault: HandlerCommitError | None = None
+        self._connections: list[Connection] = []
+        """Connections of the open transaction."""
 
     def __enter__(self) -> None:
         pass
@@ -103,6 +122,7 @@ class Guard:
     def begin(self, connection: Connection) -> None:
         """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
         self.check_user()
+        self._connections.append(connection)
         if self._has_returned or connection.dialect.name != "postgresql":
             return
         if getattr(connection.connection.dbapi_connection, "autocommit", False):
@@ -123,9 +143,16 @@ class Guard:
     def end(self) -> None:
         """Record that the transaction ended. Raises: HandlerCommitError if it was not a rollback."""
         rolled_back, self._is_rolled_back, self.name = self._is_rolled_back, False, None
+        self._connections.clear()
         self._note_user()
         if not self._has_returned and not rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
+
+    def discard_connections(self) -> None:
+        """Have the connections of the open transaction closed at its end, instead of given to others."""
+        for connection in self._connections:
+            _watch(connection.engine)
+            connection.info[_IS_DISCARDED] = True
 
     def commit(self) -> None:
         """Refuse a commit that is not the worker's. Raises: HandlerCommitError."""
@@ -236,6 +263,7 @@ def _watch(engine: Engine) -> None:
         if engine not in _watched:
             event.listen(engine, "commit", _on_commit)
             event.listen(engine, "before_cursor_execute", _on_execute)
+            event.listen(engine, "checkout", _check_returned, insert=True)  # before listeners that set its state
             event.listen(engine, "checkout", _on_checkout)
             event.listen(engine, "checkin", _on_checkin)
             _watched.add(engine)
@@ -245,6 +273,22 @@ def _on_commit(connection: Connection) -> None:
     found = connection.get_execution_options().get(GUARD)
     if found is not None and found.name is not None:  # without one: a connection that the application gives to sessions
         found.commit()
+        if found.has_sent_more and _is_aborted(connection):
+            # PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers do not report.
+            raise HandlerCommitError(
+                "a statement failed in the handler's transaction after the worker's own, such as in a listener of "
+                "before_commit, and its error was caught: nothing can be committed"
+            )
+
+
+def _check_returned(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
+    """Have the pool replace a connection whose driver was given other settings while no session had it.
+
+    A handler that has rolled back its session may still hold the driver's connection.
+    """
+    returned = record.info.pop(_RETURNED, None)
+    if returned not in {None, _settings_of(record.driver_connection)}:
+        raise DisconnectionError("the settings of the driver's connection were changed in the pool")
 
 
 def _on_checkout(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
@@ -259,12 +303,16 @@ def _on_checkin(connection: Any, record: ConnectionPoolEntry) -> None:
     """
     driver: Any = record.driver_connection
     given = record.info.pop(_SETTINGS, None)
-    if connection is not None and (_is_in_transaction(driver) or given not in {None, _settings_of(driver)}):
+    is_discarded = record.info.pop(_IS_DISCARDED, False)
+    if connection is not None and (is_discarded or _is_in_transaction(driver) or given not in {None, _settings_of(driver)}):
         record.invalidate()
+    elif connection is not None:
+        record.info[_RETURNED] = _settings_of(driver)
 
 
 def _settings_of(driver: Any) -> tuple[Any, ...]:
-    return tuple(getattr(driver, name, None) for name in ("autocommit", "isolation_level", "read_only", "deferrable"))
+    names = ("autocommit", "isolation_level", "read_only", "readonly", "deferrable")
+    return tuple(getattr(driver, name, None) for name in names)
 
 
 def _is_in_transaction(driver: Any) -> bool:
@@ -274,10 +322,23 @@ def _is_in_transaction(driver: Any) -> bool:
     return info is not None and int(info.transaction_status) != TransactionStatus.IDLE
 
 
+def _is_aborted(connection: Connection) -> bool:
+    """Return whether a statement has failed in the open transaction: without a round trip where the driver knows."""
+    info = getattr(connection.connection.driver_connection, "info", None)
+    if info is not None:  # psycopg, psycopg2
+        return int(info.transaction_status) == TransactionStatus.INERROR
+    try:
+        connection.exec_driver_sql("SELECT 1")
+    except DBAPIError:
+        return True
+    return False
+
+
 def _on_execute(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:  # noqa: PLR0917 - SQLAlchemy calls it
     found = connection.get_execution_options().get(GUARD)
     if found is not None:
         found.check_user()
+        found.has_sent_more = found.may_commit
     if found is None or context is None or context.isinsert or context.isupdate or context.isdelete:
         return
     found.execute(statement)

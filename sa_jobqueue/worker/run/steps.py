@@ -25,6 +25,7 @@ from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
     AttemptSignal,
+    CompletionRefusedError,
     DuplicateStepError,
     EventTimeoutError,
     InvalidOptionError,
@@ -38,7 +39,7 @@ from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.completions import Finished, finish_parameters
-from sa_jobqueue.operations.steps import record_step
+from sa_jobqueue.operations.steps import record_step, record_transaction
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.annotations import AnnotationError, return_hint
@@ -241,7 +242,16 @@ class AttemptSteps:
 
         def commit(session: Session) -> None:
             session.flush()  # first, so that the job is locked for a moment only
-            self._record(session, kind=StepKind.TRANSACTION, place=place, took=_since(began), session_name=held.name)
+            job, worker_id = self._context.job, self._context.worker_id
+            try:
+                was_hidden = record_transaction(
+                    session, store.model, job, worker_id, place=place, took=_since(began), session_name=held.name
+                )
+            except CompletionRefusedError:
+                held.discard_connections()
+                raise
+            if was_hidden:
+                held.discard_connections()
             held.may_commit = True
             store.commit(session)
             self._report(StepKind.TRANSACTION, place, began)

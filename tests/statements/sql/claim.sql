@@ -76,7 +76,7 @@ WITH picked AS (SELECT taken.id AS id
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at, job.tableoid AS table_oid)
+SELECT now() AS now, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at, claimed.table_oid
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true

@@ -10,4 +10,5 @@ WHERE job.id = ANY (array((SELECT free.id
 AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.has_waiters, current_setting('application_name') AS session_name
+AND job.tableoid = CAST(%(table_oid)s::BIGINT AS OID)
+RETURNING job.id, job.has_waiters, current_setting('application_name') AS session_name, CAST(job.status AS TEXT) = 'completed' AS is_completed

@@ -4,4 +4,5 @@ WHERE job.id = %(job_id)s::UUID
 AND job.attempt = %(job_attempt)s::INTEGER
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.has_waiters, current_setting('application_name') AS session_name
+AND job.tableoid = CAST(%(table_oid)s::BIGINT AS OID)
+RETURNING job.id, job.has_waiters, current_setting('application_name') AS session_name, CAST(job.status AS TEXT) = 'completed' AS is_completed
