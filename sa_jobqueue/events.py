@@ -291,6 +291,16 @@ class SchemaAhead(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsHidden(WorkerEvent):
+    """A worker started with a role from which row-level security may hide rows: it does not run jobs that it cannot see."""
+
+    role: str
+    """The role."""
+    tables: tuple[str, ...]
+    """The tables."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolerFound(WorkerEvent):
     """A worker connects through a connection pooler; it `listens` on a separate connection, or polls."""
 

@@ -36,6 +36,7 @@ from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements._parts import table as table_of
 from sa_jobqueue.types import MIN_SERVER_VERSION
@@ -187,6 +188,8 @@ def examine(
             yield tables
             if has_tables := tables.status is not Status.ERROR:
                 yield _tried("privileges", lambda: privileges(connection, model, role))
+                connection.rollback()
+                yield _tried("row security", lambda: security(connection, model, role))
     yield from _connections(url, listen_url, engine, role)
     if model is not None and has_tables:
         yield _tried("storage", lambda: storage(engine, model))
@@ -347,6 +350,21 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
         advice = f"log in as a role that only has {member}: sa-jobqueue grants --apply"
         return _check("privileges", f"role {user} is a superuser", advice, Status.WARNING)
     return _check("privileges", f"role {user} has the rights of a {role}")
+
+
+def security(connection: Connection, model: JobClass, role: str) -> Check:
+    """Check that row-level security hides no rows from the user of the connection that a role of the grants needs."""
+    with Session(connection) as session:
+        hidden = hidden_rows(session, commands=["SELECT"] if role == "observer" else (), model=model)
+    if not hidden:
+        return _check("row security", "no row-level security hides rows of the job tables from the role")
+    user = hidden[0].role
+    found = "; ".join(map(str, hidden))
+    if role == "producer" and not any(rows.is_total for rows in hidden):
+        return _check("row security", f"{found}, as for a tenant that uses its own jobs alone")
+    tables = [rows.table for rows in hidden]
+    policies = "; ".join(f'CREATE POLICY all_rows ON {table} TO "{user}" USING (true) WITH CHECK (true)' for table in tables)
+    return _check("row security", found, f'ALTER ROLE "{user}" BYPASSRLS, or as the owner of the tables: {policies}')
 
 
 _LACKING: Final = """\

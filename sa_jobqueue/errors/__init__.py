@@ -50,6 +50,7 @@ __all__ = [
     "ProcessDiedError",
     "ReadOnlyError",
     "Retry",
+    "RowSecurityError",
     "SchemaBusyError",
     "SchemaError",
     "SchemaMissingError",
@@ -139,6 +140,11 @@ class NotFoundError(JobQueueError, LookupError):
         missing = ", ".join(repr(row_id) if isinstance(row_id, str) else str(row_id) for row_id in self.ids)
         super().__init__(f"{where}no such {noun}: {missing}{why}")
 
+    def add_reason(self, sentence: str) -> None:
+        """Add to the message why the row may not have been seen; nothing if empty."""
+        if sentence:
+            self.args = (f"{self.args[0]}. {sentence}: it may exist",)
+
 
 def not_chains(chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> NotFoundError:
     """Return the error for ids of continuations, each with that of its chain, which were passed as ids of chains."""
@@ -208,6 +214,21 @@ class ChainTimeoutError(JobQueueError, TimeoutError):
         self.more_chains = more_chains
         more = f", nor have {more_chains:,} others" if more_chains else ""
         super().__init__(f"chain {chain_id} has not ended within {timeout}{more}; it continues, and can be waited for again")
+
+
+class RowSecurityError(JobQueueError):
+    """Row-level security hides every job from the role of a worker, which could run none; nothing was changed.
+
+    `table` is the name of the job table, `role` that of the role.
+    """
+
+    def __init__(self, table: str, role: str) -> None:
+        self.table = table
+        self.role = role
+        super().__init__(
+            f"row-level security on {table} hides all rows from role {role}, so this worker could run no job: "
+            f'ALTER ROLE "{role}" BYPASSRLS, or create a policy for the role with USING (true) WITH CHECK (true)'
+        )
 
 
 class ReadOnlyError(JobQueueError, TypeError):

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from sa_jobqueue.errors import InvalidOptionError, require_postgresql
+from sa_jobqueue.errors import InvalidOptionError, NotFoundError, require_postgresql
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.audit import AuditFilter, list_audit
 from sa_jobqueue.operations.audit import check_by as _check_by
 from sa_jobqueue.operations.bulk import copy_payloads as _copy_payloads
@@ -75,6 +76,8 @@ from sa_jobqueue.operations.queues import (
     upsert_job_type,
     upsert_queue,
 )
+from sa_jobqueue.operations.row_security import hidden_rows as _hidden_rows
+from sa_jobqueue.operations.row_security import in_words as _in_words
 from sa_jobqueue.operations.schedules import (
     ScheduleStatus,
     SyncedSchedules,
@@ -185,6 +188,12 @@ Handler._write = staticmethod(functools.partial(_by_session, _write_one))
 Handler._copy = staticmethod(functools.partial(_by_session, _copy_payloads))
 
 
+def _hiding_of(error: NotFoundError, session: Session, model: JobClass) -> str:
+    """Return the sentence of the table that has rows of this kind, if row-level security may hide them."""
+    noun = {"chain": "job"}.get(error.noun, error.noun.replace(" ", "_"))
+    return _in_words([rows for rows in _hidden_rows(session, commands=["SELECT"], model=model) if rows.noun == noun])
+
+
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Give an operation the session of a `scoped_session`; check `by`, and refuse sessions and databases it cannot use.
 
@@ -212,6 +221,11 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
                 return operation(given, *args, **kwargs)
             with on_queue(given, model):
                 return operation(given, *args, **kwargs)
+        except NotFoundError as error:
+            if isinstance(given, Session):
+                with suppress(SQLAlchemyError):
+                    error.add_reason(_hiding_of(error, given, model or Job))
+            raise
         except Exception:
             with suppress(UnboundExecutionError, AttributeError):
                 require_postgresql(given.get_bind().dialect.name)

@@ -23,7 +23,7 @@ from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.payloads import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.statements import deduplication
+from sa_jobqueue.statements import deduplication, row_security
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.tracing import announce_bulk
 
@@ -72,13 +72,20 @@ def copy_payloads(
     columns = [*each, *values]
     chunks = _chunks(model, kind, payloads, deduplicate_by, tail)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
-        if deduplicate_by is None:
+        # COPY refuses a table with row-level security, whatever its policies let through; INSERT does not.
+        is_secured = deduplicate_by is None and connection.scalar(row_security.is_active(model.__jobqueue__))
+        if is_secured and session.twophase:
+            raise InvalidJobError(
+                "payloads", "need a temporary table under row-level security, which PREPARE refuses; use enqueue_many"
+            )
+        if deduplicate_by is None and not is_secured:
             written = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
         else:
             made, copied = deduplication.stage(model, columns)
             connection.execute(made)
             copy_in(connection, copied, chunks)
-            written = connection.execute(deduplication.put_staged(model, columns)).rowcount
+            put_staged = deduplication.put_all_staged if is_secured else deduplication.put_staged
+            written = connection.execute(put_staged(model, columns)).rowcount
             connection.exec_driver_sql(deduplication.drop_staged())
     if written:
         announce_count(written)

@@ -24,6 +24,7 @@ from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
+from sa_jobqueue.operations.row_security import hidden_rows, in_words
 from sa_jobqueue.operations.schedules import schedule_of
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import list_workers
@@ -80,6 +81,8 @@ class Cause(StrEnum):
     """Other jobs of its queue are first."""
     BLOCKED = "blocked"
     RUNNING = "running"
+    ROWS_HIDDEN = "rows_hidden"
+    """Row-level security may hide workers from the role that asks: the cause is not known."""
     READY = "ready"
     STATUS_UNKNOWN = "status_unknown"
     """A later release of the library gave it a status that this one does not know."""
@@ -182,6 +185,7 @@ class Explainer:
         self.workers = {worker.id: worker for worker in workers}
         self.ttl = ttl
         self.live = [worker for worker in workers if worker.silent_for <= ttl]
+        self.hidden = hidden_rows(session, commands=["SELECT"], model=model)
 
     def explain(self, job: Any, above: frozenset[Any] = frozenset()) -> Explanation:
         """Return the explanation of a job. `above`: the jobs that wait for it, up to the one that was asked for."""
@@ -212,6 +216,9 @@ class _Case:
         cause, sentence = self._answer()
         if job.status in ENDED:
             sentence += self._undeletable()
+        elif self.of.hidden and cause is not Cause.ROWS_HIDDEN:
+            self.evidence |= {"hidden": [rows.table for rows in self.of.hidden]}
+            sentence += f" {in_words(self.of.hidden)}: this is about the rows that it sees."
         if (made := schedule_of(self.session, job, self.model)) is not None:
             self.evidence |= {"schedule": made[0], "fired_for": made[1]}
             sentence += f" It was created by the schedule {made[0]!r}."
@@ -225,6 +232,9 @@ class _Case:
         given = {"subjects": [str(self.job.id)], "limit": 1}
         if (refused := self.session.execute(quarantine.page(self.model), given).mappings().first()) is not None:
             return self._quarantined(refused)
+        is_later = self.job.status is JobStatus.PENDING and self.job.scheduled_at > self.now
+        if not is_later and any(rows.noun == "worker" for rows in self.of.hidden):
+            return self._without_workers()
         if self.job.status is JobStatus.RUNNING:
             return self._running()
         if self.job.status is JobStatus.BLOCKED:
@@ -275,6 +285,14 @@ class _Case:
         )
         return Cause.QUARANTINED, sentence
 
+    def _without_workers(self) -> Answer:
+        """Explain a job whose worker may be hidden: that none is seen proves nothing."""
+        self._add_columns("scheduled_at", "attempt", "max_attempts")
+        self.evidence |= {"hidden": [rows.table for rows in self.of.hidden]}
+        role = self.of.hidden[0].role
+        sentence = f"It is {self.job.status}. {in_words(self.of.hidden)}, so it is not known which workers serve it: "
+        return Cause.ROWS_HIDDEN, f"{sentence}explain it as a role that sees all rows, such as {role!r} with BYPASSRLS."
+
     def _running(self) -> Answer:
         job = self.job
         worker = self.of.workers.get(job.leased_by)
@@ -309,8 +327,9 @@ class _Case:
         below = self.above | {job.id}
         for wait in waits if len(self.above) < _DEEP else ():
             if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
-                last = get_job(self.session, wait.last_job_id, model=self.model)
-                self.blockers.append(self.of.explain(last, below))
+                with suppress(NotFoundError):  # row-level security may hide it
+                    last = get_job(self.session, wait.last_job_id, model=self.model)
+                    self.blockers.append(self.of.explain(last, below))
         self.blockers.sort(key=lambda one: _URGENCY.index(one.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         if not self.blockers:

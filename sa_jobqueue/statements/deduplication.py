@@ -116,6 +116,17 @@ def drop_staged() -> str:
 
 
 @bound
+def put_all_staged(t: Tables, columns: Sequence[str]) -> sa.Insert:
+    """Insert the rows copied by `stage`, as a COPY to the table would.
+
+    Shape: no rows returned, as many affected as were made. Changes: a row each. Locks: the new rows.
+    """
+    staged = sa.table(_STAGED, *(sa.column(name, t.job.c[name].type) for name in columns), schema="pg_temp")
+    inserted = sa.insert(t.job).from_select(list(columns), sa.select(*staged.c), include_defaults=False)
+    return inserted.execution_options(preserve_rowcount=True)
+
+
+@bound
 def put_staged(t: Tables, columns: Sequence[str]) -> sa.Insert:
     """Insert the rows copied by `stage`, each unless an open chain has its key; of equal keys the first.
 

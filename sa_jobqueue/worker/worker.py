@@ -21,17 +21,19 @@ from sa_jobqueue.db.connections import OWN_CONNECTIONS, POOL, Connections, check
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.ddl import LATEST
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError, require_postgresql
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError, RowSecurityError, require_postgresql
 from sa_jobqueue.events import (
     DrainRequested,
     EventBus,
     MemoryExceeded,
     PoolerFound,
+    RowsHidden,
     SchemaAhead,
     WorkerStarted,
     WorkerStopped,
 )
 from sa_jobqueue.models.job import check_onupdate
+from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker import logs
@@ -186,8 +188,8 @@ class Worker:
         The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
         event loop. Once it runs, it survives outages of the database.
 
-        Raises: JobQueueError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
-        SchemaError before anything is claimed.
+        Raises: JobQueueError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError,
+        SchemaError or RowSecurityError before anything is claimed.
         """
         await self._run_alone(until_idle=False)
 
@@ -297,6 +299,13 @@ class Worker:
         """Check the server and the schema version; return the latter."""
         async with AsyncSession(engine) as session:
             version = await aio.check_schema(session, model=self._jobs.model)
+            hidden = await session.run_sync(hidden_rows, model=self._jobs.model)
+        for rows in hidden:
+            # Without any policy for its commands: a worker with a few of the jobs is one that someone may want.
+            if rows.noun == "job" and rows.is_total and not {"SELECT", "UPDATE"}.isdisjoint(rows.commands):
+                raise RowSecurityError(rows.table, rows.role)
+        if hidden:
+            self.events.emit(RowsHidden(self.id, hidden[0].role, tuple(rows.table for rows in hidden)))
         if version > LATEST:
             self.events.emit(SchemaAhead(self.id, version, LATEST))
         return version

@@ -12,6 +12,7 @@ from typing import Any
 
 from sa_jobqueue.errors.drivers import REFERENCED
 from sa_jobqueue.operations import DeadLetterGroup, WorkerStatus
+from sa_jobqueue.operations.row_security import HiddenRows
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
 MISSED = 100
@@ -74,6 +75,8 @@ class Code(StrEnum):
     """The report is of a replica. Always OK, unless it is behind."""
     NOT_MEASURED = "not_measured"
     """A statement of the report was cancelled, by its timeout or by an operator."""
+    ROWS_HIDDEN = "rows_hidden"
+    """Row-level security may hide rows from the role: the figures are of the rows that it sees."""
     CANNOT_SEE = "cannot_see"
     """The role cannot see all sessions. Always OK."""
 
@@ -602,6 +605,8 @@ class Health:
     quarantined: Sequence[Quarantined] = ()
     """Rows that cannot be written, oldest first; at most 1,000."""
     bulk_writes: BulkWrites = BulkWrites()
+    hidden: Sequence[HiddenRows] = ()
+    """Tables of which row-level security may hide rows from the role of the report."""
     missing: Sequence[str] = ()
     """Names of the figures above that could not be measured, and are empty here; only in a partial report."""
     blockers: Sequence[Mapping[str, Any]] = ()

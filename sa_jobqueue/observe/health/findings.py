@@ -25,6 +25,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations.explaining import refused_write
+from sa_jobqueue.operations.row_security import in_words
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import DeadReason
 
@@ -34,9 +35,10 @@ OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
 def judge(figures: Health, thresholds: Thresholds) -> Health:
     """Return the report with its findings, the most severe first: none that depends on a figure that is missing."""
-    findings = [*_missing(figures)]
+    findings = [*_missing(figures), *_hidden(figures)]
+    unknown = {*figures.missing, *(name for rows in figures.hidden for name in _NEEDED_ROWS.get(rows.noun, ()))}
     for find, needs in _FINDINGS:
-        if needs.isdisjoint(figures.missing):
+        if needs.isdisjoint(unknown):
             findings += find(figures, thresholds)
     return replace(figures, findings=sorted(_folded(findings), key=lambda finding: -finding.severity))
 
@@ -134,6 +136,25 @@ def _missing(report: Health) -> Iterator[Finding]:
         # What cannot be seen may be critical: an outage must not lower the severity.
         bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING
         yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(report.missing))
+
+
+_NEEDED_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
+    "worker": ("workers", "unserved", "waiting", "running"),
+    "queue": ("settings", "waiting"),
+    "job_type": ("settings", "waiting"),
+    "schedule": ("schedules",),
+}
+"""By table, figures about the absence of rows: where row-level security may hide some, their findings are left out."""
+
+
+def _hidden(report: Health) -> Iterator[Finding]:
+    if report.hidden:
+        summary = f"{in_words(report.hidden)}: this report is about the rows that it sees."
+        advice = (
+            f'Run it as a role that sees all: ALTER ROLE "{report.hidden[0].role}" BYPASSRLS, or a policy with USING (true).'
+        )
+        tables = [rows.table for rows in report.hidden]
+        yield _found(Code.ROWS_HIDDEN, WARNING, summary, advice, role=report.hidden[0].role, tables=tables)
 
 
 def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -630,6 +651,7 @@ def _throughput(report: Health, at: Thresholds) -> Iterator[Finding]:
 
 
 MEASURED: Final = {
+    "hidden": "row-level security",
     "queues": "depth of the queues",
     "unserved": "queues that no worker serves",
     "running": "running jobs",

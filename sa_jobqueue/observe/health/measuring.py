@@ -39,6 +39,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
 from sa_jobqueue.operations.pages import member_or_text
+from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
@@ -524,6 +525,7 @@ def _bulk_writes(reading: Reading) -> figures.BulkWrites:
 
 
 _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
+    "hidden": lambda of: hidden_rows(of.session, commands=["SELECT"], model=of.model),
     "queues": _queues,
     "workers": _workers,
     "latest": _latest,
