@@ -36,7 +36,7 @@ from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.operations.row_security import hidden_rows
+from sa_jobqueue.operations.row_security import HiddenRows, hidden_rows
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements._parts import table as table_of
 from sa_jobqueue.types import MIN_SERVER_VERSION
@@ -189,7 +189,7 @@ def examine(
             if has_tables := tables.status is not Status.ERROR:
                 yield _tried("privileges", lambda: privileges(connection, model, role))
                 connection.rollback()
-                yield _tried("row security", lambda: security(connection, model, role))
+                yield from security(connection, model, role)
     yield from _connections(url, listen_url, engine, role)
     if model is not None and has_tables:
         yield _tried("storage", lambda: storage(engine, model))
@@ -352,12 +352,15 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
     return _check("privileges", f"role {user} has the rights of a {role}")
 
 
-def security(connection: Connection, model: JobClass, role: str) -> Check:
-    """Check that row-level security hides no rows from the user of the connection that a role of the grants needs."""
+def security(connection: Connection, model: JobClass, role: str) -> Iterator[Check]:
+    """Yield the check of row-level security, if it may hide rows that a role of the grants needs."""
     with Session(connection) as session:
         hidden = hidden_rows(session, commands=["SELECT"] if role == "observer" else (), model=model)
-    if not hidden:
-        return _check("row security", "no row-level security hides rows of the job tables from the role")
+    if hidden:
+        yield _security(hidden, role)
+
+
+def _security(hidden: list[HiddenRows], role: str) -> Check:
     user = hidden[0].role
     found = "; ".join(map(str, hidden))
     if role == "producer" and not any(rows.is_total for rows in hidden):

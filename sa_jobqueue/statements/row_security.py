@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (
   FROM pg_catalog.pg_policy
   CROSS JOIN LATERAL (SELECT
     (command.letter = 'a' OR pg_get_expr(polqual, polrelid) = 'true')
-    AND (command.letter IN ('r', 'd') OR pg_get_expr(COALESCE(polwithcheck, polqual), polrelid) = 'true') AS is_true) AS expression
+    AND (command.letter IN ('r', 'd') OR pg_get_expr(COALESCE(polwithcheck, polqual), polrelid) = 'true') AS is_true) AS e
   WHERE polrelid = relation.oid AND polcmd::text IN ('*', command.letter)
     AND EXISTS (SELECT FROM unnest(polroles) AS member (oid) WHERE member.oid = 0 OR pg_has_role(member.oid, 'USAGE'))
 ) AS policy
