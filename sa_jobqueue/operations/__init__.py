@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError, require_postgresql
-from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.models import Job as _Job
+from sa_jobqueue.models import JobClass
 from sa_jobqueue.operations.audit import AuditFilter, list_audit
 from sa_jobqueue.operations.audit import check_by as _check_by
 from sa_jobqueue.operations.bulk import copy_payloads as _copy_payloads
@@ -224,7 +225,7 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
         except NotFoundError as error:
             if isinstance(given, Session):
                 with suppress(SQLAlchemyError):
-                    error.add_reason(_hiding_of(error, given, model or Job))
+                    error.add_reason(_hiding_of(error, given, model or _Job))
             raise
         except Exception:
             with suppress(UnboundExecutionError, AttributeError):
