@@ -17,7 +17,7 @@ _CHECKS: Final = 4
 class BoundedH11Protocol(H11Protocol):
     """Closes connections of clients that take longer than `SLOWEST`; the application may take as long as it likes.
 
-    Source: of its own, Uvicorn closes only a connection on which nothing arrives after a response.
+    Source: by default, Uvicorn closes only a connection on which nothing arrives after a response.
     """
 
     _unread = 0

@@ -33,7 +33,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirements(distribution: str, extras: Iterable[str]) -> Iterator[Requirement]:
-    """Yield what extras of an installed distribution require, and in place of extras of its own what they require."""
+    """Yield the requirements of extras of an installed distribution; extras of the distribution itself are resolved."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 

@@ -18,7 +18,7 @@ IdT = TypeVar("IdT")
 class StepMixin(Companion, Generic[IdT]):
     """One step of a job (`AttemptContext.step` and its relatives). A job without steps has no row here.
 
-    Deleted with its job, also by SQL; not archived.
+    Deleted with its job, even by SQL; not archived.
     """
 
     @declared_attr

@@ -105,7 +105,8 @@ def prune(
     Clock: the database's.
     Locks: the deleted rows; of chains all jobs, roots first, each in the order of their ids. Locked rows are left for the
     next run. Needs READ COMMITTED.
-    Obliges: the transaction has no other work, because this checks its deferred constraints, and all later ones at once.
+    Obliges: the transaction has no other work, because this checks its deferred constraints now,
+    and later ones with each statement.
     Raises: ConflictError if such a constraint is violated; nothing was deleted.
     """
     if not 1 <= scan <= MAX_SCAN:

@@ -362,7 +362,7 @@ def _sync(
 
 
 def recorded_values(job_type: JobType) -> tuple[Any, ...]:
-    """Return what a handler declares of its job type, in the order of `statements.queues.DECLARED`."""
+    """Return the values that a handler declares for its job type, in the order of `statements.queues.DECLARED`."""
     return (
         *(job_type.queue, job_type.priority, job_type.max_attempts),
         *(job_type.timeout, job_type.rate_cost, job_type.version),

@@ -121,7 +121,7 @@ def sync_schedules(
     """Synchronise the rows of schedules with the declarations in code, as a worker does when it starts; return the changes.
 
     `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused.
-    Changes: rows that differ, whoever declared them: the worker that starts last decides. If the times of a schedule
+    Changes: rows that differ: the worker that starts last decides. If the times of a schedule
     changed, it fires next at its first new time after now.
     Locks: the rows written, in the order of their names.
     Raises: InvalidOptionError for a name that is declared twice.

@@ -538,7 +538,7 @@ class _Looks:
     """Queues that need no second notification."""
 
     def discard(self, savepoint: SessionTransaction) -> None:
-        """Forget what a rollback to a savepoint has undone; which notifications these are is not known."""
+        """Forget the looks within a savepoint that was rolled back; which notifications these are is not known."""
         self.first = {topic: look for topic, look in self.first.items() if not look.is_within(savepoint)}
         self.notified.clear()
 

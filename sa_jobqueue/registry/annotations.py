@@ -18,7 +18,7 @@ if sys.version_info >= (3, 14):
 
 
 class AnnotationError(Exception):
-    """An annotation cannot be evaluated. Its text says which, and what to do."""
+    """An annotation cannot be evaluated. The text names it, and the change to make."""
 
     def __init__(self, error: Exception) -> None:
         reason = f"an annotation cannot be evaluated ({error!r})"

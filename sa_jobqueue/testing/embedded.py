@@ -343,7 +343,7 @@ def server_account(data_dir: Path | None) -> Account | None:
         status = data_dir.stat()
         if status.st_uid != 0:
             return status.st_uid, status.st_gid
-    import pwd  # not on Windows, where nobody is root
+    import pwd  # not on Windows, which has no root
 
     try:
         entry = pwd.getpwnam(_UNPRIVILEGED)

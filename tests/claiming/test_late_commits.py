@@ -1,4 +1,4 @@
-"""A worker that becomes idle while a transaction is open is notified of what the transaction makes due, whatever that is."""
+"""A worker that becomes idle while a transaction is open is notified of every job that the transaction makes due."""
 
 from __future__ import annotations
 

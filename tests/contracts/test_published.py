@@ -37,7 +37,7 @@ FROM_CHECKOUT = re.compile(
 
 
 def tree(folder: Path, *, published: bool) -> Path:
-    """Copy what the script reads and writes, with the switch in a position."""
+    """Copy the files that the script reads and writes, with the switch in a position."""
     for name in {"scripts/published", "scripts/published.toml", "sa_jobqueue/version.py", *(text["file"] for text in TEXTS)}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)

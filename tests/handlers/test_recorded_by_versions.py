@@ -1,4 +1,4 @@
-"""Of two versions of an application that run at once, the worker that started last decides what is recorded of a type."""
+"""Of two versions of an application that run at once, the worker that started last decides the record of a type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application's keys and triggers keep: only those rows, named; everything else goes on."""
+"""An application's keys and triggers keep only the rows that they hold, by name; everything else goes on."""
 
 from __future__ import annotations
 

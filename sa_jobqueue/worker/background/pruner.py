@@ -113,7 +113,7 @@ class Pruner(Part, Component):
         await self._quarantine.written(RefusedWrite.PRUNE, self._quarantine.lapsed(RefusedWrite.PRUNE, began))
 
     async def _each(self, *calls: Callable[[], Awaitable[object]]) -> None:
-        """Await each call, also after another one failed; then raise the first error. The others are reported."""
+        """Await each call, even if another one failed; then raise the first error. The others are reported."""
         errors: list[Exception] = []
         for call in calls:
             try:
