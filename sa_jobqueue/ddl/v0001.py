@@ -694,9 +694,12 @@ BEGIN
 END $$$$
 --;
 -- Deferred to the commit, because a worker that becomes idle between the statement and the commit is to be notified as well.
--- A worker that returns a running job looks itself; a client that inserts many rows looks once for all of them.
+-- A worker that returns a running job looks itself; a client that inserts many rows looks once for all of them. A job that a
+-- trigger only stamps has been notified by `unblock`: PostgreSQL does not alter a table with deferred triggers to fire.
 CREATE CONSTRAINT TRIGGER ${p}tr_job_made_due AFTER UPDATE ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-  WHEN (NEW.status = 'pending' AND OLD.status <> 'running' AND NEW.changed_xid IS DISTINCT FROM OLD.changed_xid)
+  WHEN (NEW.status = 'pending' AND OLD.status <> 'running' AND NEW.changed_xid IS DISTINCT FROM OLD.changed_xid
+    AND (pg_trigger_depth() = 0 OR (OLD.status, OLD.queue, OLD.fairness_key, OLD.priority, OLD.scheduled_at)
+      IS DISTINCT FROM (NEW.status, NEW.queue, NEW.fairness_key, NEW.priority, NEW.scheduled_at)))
   EXECUTE FUNCTION ${q}job_made_due()
 --;
 CREATE CONSTRAINT TRIGGER ${p}tr_job_enqueued AFTER INSERT ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
