@@ -17,6 +17,7 @@ from sqlalchemy import Engine, TextClause
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.detached import detached
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.models.base import STORAGE_KEY
@@ -202,8 +203,7 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
 def _working(engine: Engine, lock_timeout: timedelta, model: JobClass) -> Iterator[Reading]:
     if not timedelta(milliseconds=1) <= lock_timeout <= timedelta(hours=1):
         raise InvalidOptionError("lock_timeout", f"must be between 1 ms and 1 hour, got {lock_timeout}")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # closed at the end, so that the pool does not keep its settings
+    with detached(engine, isolation_level="AUTOCOMMIT") as connection:
         connection.execute(maintenance.bounded(lock_timeout_ms=round(lock_timeout.total_seconds() * 1000)))
         with Session(connection) as session:
             yield Reading(session, model)

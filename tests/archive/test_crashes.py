@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 from sa_jobqueue.pipeline.archive import ArchiveOptions, Progress, Step, archive
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, states, together
@@ -49,6 +49,22 @@ def redrive(engine: Engine, job_id: str) -> None:
         connection.execute(
             text("UPDATE job_queue SET status = 'pending' WHERE id = :id AND status = 'dead'"), {"id": job_id}
         )
+
+
+def test_the_connection_is_closed_when_an_interrupt_ends_a_statement(engine: Engine, tmp_path: Path) -> None:
+    connections = []
+
+    def interrupt(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+        if "INSERT INTO archive_run" in statement:
+            connections.append(cursor.connection)
+            raise Killed
+
+    fill(engine)
+    event.listen(engine, "do_execute", interrupt)
+    with pytest.raises(Killed):
+        archive(engine, tmp_path, before=MONTH)
+    event.remove(engine, "do_execute", interrupt)
+    assert [connection.closed for connection in connections] == [True]
 
 
 UNDISTURBED = [step for step in Step if not step.name.startswith("ABANDONED")]

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, Executable, RowMapping, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.detached import detached
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened, span
@@ -196,8 +197,7 @@ def _milliseconds(timeout: timedelta) -> str:
 def reading_session(engine: Engine, timeout: timedelta) -> Iterator[Session]:
     """Yield a session for bounded reads, each in its own transaction, on a connection that is closed afterwards."""
     # Autocommit: within a transaction, the portal of the last SELECT keeps its snapshot until the next statement.
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # closed at the end, so that the pool does not keep its settings
+    with detached(engine, isolation_level="AUTOCOMMIT") as connection:
         settings = _SETTINGS | {"statement_timeout": _milliseconds(timeout)}
         connection.execute(select(*(func.set_config(name, value, False) for name, value in settings.items())))
         with Session(connection) as session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.detached import detached
 from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
@@ -35,16 +36,15 @@ def opened(
     longer than `options.lock_timeout`.
     """
     engine = _engine(database)
-    try:
-        connection = engine.connect()
-    except DBAPIError as error:
-        raise unavailable(error, engine.url) from error
-    with connection:
-        connection.execution_options(isolation_level="READ COMMITTED")
-        driver: Any = connection.connection.driver_connection
+    with ExitStack() as stack:
+        try:
+            # What is set here must not come back to anybody from a pool.
+            connection = stack.enter_context(detached(engine, isolation_level="READ COMMITTED"))
+        except DBAPIError as error:
+            raise unavailable(error, engine.url) from error
+        driver: Any = connection.connection.dbapi_connection
         # Nothing is prepared: a plan that knows its arrays looks them up by hash, and its ranges in statistics.
         driver.prepare_threshold = None
-        connection.detach()  # what is set here must not come back to anybody from a pool
         with Session(connection) as session:
             check_schema(session, unit="pipeline", model=model)
         connection.rollback()
