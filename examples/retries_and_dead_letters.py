@@ -70,8 +70,8 @@ if __name__ == "__main__":
 # attempt 1 failed: the bank does not answer
 # attempt 2 failed: the bank does not answer
 # attempt 3 failed: the bank does not answer
-# dead: 1 charge, discarded, sa_jobqueue.errors.Discard
 # dead: 1 charge, exhausted, ConnectionError
+# dead: 1 charge, discarded, sa_jobqueue.errors.Discard
 # redriven: 1
 # dismissed: 1
 # completed: charged at attempt 4

@@ -37,7 +37,7 @@ from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick
 
-pytestmark = [own_database, both_servers]
+pytestmark = [own_database, both_servers, pytest.mark.every_python]
 
 Act: TypeAlias = Callable[[Session, Any], object]
 """An act of a handler with its session; the second argument is the id of its job."""

@@ -25,7 +25,7 @@ WITHOUT_LINK = {
     Cause.SLEEPING,
     *(Cause.COMPLETED, Cause.CANCELLED, Cause.RUNNING, Cause.EXPIRED, Cause.SCHEDULED, Cause.RETRYING),  # acts of the page
     *(Cause.BLOCKED, Cause.UNBLOCKING),  # its root causes stand first, with their links
-    *(Cause.QUARANTINED, Cause.STATUS_UNKNOWN),
+    *(Cause.QUARANTINED, Cause.STATUS_UNKNOWN, Cause.ROWS_HIDDEN),
 }
 
 

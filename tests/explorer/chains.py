@@ -356,7 +356,7 @@ _SCENE = text("""
       (SELECT count(*) FROM dead_letter WHERE job_id = job.id AND resolution IS NULL) AS dead_letters,
       ARRAY(SELECT edge.blocked_by_chain_id FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS chains,
       ARRAY(SELECT NOT edge.is_resolved FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
-      ARRAY(SELECT edge.on_failure FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS policies
+      ARRAY(SELECT edge.on_failure::text FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS policies
     FROM job WHERE job.queue = :queue ORDER BY job.chain_index
 """)
 

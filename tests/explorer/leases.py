@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -49,6 +49,7 @@ class Held(NamedTuple):
 
     id: UUID
     attempt: int
+    table_oid: int
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Given:
     job_id: UUID
     most: int
     queue: str
+    table_oid: int
     log: list[LogEntry] = field(default_factory=list)
     """In the order in which the database answered."""
 
@@ -131,7 +133,8 @@ def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
     for model in (Job.DeadLetter, Job.Attempt, Job.Worker, Job):
         session.execute(delete(table(model)))
     job_id = uuid7()
-    given = Given(job_id, most, f"q{job_id.hex}")
+    table_oid: int = session.execute(text("SELECT CAST(CAST('job' AS regclass) AS oid)")).scalar_one()
+    given = Given(job_id, most, f"q{job_id.hex}", table_oid)
     job = {"id": job_id, "chain_id": job_id, "queue": given.queue, "type_name": "test", "chain_type_name": "test"}
     session.execute(insert(table(Job)).values(**job, input=None, max_attempts=most))
     for number in range(WORKERS):
@@ -151,7 +154,7 @@ def worker_operation(
     def run(session: Session, given: Given) -> Steps:
         life = SimulatedWorker(session, given, number)
         if has_the_job:
-            life.holds = Held(given.job_id, 1)
+            life.holds = Held(given.job_id, 1, given.table_oid)
         for place, action in enumerate(actions):
             action(life)
             if place < len(actions) - 1:

@@ -15,6 +15,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
+pytestmark = pytest.mark.every_python
+
 pytestmark = both_servers
 
 

@@ -149,7 +149,7 @@ def test_two_job_classes_share_no_database_name() -> None:
 
 @pytest.mark.parametrize(
     ("keywords", "option"),
-    [({"queue_schema": "No"}, "queue_schema"), ({"queue_prefix": "x" * 21}, "queue_prefix")],
+    [({"queue_schema": "x" * 64}, "queue_schema"), ({"queue_prefix": "x" * 21}, "queue_prefix")],
 )
 def test_a_bad_class_keyword_is_named(keywords: Any, option: str) -> None:
     class OtherBase(DeclarativeBase):

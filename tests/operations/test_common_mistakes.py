@@ -105,7 +105,7 @@ def test_deduplicate_accepts_a_plain_key_and_named_policies(session: Session) ->
     enqueue(session, send.job({"n": 1}, delay=timedelta(minutes=1)), deduplicate=quiet)
     job, outcome = enqueue(session, send.job({"n": 2}, delay=timedelta(minutes=1)), deduplicate=quiet)
     assert (job.input, outcome) == ({"n": 2}, Enqueued.UPDATED)
-    with pytest.raises(InvalidOptionError, match="key: must be text"):
+    with pytest.raises(InvalidJobError, match="deduplication_key: must be text"):
         enqueue(session, send.job({}), deduplicate="")
 
 

@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "LostAttemptError": ("1", 3),
     "UnrecordedAttemptError": ("1", 3),
     "CompletionRefusedError": ("1", "it does not see the row"),
+    "RowSecurityError": ("job", "shop"),
     "UndeclaredContinuationError": ("pay", "ship", "int", "str"),
     "MiddlewareError": ("app:timed", "returned"),
     "AttemptTimeoutError": (timedelta(seconds=3),),
