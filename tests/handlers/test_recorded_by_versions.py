@@ -15,9 +15,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
-pytestmark = pytest.mark.every_python
-
-pytestmark = both_servers
+pytestmark = [both_servers, pytest.mark.every_python]
 
 
 def version(queue: str) -> JobQueue[Any]:
