@@ -1,4 +1,4 @@
-"""Row-level security of the job tables: what a role may not see, so that nothing is concluded from its absence."""
+"""Row-level security of the job tables: rows that a role may not see, so that their absence proves nothing."""
 
 from __future__ import annotations
 

@@ -15,15 +15,15 @@ SELECT security.noun, current_user AS role, array_agg(command.name ORDER BY comm
 FROM unnest(:nouns, :names) AS security (noun, name)
 CROSS JOIN LATERAL (SELECT to_regclass(security.name)::oid AS oid) AS relation
 CROSS JOIN (VALUES (1, 'SELECT', 'r'), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd'))
-  AS command (place, name, letter)
+  AS command (place, name, code)
 CROSS JOIN LATERAL (
   SELECT COALESCE(bool_or(polpermissive), false) AS has_any,
     COALESCE(bool_or(polpermissive AND is_true), false) AND COALESCE(bool_and(polpermissive OR is_true), true) AS allows_all
   FROM pg_catalog.pg_policy
   CROSS JOIN LATERAL (SELECT
-    (command.letter = 'a' OR pg_get_expr(polqual, polrelid) = 'true')
-    AND (command.letter IN ('r', 'd') OR pg_get_expr(COALESCE(polwithcheck, polqual), polrelid) = 'true') AS is_true) AS e
-  WHERE polrelid = relation.oid AND polcmd::text IN ('*', command.letter)
+    (command.code = 'a' OR pg_get_expr(polqual, polrelid) = 'true')
+    AND (command.code IN ('r', 'd') OR pg_get_expr(COALESCE(polwithcheck, polqual), polrelid) = 'true') AS is_true) AS e
+  WHERE polrelid = relation.oid AND polcmd::text IN ('*', command.code)
     AND EXISTS (SELECT FROM unnest(polroles) AS member (oid) WHERE member.oid = 0 OR pg_has_role(member.oid, 'USAGE'))
 ) AS policy
 WHERE relation.oid IS NOT NULL AND row_security_active(relation.oid) AND NOT policy.allows_all
