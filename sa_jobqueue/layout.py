@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from sqlalchemy.sql.elements import quoted_name
+
 from sa_jobqueue.ddl.v0001 import channel, quoted
 from sa_jobqueue.errors import InvalidOptionError
 
@@ -55,6 +57,11 @@ class Layout:
     def has_table(self, noun: str) -> bool:
         """Return whether a table of the library, named as in `name`, is among the queue's."""
         return self.pipeline or noun not in PIPELINE_TABLES
+
+    @property
+    def quoted_schema(self) -> quoted_name | None:
+        """The schema for SQLAlchemy, which quotes other names only if they are in its list of reserved words."""
+        return None if self.schema is None else quoted_name(self.schema, quote=True)
 
     def name(self, noun: str) -> str:
         """Return the bare name of an object: `mail_job` for the `noun` "job" with the prefix "mail_"."""

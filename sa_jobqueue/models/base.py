@@ -147,7 +147,7 @@ def table_args(
         *(sa.ForeignKeyConstraint([column], [job_id], name=name(noun)) for noun, column in job_ids.items()),
         *(sa.CheckConstraint(condition, name=name(noun)) for noun, condition in checks.items()),
         *(index(noun, parts) for noun, parts in indexes.items()),
-        {"schema": layout.schema, **options, **(stored(storage) if storage else {})},
+        {"schema": layout.quoted_schema, **options, **(stored(storage) if storage else {})},
     )
 
 
@@ -237,7 +237,7 @@ def enum_type(layout: Layout, noun: str, *, owner: bool = True) -> StoredEnum:
 
     `owner`: whether `create_all` makes the type with this column; one column of a table does.
     """
-    return StoredEnum(noun, layout.name(noun), layout.schema, owner)
+    return StoredEnum(noun, layout.name(noun), layout.quoted_schema, owner)
 
 
 def stored(parameters: Mapping[str, float]) -> dict[str, Any]:

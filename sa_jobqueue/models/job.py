@@ -212,7 +212,7 @@ class JobMixin(Generic[IdT]):
         """Map the other classes of the queue, now that the class itself is mapped."""
         layout = cls.__jobqueue__
         base = checks.declarative_base_of(cls)
-        cls.__table__.c.changed_xid.type = NotifyingXid(layout.schema, layout.name("job_notify_due"))
+        cls.__table__.c.changed_xid.type = NotifyingXid(layout.quoted_schema, layout.name("job_notify_due"))
         expressed(cast("sa.Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _companions(layout).items():
             body = {"__tablename__": layout.name(table), "__noun__": table, "__jobqueue__": layout, "__job__": cls}

@@ -40,7 +40,7 @@ class Tables:
 
     def function(self, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
         """Return a call of one of the queue's own functions."""
-        return QueueFunction(self.layout.schema, self.layout.name(noun), *arguments)
+        return QueueFunction(self.layout.quoted_schema, self.layout.name(noun), *arguments)
 
     def id(self, name: str) -> BindParameter[Any]:
         """Return a parameter for a job id."""

@@ -97,7 +97,7 @@ def job_queue(t: Tables) -> sa.TableClause:
         sa.column("input", JSONB),
         sa.column("status", t.job.c.status.type),
         sa.column("scheduled_at", TIMESTAMP(timezone=True)),
-        schema=t.layout.schema,
+        schema=t.layout.quoted_schema,
     )
 
 

@@ -78,15 +78,18 @@ def writers(queue: JobQueue[Any]) -> dict[str, Callable[[Session], object]]:
     }
 
 
+FEW = ("between", "collation", "order", "user")
+"""One of each kind that PostgreSQL distinguishes, and one that SQLAlchemy does not know as reserved."""
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("start", "step"), [(4, 40), *(pytest.param(start, 8, marks=pytest.mark.long) for start in range(8))]
-)
-def test_every_writer_works_in_a_schema_called_by_a_reserved_word(engine: Engine, start: int, step: int) -> None:
+@pytest.mark.parametrize("share", ["few", *(pytest.param(share, marks=pytest.mark.long) for share in range(8))])
+def test_every_writer_works_in_a_schema_called_by_a_reserved_word(engine: Engine, share: Any) -> None:
     with engine.connect() as connection:
         words = connection.scalars(text(RESERVED)).all()
     assert len(words) > 150
-    for word in words[start::step]:
+    assert set(FEW) <= set(words)
+    for word in FEW if share == "few" else words[share::8]:
         queue = queue_in(word)
         with engine.begin() as connection:
             runner.upgrade(connection, queue.model.__jobqueue__)
