@@ -212,13 +212,27 @@ ENUMS: Final[Mapping[str, type[StrEnum]]] = {
 """The enum types of a queue by their names without prefix, each with its values."""
 
 
+class _TableEnum(ENUM):
+    """An enum type that `drop_all` drops only together with all tables that use it."""
+
+    def _on_metadata_drop(self, target: Any, bind: Any, **kw: Any) -> None:  # type: ignore[override]
+        dropped = kw.get("tables")
+        users = [table for table in target.tables.values() if any(_is_of(column, self) for column in table.columns)]
+        if dropped is None or all(table in dropped for table in users):
+            super()._on_metadata_drop(target, bind, **kw)
+
+
+def _is_of(column: sa.Column[Any], enum: ENUM) -> bool:
+    return isinstance(column.type, StoredEnum) and (column.type.name, column.type.schema) == (enum.name, enum.schema)
+
+
 class StoredEnum(TypeDecorator[Any]):
     """A column of one of the queue's enum types. A value that `ENUMS` does not have is read as a `str`.
 
     A later release may add values, and workers of this one read them: SQLAlchemy's type would raise a LookupError.
     """
 
-    impl = ENUM
+    impl = _TableEnum
     cache_ok = True
 
     def __init__(self, noun: str, name: str, schema: str | None, create_type: bool) -> None:
