@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 @contextmanager
 def detached(engine: Engine, **options: Any) -> Iterator[Connection]:
-    """Yield a connection with execution options, and close it afterwards, whatever ends the block.
+    """Yield a connection with execution options, and close it afterwards, even if the block raises.
 
     Raises: sqlalchemy.exc.DBAPIError if there is no connection.
     """

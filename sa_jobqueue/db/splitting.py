@@ -80,8 +80,8 @@ def is_of_a_row(error: BaseException) -> bool:
 def is_of_a_trigger(error: BaseException) -> bool:
     """Return whether a trigger, or the action of a foreign key, raised an error of the server that may concern some rows.
 
-    Whatever its SQLSTATE, such as of a right that only the trigger needs; but not of the connection, the server's resources,
-    an operator, the system or a defect of the server.
+    It may have any SQLSTATE, such as that of a right that only the trigger needs, but not those of the connection, the
+    server's resources, an operator, the system or a defect of the server.
     """
     state = sqlstate(error) if isinstance(error, exc.DBAPIError) else None
     if state is None or state[:2] in _OF_THE_SERVER:

@@ -461,8 +461,8 @@ CREATE TABLE ${q}job_audit (
 # wait for ours.
 # Once a statement, because deleting all jobs of a key would otherwise walk past all of them for each. The same function
 # deletes the steps and attempts of the jobs, and dismisses their dead letters, so that a DELETE by hand leaves none behind
-# which a later job with the same id would take for its own. Foreign keys with ON DELETE CASCADE would look at each job
-# alone, which makes a deletion take a quarter longer, and at the job for each step and attempt that is recorded.
+# which a later job with the same id would take for its own. Foreign keys with ON DELETE CASCADE would run a
+# statement for each deleted job, and look at the job for each step and attempt that is recorded.
 # A row that leaves out queue, priority, attempts or the version of its input has the recorded values of its type.
 # One that gives all four is complete: no function runs for it, and a timeout that it leaves out is no timeout.
 # job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.

@@ -213,7 +213,7 @@ ENUMS: Final[Mapping[str, type[StrEnum]]] = {
 
 
 class _TableEnum(ENUM):
-    """An enum type that `drop_all` drops only together with all tables that use it."""
+    """An enum type that SQLAlchemy drops only together with all tables that use it."""
 
     def _on_metadata_drop(self, target: Any, bind: Any, **kw: Any) -> None:  # type: ignore[override]
         dropped = kw.get("tables")

@@ -72,7 +72,7 @@ def copy_payloads(
     columns = [*each, *values]
     chunks = _chunks(model, kind, payloads, deduplicate_by, tail)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
-        # COPY refuses a table with row-level security, whatever its policies let through; INSERT does not.
+        # COPY refuses a table with row-level security, even if its policies allow the rows; INSERT does not.
         is_secured = deduplicate_by is None and connection.scalar(row_security.is_active(model.__jobqueue__))
         if is_secured and session.twophase:
             raise InvalidJobError(

@@ -185,9 +185,9 @@ class _Writes:
         missing: list[_End] = []
         ids = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
         if len(ids) > 1:  # usually one, which its completion locks
-            given = {"ids": sorted(ids), "table_oid": ends[0][0].table_oid}
+            parameters = {"ids": sorted(ids), "table_oid": ends[0][0].table_oid}
             with refusals(ends[0][0]):
-                locked = {row.id for row in self._session.execute(chains.lock(self._model, in_session=True), given)}
+                locked = {row.id for row in self._session.execute(chains.lock(self._model, in_session=True), parameters)}
             missing = [end for end in ends if not {end[0].id, end[0].chain_id} <= locked]
             ends = [end for end in ends if {end[0].id, end[0].chain_id} <= locked]
         one_by_one, together = list(ends), []
@@ -261,27 +261,32 @@ class SessionView:
 
     def refusal(self, job: ClaimedJob, row: Any) -> CompletionRefusedError:
         """Return the error for a job of which the session sees this row."""
-        found = self.description
-        table, session = found.claimed, f"role {found.role!r}, search_path {found.search_path!r}"
+        description = self.description
+        table, session = description.claimed, f"role {description.role!r}, search_path {description.search_path!r}"
         if table is None:
-            visible = "no table of its name" if found.visible is None else f"another table of its name, {found.visible}"
+            visible = (
+                "no table of its name"
+                if description.visible is None
+                else f"another table of its name, {description.visible}"
+            )
             reason = (
-                f"database {found.database!r}, which it is connected to, does not have the table that the worker claimed "
-                f"the job in, and has {visible} ({session}): give the worker a session factory of its own database"
+                f"database {description.database!r}, which it is connected to, does not have the table that the "
+                f"worker claimed the job in, and has {visible} ({session}): give the worker a session factory of its own "
+                "database"
             )
         elif row is None:
             reason = (
                 f"it does not see the row in {table} ({session}). A handler must not delete its own job: raise Cancel to "
                 "end it without a result, or pass retention=Retention(completed=timedelta(0)) to have completed jobs deleted"
             )
-            if found.has_row_security:
+            if description.has_row_security:
                 reason += (
                     ". If it did not: row-level security applies to the session there, so undo what the handler has set, "
                     "such as a role or a tenant, before it returns, or give the role a policy for the rows that it completes"
                 )
         elif (row.attempt, row.status) != (job.attempt, JobStatus.RUNNING):
             reason = (
-                f"in its transaction the row in {table} has the status {row.status.value!r} and attempt {row.attempt}: end "
+                f"in its transaction the row in {table} has the status {str(row.status)!r} and attempt {row.attempt}: end "
                 "the job by cancel_jobs, complete_job or an exception"
             )
         else:

@@ -29,7 +29,7 @@ class HiddenRows:
     """Whether no policy lets the role use any of these commands: all rows are hidden."""
 
     def __str__(self) -> str:
-        return f"row-level security on {self.table} hides rows from role {self.role} ({', '.join(self.commands)})"
+        return f"row-level security on {self.table} may hide rows from role {self.role} ({', '.join(self.commands)})"
 
 
 def hidden_rows(session: Session, *, commands: Sequence[str] = (), model: JobClass = Job) -> list[HiddenRows]:
@@ -50,5 +50,5 @@ def in_words(hidden: Sequence[HiddenRows]) -> str:
     """Return the tables and the role in a sentence; empty for none."""
     if not hidden:
         return ""
-    tables = ", ".join(one.table for one in hidden)
-    return f"Row-level security on {tables} hides rows from role {hidden[0].role}"
+    tables = ", ".join(rows.table for rows in hidden)
+    return f"Row-level security on {tables} may hide rows from role {hidden[0].role}"

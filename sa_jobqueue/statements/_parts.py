@@ -148,7 +148,7 @@ def fence(t: Tables, locked: ColumnElement[Any] | None = None, *, in_session: bo
 
 
 def table_oid(rows: sa.FromClause) -> ColumnElement[int]:
-    """Return the OID of the table that a row is read from or written to, whatever its name is in this session."""
+    """Return the OID of the table that a row is read from or written to. It does not depend on names."""
     return _tableoid(rows).label("table_oid")
 
 

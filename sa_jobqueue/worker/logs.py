@@ -70,8 +70,8 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
         events.SchedulesChanged: "worker %(worker_id)s replaced the definition of schedules: %(lines)s",
         events.JobTypesDiffer: "job types are recorded as a worker declares them that started later, and not as "
         "this code does; jobs that SQL or other programs enqueue take the recorded values: %(lines)s",
-        events.RowsHidden: "worker %(worker_id)s does not see all jobs, because row-level security on %(tables)s hides rows "
-        "from role %(role)s; give it BYPASSRLS, or a policy with USING (true) WITH CHECK (true)",
+        events.RowsHidden: "worker %(worker_id)s may not see all rows, because row-level security on %(tables)s may hide "
+        "some from role %(role)s; give it BYPASSRLS, or a policy with USING (true) WITH CHECK (true)",
         events.SchemaAhead: "worker %(worker_id)s found schema version %(schema_version)d, newer than its own "
         "(%(known_version)d); upgrade the worker",
         events.MemoryExceeded: "worker %(worker_id)s uses %(resident).0f MiB, more than its limit of %(limit).0f MiB; "

@@ -162,7 +162,7 @@ async def test_a_worker_whose_role_sees_no_job_does_not_start(engine: Engine, lo
     check = await asyncio.to_thread(security, worker.url, "worker")
     assert check is not None
     assert check.status is Status.ERROR
-    assert f"row-level security on job hides rows from role {worker.url.username}" in check.found
+    assert f"row-level security on job may hide rows from role {worker.url.username}" in check.found
     assert "BYPASSRLS" in check.advice
 
 
@@ -173,10 +173,10 @@ async def test_a_worker_whose_role_sees_some_jobs_warns_and_runs_them(engine: En
     with Session(engine) as session, session.begin():
         for tenant in ("a", "b"):
             count.enqueue(session, 1, fairness_key=tenant)
-    one = Worker(queue, worker)
+    tenant_worker = Worker(queue, worker)
     events = list[Event]()
-    one.events.subscribe(events.append)
-    await one.run_until_idle()
+    tenant_worker.events.subscribe(events.append)
+    await tenant_worker.run_until_idle()
     assert ran == [1]
     [warning] = [event for event in events if isinstance(event, RowsHidden)]
     assert (warning.role, warning.tables) == (worker.url.username, ("job",))
@@ -205,7 +205,7 @@ def test_health_states_what_its_role_may_not_see_and_concludes_nothing_from_it(
         report = health(session)
     found = {finding.code: finding for finding in report.findings}
     assert found[Code.ROWS_HIDDEN].severity is Severity.WARNING
-    assert f"Row-level security on worker hides rows from role {observer.url.username}" in found[Code.ROWS_HIDDEN].summary
+    assert f"Row-level security on worker may hide rows from role {observer.url.username}" in found[Code.ROWS_HIDDEN].summary
     assert {Code.NO_WORKER, Code.QUEUE_UNSERVED, Code.CLAIM_AGE, Code.ORPHANED}.isdisjoint(found)
 
 
@@ -219,7 +219,7 @@ def test_explain_does_not_take_hidden_workers_for_none(engine: Engine, jobs: Job
         with Session(observer) as session:
             explained = explain_job(session, job_id)
         assert explained.cause is Cause.ROWS_HIDDEN
-        assert f"Row-level security on worker hides rows from role {observer.url.username}" in explained.sentence
+        assert f"Row-level security on worker may hide rows from role {observer.url.username}" in explained.sentence
 
 
 def test_explain_of_a_tenants_job_states_that_others_may_be_hidden(engine: Engine, jobs: Jobs, login: Login) -> None:
@@ -229,7 +229,7 @@ def test_explain_of_a_tenants_job_states_that_others_may_be_hidden(engine: Engin
     with Session(observer) as session:
         explained = explain_job(session, job_id)
     assert explained.cause is Cause.NO_WORKER
-    assert "Row-level security on job hides rows" in explained.sentence
+    assert "Row-level security on job may hide rows" in explained.sentence
 
 
 def test_a_job_that_is_hidden_is_not_called_missing_alone(engine: Engine, jobs: Jobs, login: Login) -> None:
@@ -238,7 +238,7 @@ def test_a_job_that_is_hidden_is_not_called_missing_alone(engine: Engine, jobs: 
     secure(engine, f"CREATE POLICY tenant ON job TO {observer.url.username} USING (fairness_key = 'a')")
     with Session(observer) as session, pytest.raises(NotFoundError) as caught:
         get_job(session, job_id)
-    assert "Row-level security on job hides rows from role" in str(caught.value)
+    assert "Row-level security on job may hide rows from role" in str(caught.value)
     assert "it may exist" in str(caught.value)
     with Session(engine) as session, pytest.raises(NotFoundError) as caught:
         get_job(session, uuid4())

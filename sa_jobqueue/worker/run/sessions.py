@@ -55,7 +55,7 @@ _IS_DISCARDED: Final = "sa_jobqueue.is_discarded"
 _SETTINGS: Final = "sa_jobqueue.settings"
 """In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
 _RETURNED: Final = "sa_jobqueue.returned"
-"""The same of one in the pool: the settings with which it came back."""
+"""In the `info` of a pooled connection: the settings of the driver with which it came back."""
 
 
 class UnconnectedError(Exception):
