@@ -362,12 +362,12 @@ def security(connection: Connection, model: JobClass, role: str) -> Iterator[Che
 
 def _security(hidden: list[HiddenRows], role: str) -> Check:
     user = hidden[0].role
-    found = "; ".join(map(str, hidden))
+    summary = "; ".join(map(str, hidden))
     if role == "producer" and not any(rows.is_total for rows in hidden):
-        return _check("row security", f"{found}, as for a tenant that uses its own jobs alone")
+        return _check("row security", f"{summary}, as for a tenant that uses its own jobs alone")
     tables = [rows.table for rows in hidden]
     policies = "; ".join(f'CREATE POLICY all_rows ON {table} TO "{user}" USING (true) WITH CHECK (true)' for table in tables)
-    return _check("row security", found, f'ALTER ROLE "{user}" BYPASSRLS, or as the owner of the tables: {policies}')
+    return _check("row security", summary, f'ALTER ROLE "{user}" BYPASSRLS, or as the owner of the tables: {policies}')
 
 
 _LACKING: Final = """\

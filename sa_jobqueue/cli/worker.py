@@ -208,30 +208,35 @@ def worker(
         context.exit(asyncio.run(supervisor.run(control_fd)))
     with opts.usage_errors():
         application_engine, sessions = _engine_of(source, engine)
-        running: Worker | WorkerGroup
+        job_worker: Worker | WorkerGroup
         if len(urls) > 1:
-            running = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
+            job_worker = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
         else:
-            running = Worker(jobs, application_engine, options=options, app=registry, listen_url=listen_url, **sessions)
+            job_worker = Worker(jobs, application_engine, options=options, app=registry, listen_url=listen_url, **sessions)
     if capture_logs is not None:
         capture(capture_logs)
     if opentelemetry:
         telemetry.instrument()
         telemetry.subscribe(
-            running.events, types=jobs.registry.names, running=lambda: running.running_by_type, slots=options.concurrency
+            job_worker.events,
+            types=jobs.registry.names,
+            running=lambda: job_worker.running_by_type,
+            slots=options.concurrency,
         )
     if control_fd is not None:
         with suppress(OSError):  # a pipe, whose other end needs no answer
-            os.write(control_fd, running.id.encode())
+            os.write(control_fd, job_worker.id.encode())
     ends = Counter[type[Event]]()
-    running.events.subscribe(lambda event: ends.update([type(event)]))
+    job_worker.events.subscribe(lambda event: ends.update([type(event)]))
     with ExitStack() as stack:
         if metrics_port is not None:
-            stack.enter_context(_measured(running, jobs, options.concurrency, metrics_port, metrics_address))
-        limit = stack.enter_context(watching(lambda: running.vitals, limit=watchdog, end=os._exit)) or DEFAULT_LIMIT
+            stack.enter_context(_measured(job_worker, jobs, options.concurrency, metrics_port, metrics_address))
+        limit = stack.enter_context(watching(lambda: job_worker.vitals, limit=watchdog, end=os._exit)) or DEFAULT_LIMIT
         if health_port is not None:
-            stack.enter_context(serve_probes(lambda: running.vitals, limit=limit, port=health_port, address=health_address))
-        status = serve(running, control=control_fd, until_idle=until_idle)
+            stack.enter_context(
+                serve_probes(lambda: job_worker.vitals, limit=limit, port=health_port, address=health_address)
+            )
+        status = serve(job_worker, control=control_fd, until_idle=until_idle)
     if until_idle:
         words = {JobCompleted: "completed", JobRescheduled: "due again later", JobCancelled: "cancelled", JobDied: "died"}
         echo(", ".join(f"{ends[kind]} {word}" for kind, word in words.items()))
@@ -265,12 +270,14 @@ def _of_process(number: int, engine: str | None, name: str | None, ports: dict[s
     return [part for option, value in arguments.items() if value is not None for part in (f"--{option}", str(value))]
 
 
-def _measured(running: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port: int, address: str) -> Any:
+def _measured(job_worker: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port: int, address: str) -> Any:
     """Serve a worker's metrics while the returned context manager is open."""
     registry = new_registry()
     from sa_jobqueue.observe.metrics.workers import subscribe
 
-    subscribe(running.events, registry, types=jobs.registry.names, running=lambda: running.running_by_type, slots=slots)
+    subscribe(
+        job_worker.events, registry, types=jobs.registry.names, running=lambda: job_worker.running_by_type, slots=slots
+    )
     return serve_metrics(registry, port=port, address=address)
 
 

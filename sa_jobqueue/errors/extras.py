@@ -28,8 +28,8 @@ def install_command(extra: str) -> str:
         packages = []
     if not packages:
         return f'pip install -e ".[{extra}]" in the checkout'
-    missing = [one for one in packages if not _is_met(one)] or packages
-    return " ".join(["pip install", *(f'"{_written(one)}"' for one in missing)])
+    missing = [package for package in packages if not _is_met(package)] or packages
+    return " ".join(["pip install", *(f'"{_written(package)}"' for package in missing)])
 
 
 def _requirements(distribution: str, extras: Iterable[str]) -> Iterator[Requirement]:
@@ -40,7 +40,11 @@ def _requirements(distribution: str, extras: Iterable[str]) -> Iterator[Requirem
     for line in metadata.requires(distribution) or []:
         requirement = Requirement(line)
         marker = requirement.marker
-        if marker is None or marker.evaluate({"extra": ""}) or not any(marker.evaluate({"extra": one}) for one in extras):
+        if (
+            marker is None
+            or marker.evaluate({"extra": ""})
+            or not any(marker.evaluate({"extra": extra}) for extra in extras)
+        ):
             continue
         if canonicalize_name(requirement.name) == canonicalize_name(distribution):
             yield from _requirements(distribution, requirement.extras)

@@ -240,8 +240,11 @@ class _Case:
         if self.job.status is JobStatus.BLOCKED:
             return self._blocked()
         if self.job.status is not JobStatus.PENDING:
-            what = f"Its status is {self.job.status!r}, which this release of sa-jobqueue does not know"
-            return Cause.STATUS_UNKNOWN, f"{what}: explain it with the release that the tables are of, or upgrade this one."
+            sentence = f"Its status is {self.job.status!r}, which this release of sa-jobqueue does not know"
+            return (
+                Cause.STATUS_UNKNOWN,
+                f"{sentence}: explain it with the release that the tables are of, or upgrade this one.",
+            )
         return self._later() if self.job.scheduled_at > self.now else self._due()
 
     def _ended(self) -> Answer:
@@ -277,10 +280,10 @@ class _Case:
     def _quarantined(self, refused: RowMapping) -> Answer:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
         self.evidence |= {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
-        _noun, what = refused_write(refused["statement"])
+        _noun, progress = refused_write(refused["statement"])
         since = self._ago(refused["first_failed_at"])
         sentence = (
-            f"{what}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
+            f"{progress}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
             f"{refused['error']}. Correct the row, or the constraint or trigger that rejects it; the write is retried."
         )
         return Cause.QUARANTINED, sentence

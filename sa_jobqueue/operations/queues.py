@@ -376,7 +376,7 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: Jo
     by a process that does not have the handler or by SQL, then have these.
     Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names.
     """
-    rows = [(one.name, *recorded_values(one)) for one in declared]
+    rows = [(job_type.name, *recorded_values(job_type)) for job_type in declared]
     if not rows:
         return []
     names = ("type_name", *queues.DECLARED)

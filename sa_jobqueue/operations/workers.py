@@ -111,8 +111,8 @@ def list_workers(
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
     reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots")}} for row in rows)
-    found = [WorkerStatus(**{**row, "state": pages.member_or_text(WorkerState, row["state"])}) for row in reported]
-    return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.id))
+    statuses = [WorkerStatus(**{**row, "state": pages.member_or_text(WorkerState, row["state"])}) for row in reported]
+    return pages.page_of(statuses, limit=limit, position=lambda worker: (worker.name, worker.id))
 
 
 def drain_workers(

@@ -368,19 +368,19 @@ def _waiting(reading: Reading) -> list[figures.Waiting]:
     """Explain the oldest job of the largest groups of due jobs of each late queue, and add up the groups of one cause."""
     queues: Sequence[figures.QueueDepth] = reading.found.get("queues", ())
     at = reading.thresholds
-    late = [one for one in queues if not one.fairness_key and one.claim_age >= at.of(one.queue).claim_age_warning]
+    late = [queue for queue in queues if not queue.fairness_key and queue.claim_age >= at.of(queue.queue).claim_age_warning]
     if not late:
         return []
     explainer = Explainer(reading.session, reading.model, reading.heartbeat_timeout)
     groups_of_causes: list[figures.Waiting] = []
-    for queue in sorted(late, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
+    for queue in sorted(late, key=lambda queue: -queue.claim_age)[:_LATE_QUEUES]:
         by_cause: dict[tuple[str, str], list[tuple[RowMapping, Explanation]]] = {}
         for row in reading.rows(statements.due_groups(reading.model), queue=queue.queue, scan=COUNTED, limit=_GROUPS):
             with suppress(NotFoundError):
-                one = explainer.explain(get_job(reading.session, row["job_id"], model=reading.model))
-                if one.status is JobStatus.PENDING:  # it may have been claimed meanwhile
-                    of_type = one.type_name if one.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
-                    by_cause.setdefault((one.cause, of_type), []).append((row, one))
+                explanation = explainer.explain(get_job(reading.session, row["job_id"], model=reading.model))
+                if explanation.status is JobStatus.PENDING:  # it may have been claimed meanwhile
+                    of_type = explanation.type_name if explanation.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
+                    by_cause.setdefault((explanation.cause, of_type), []).append((row, explanation))
         for groups in by_cause.values():
             oldest, explained = min(groups, key=lambda group: group[0]["oldest_at"])
             due = sum(row["n"] for row, _ in groups)
@@ -421,14 +421,16 @@ def _awaited(reading: Reading) -> figures.Awaited:
     row = reading.rows(steps.awaited(reading.model), limit=COUNTED)[0]
     if not row["jobs"]:
         return figures.Awaited()
-    found = _filled(figures.Awaited, row, waiting_for=reading.since(row["since"]) or timedelta(0))
+    awaited = _filled(figures.Awaited, row, waiting_for=reading.since(row["since"]) or timedelta(0))
     with suppress(NotFoundError):
         explainer = Explainer(reading.session, reading.model, reading.heartbeat_timeout)
-        one = explainer.explain(get_job(reading.session, found.job_id, model=reading.model))
-        if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
-            seen = one.evidence
-            return replace(found, sentence=one.sentence, event=seen["event"], similar_event=seen["similar_event"])
-    return found
+        explanation = explainer.explain(get_job(reading.session, awaited.job_id, model=reading.model))
+        if explanation.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
+            evidence = explanation.evidence
+            return replace(
+                awaited, sentence=explanation.sentence, event=evidence["event"], similar_event=evidence["similar_event"]
+            )
+    return awaited
 
 
 def _retrying(reading: Reading) -> list[figures.Retrying]:
@@ -459,12 +461,12 @@ def _statuses(reading: Reading) -> dict[str, int]:
 
 
 def _settings(reading: Reading) -> list[figures.Setting]:
-    found = []
+    settings = []
     for queue in list_queues(reading.session, model=reading.model):
-        found.append(_setting(reading, "queue", queue.name, queue))
+        settings.append(_setting(reading, "queue", queue.name, queue))
         if (most := queue.concurrency_per_key) is not None:
-            found.append(figures.Setting(what="key", name=queue.name, limit=most))
-    return found + [
+            settings.append(figures.Setting(what="key", name=queue.name, limit=most))
+    return settings + [
         _setting(reading, "type", kind.type_name, kind) for kind in list_job_types(reading.session, model=reading.model)
     ]
 
@@ -481,24 +483,24 @@ def _setting(reading: Reading, what: str, name: str, row: QueueStatus | TypeStat
 
 
 def _due_by_type(reading: Reading) -> dict[str, int]:
-    found = totals(reading.session, since=reading.now - timedelta(hours=1), by="type_name", model=reading.model)
-    return {type_name: int(figures.due) for type_name, figures in found.items()}
+    totals_by_type = totals(reading.session, since=reading.now - timedelta(hours=1), by="type_name", model=reading.model)
+    return {type_name: int(figures.due) for type_name, figures in totals_by_type.items()}
 
 
 def _schedules(reading: Reading) -> list[figures.LateSchedule]:
     schedules = []
     explained = 0
-    for one in list_schedules(reading.session, model=reading.model):
-        if one.overdue is not None or one.error is not None or one.missed_from is not None:
-            sentence = f"It has been due for {span(one.overdue)}." if one.overdue else ""
-            if one.overdue is not None and (explained := explained + 1) <= _GROUPS:
+    for schedule in list_schedules(reading.session, model=reading.model):
+        if schedule.overdue is not None or schedule.error is not None or schedule.missed_from is not None:
+            sentence = f"It has been due for {span(schedule.overdue)}." if schedule.overdue else ""
+            if schedule.overdue is not None and (explained := explained + 1) <= _GROUPS:
                 with suppress(NotFoundError):
-                    found = explain_schedule(
-                        reading.session, one.name, heartbeat_timeout=reading.heartbeat_timeout, model=reading.model
+                    explanation = explain_schedule(
+                        reading.session, schedule.name, heartbeat_timeout=reading.heartbeat_timeout, model=reading.model
                     )
-                    sentence = found.sentence
-            missed = len(one.missed_times(MISSED))
-            schedules.append(_filled(figures.LateSchedule, asdict(one), sentence=sentence, missed=missed))
+                    sentence = explanation.sentence
+            missed = len(schedule.missed_times(MISSED))
+            schedules.append(_filled(figures.LateSchedule, asdict(schedule), sentence=sentence, missed=missed))
     return schedules
 
 

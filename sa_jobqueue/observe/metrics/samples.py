@@ -134,8 +134,8 @@ def _jobs(report: Health) -> Iterator[Sample]:
     yield _one("blocked_jobs", "Blocked jobs among the newest 10,000 that are blocked or dead.", dead.blocked)
     yield _one("jobs_blocked_by_dead", "Jobs blocked by a dead chain.", dead.waiting)
     refused = dict.fromkeys((write.value for write in RefusedWrite), 0.0)
-    for one in report.quarantined:
-        refused[one.statement] = refused.get(one.statement, 0) + (not one.is_reference)
+    for row in report.quarantined:
+        refused[row.statement] = refused.get(row.statement, 0) + (not row.is_reference)
     yield _labelled("quarantined_rows", "Rows in quarantine, counted up to 1,000.", "statement", refused)
     yield _one("chains_to_unblock", "Ended chains whose blocked jobs are not unblocked yet.", dead.chains_to_unblock)
 

@@ -174,7 +174,7 @@ class ControlReader(Part, Component):
         queues, types, concurrency = dict[QueueKey, Control](), dict[str, Control](), None
         recorded: dict[str, tuple[Any, ...]] = {}
         for kind, name, fairness_key, *values in rows:
-            setting = {one: value for one, value in zip(controls.COLUMNS, values, strict=False) if value is not None}
+            setting = {column: value for column, value in zip(controls.COLUMNS, values, strict=False) if value is not None}
             if kind == "worker":
                 concurrency = setting.get("global_concurrency")
             elif kind == "type":
@@ -212,9 +212,9 @@ class ControlReader(Part, Component):
             if column_differences := {column: (stored, own) for column, stored, own in columns if stored != own}:
                 differences[name] = column_differences
         if differences and RefusedWrite.RECORD_TYPE not in self._denied:
-            given = {"worker_id": self._worker_id, "types": list(differences), "ttl": self._options.heartbeat_timeout}
+            parameters = {"worker_id": self._worker_id, "types": list(differences), "ttl": self._options.heartbeat_timeout}
             async with self._engine.connect() as connection:
-                later_types = set(await connection.scalars(self._types_of_later, given))
+                later_types = set(await connection.scalars(self._types_of_later, parameters))
             if stale := {name: self._types[name] for name in differences if name not in later_types}:
                 await self._write(RefusedWrite.RECORD_TYPE, stale, record_job_types)
             differences = {name: columns for name, columns in differences.items() if name in later_types}

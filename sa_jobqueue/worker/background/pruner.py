@@ -107,7 +107,7 @@ class Pruner(Part, Component):
                 self._full_walk_at += max(0.0, _DUTY * spent - _TO_THE_END.total_seconds())
 
     async def prune(self, *, to_the_end: bool = False, rests: bool = True) -> None:
-        """Do all walks once, each whatever becomes of the others. Raises: the first error, after the last walk."""
+        """Do all walks once, each even if others fail. Raises: the first error, after the last walk."""
         began = time.monotonic()
         await self._each(partial(self.walk, to_the_end=to_the_end, rests=rests), self.walk_events, self.record_minutes)
         await self._quarantine.written(RefusedWrite.PRUNE, self._quarantine.lapsed(RefusedWrite.PRUNE, began))
@@ -172,7 +172,7 @@ class Pruner(Part, Component):
     async def _report_references(self, began: float) -> None:
         """Name the foreign keys that keep chains: in the log when they begin to, and in the table `quarantine`."""
         # Those whose pause had ended and that were not kept again are deleted.
-        self._references = {row_id: one for row_id, one in self._references.items() if one.until > began}
+        self._references = {row_id: reference for row_id, reference in self._references.items() if reference.until > began}
         ids_by_constraint: dict[str, list[Any]] = {}
         for row_id, reference in self._references.items():
             ids_by_constraint.setdefault(reference.constraint, []).append(row_id)

@@ -119,11 +119,11 @@ class Scheduler(Part, Component):
                 return synced
 
         parts = await self._quarantine.write(RefusedWrite.DECLARE, list(declared), some) or [await some([])]
-        written = [name for one in parts for name in (*one.created, *one.changed, *one.unchanged)]
+        written = [name for synced in parts for name in (*synced.created, *synced.changed, *synced.unchanged)]
         await self._quarantine.written(RefusedWrite.DECLARE, written)
-        if differences := {name: columns for one in parts for name, columns in one.differences.items()}:
+        if differences := {name: columns for synced in parts for name, columns in synced.differences.items()}:
             self._events.emit(SchedulesChanged(self._worker_id, differences))
-        undeclared = {name: type_name for one in parts for name, type_name in one.undeclared.items()}
+        undeclared = {name: type_name for synced in parts for name, type_name in synced.undeclared.items()}
         known = {one.name for one in self._jobs.schedules}
         left = tuple(name for name, of in undeclared.items() if of in self._identity.job_types and name not in known)
         if left:
