@@ -41,8 +41,10 @@ MAX_ERROR: Final = 500
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether an error is of a connection that could not be opened: a pool without a free one, or a server that is
-    down, starting, or has no connection left."""
+    """Return whether an error is of a connection that could not be opened.
+
+    The pool has no free one, or the server is down, starting, or has no connection left.
+    """
     if isinstance(error, (exc.OperationalError, exc.InterfaceError)):
         state = sqlstate(error)
         return state is None or state[:2] in _UNREACHABLE

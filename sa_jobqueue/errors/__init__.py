@@ -112,7 +112,7 @@ class InvalidHandlerError(JobQueueError, TypeError):
 class UnknownJobTypeError(JobQueueError, LookupError):
     """No handler of that name is registered; nothing was written.
 
-    `type_name` is the missing name, `known` has the registered ones.
+    `type_name` is the missing name, `type_names` has the registered ones.
     """
 
     def __init__(self, type_name: str, type_names: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class NotFoundError(JobQueueError, LookupError):
         super().__init__(f"{where}no such {noun}: {missing}{why}")
 
     def add_reason(self, sentence: str) -> None:
-        """Add to the message why the row may not have been seen; nothing if empty."""
+        """Add `sentence` to the message: why the row may not have been seen; an empty one adds nothing."""
         if sentence:
             self.args = (f"{self.args[0]}. {sentence}: it may exist",)
 
@@ -205,7 +205,7 @@ class NoOutputError(JobQueueError, LookupError):
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain did not end within the timeout; it continues, and can be waited for again.
 
-    `timeout` is the time waited, `others` how many more of the chains have not ended.
+    `timeout` is the time waited, `more_chains` the number of other chains that have not ended.
     """
 
     def __init__(self, chain_id: JobId, timeout: timedelta, *, more_chains: int = 0) -> None:
@@ -456,8 +456,8 @@ class InvalidOutputError(JobQueueError, TypeError):
 class UndeclaredContinuationError(InvalidOutputError):
     """A handler returned a continuation that its annotation does not declare; the attempt failed.
 
-    `next_type_name` is the type of the continuation; `expected` is the declared output of the chain, `given` the one
-    that it leads to.
+    `next_type_name` is the type of the continuation; `expected` is the declared output of the chain, `actual` the
+    output that it leads to.
     """
 
     def __init__(self, type_name: str, next_type_name: str, expected: str, actual: str) -> None:

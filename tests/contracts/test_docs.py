@@ -361,7 +361,6 @@ def test_every_guide_is_two_clicks_from_the_readme() -> None:
     assert ROOT / "docs/state-machine.md" in found
 
 
-@pytest.mark.long
 def test_the_reference_is_generated_from_the_docstrings() -> None:
     check("reference")
 

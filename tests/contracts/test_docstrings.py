@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.contracts.packages import ROOT, SOURCE
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -26,7 +24,6 @@ def public(node: ast.AST, path: str) -> Iterator[tuple[str, Documented]]:
                 yield from public(child, f"{path}.{child.name}")
 
 
-@pytest.mark.long
 def test_everything_public_has_a_docstring() -> None:
     shown: list[tuple[Path, str, Documented]] = []
     for path in FILES:

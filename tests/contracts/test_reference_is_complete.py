@@ -101,7 +101,6 @@ def package() -> griffe.Module:
     return package
 
 
-@pytest.mark.long
 def test_every_parameter_return_and_error_is_documented(package: griffe.Module) -> None:
     documented = list(listed(package))
     assert len(documented) > 250

@@ -45,7 +45,8 @@ class UnarchivedColumnsError(ArchiveError):
 class ArchiveElsewhereError(ArchiveError):
     """An unfinished run writes to another location; nothing was changed.
 
-    `path` is the location of the run `run_id`: archive there first to finish it. `given` is the path that was passed.
+    `path` is the location of the run `run_id`: archive there first to finish it. `requested_path` is the path
+    that was passed.
     """
 
     def __init__(self, run_id: UUID, path: str, requested_path: str) -> None:
