@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, TypeAlias, cast
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy import ColumnElement
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, foreign, mapped_column, relationship, remote
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, PipelineMissingError
-from sa_jobqueue.errors.bounds import check_duration, check_number
+from sa_jobqueue.errors import InvalidOptionError, PipelineMissingError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import checks
@@ -29,6 +29,7 @@ from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job_table import job_table_args
 from sa_jobqueue.models.minute import MinuteMixin
+from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS, OF_ROW
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
@@ -38,19 +39,13 @@ from sa_jobqueue.models.threshold import ThresholdMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.policies.fairness import check_fairness_key
-from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
 
-DEFAULT_QUEUE: Final = "default"
-DEFAULT_MAX_ATTEMPTS: Final = 20
-"""With the default backoff a job that keeps failing dies after about four hours, eight at most."""
-
-
-_OPTIONS: Final = ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
-_NOT_GIVEN: Final = (None,) * len(_OPTIONS)
-NEW: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(_OPTIONS),
+_NOT_GIVEN: Final = (None,) * len(DECLARED)
+NEW: Final[dict[str, Any]] = {
+    **dict.fromkeys(DECLARED),
     "deduplication_key": None,
     "chain_index": 0,
     "status": JobStatus.PENDING,
@@ -60,24 +55,6 @@ NEW: Final[Mapping[str, Any]] = {
 """Columns of a job whose type no handler in this process declares; the database fills in None."""
 _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
-
-
-BOUNDS: Final = {
-    "priority": (MIN_PRIORITY, MAX_PRIORITY),
-    "max_attempts": (1, 2**31 - 1),
-    "rate_cost": (1, MAX_RATE_COST),
-    "input_version": (1, 2**31 - 1),
-}
-
-
-def check_option(name: str, value: object) -> None:
-    """Check an option of a job, or of a handler for all of its jobs. Raises: InvalidJobError naming it."""
-    if name == "queue":
-        checks.check_name(name, value)
-    elif name in BOUNDS:
-        check_number(name, value, *BOUNDS[name], refuse=InvalidJobError)
-    else:
-        check_duration(name, value, refuse=InvalidJobError)
 
 
 _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
@@ -239,21 +216,23 @@ class JobMixin(Generic[IdT]):
         type_name: str,
         input: Any = None,
         *,
+        # job options: all, id: IdT | None = None
         queue: str | None = None,
+        fairness_key: str | int | None = None,
         priority: int | None = None,
         delay: timedelta | None = None,
         at: datetime | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | None = None,
         id: IdT | None = None,
-        input_version: int | None = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
-        fairness_key: str | int | None = None,
         rate_cost: int | None = None,
-        expires_at: datetime | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
         skip_while_retrying: bool | None = None,
+        # end of job options
         **columns: Any,
     ) -> None:
         """Describe a job; a session writes it at the flush, and its commit enqueues it.
@@ -295,27 +274,22 @@ class JobMixin(Generic[IdT]):
         else:  # what is the handler's was checked when that was declared
             fields = dict(handler.job_type.new)
             document, fairness_key = handler.encode(input, input_version, fairness_key)
-        given = (queue, priority, max_attempts, timeout, rate_cost, input_version)
-        if given != _NOT_GIVEN:
-            for name, value in zip(_OPTIONS, given, strict=True):
+        # job options: values
+        declared_values = (queue, priority, max_attempts, timeout, rate_cost, input_version)
+        row_values = (deduplication_key, expires_at, ordering_key, skip_while_retrying)
+        # end of job options
+        if declared_values != _NOT_GIVEN:
+            for name, value in zip(DECLARED, declared_values, strict=True):
                 if value is not None:
-                    check_option(name, value)
+                    JOB_OPTIONS[name].check(name, value)
                     fields[name] = value
-        if expires_at is not None:
-            checks.check_deadline(expires_at)
-            columns["expires_at"] = expires_at
-        if ordering_key is not None:
-            checks.check_text("ordering_key", ordering_key)
-            columns["ordering_key"] = ordering_key
-        if skip_while_retrying is not None:
-            checks.check_flag("skip_while_retrying", skip_while_retrying)
-            columns["skip_while_retrying"] = skip_while_retrying
+        for name, column in zip(OF_ROW, row_values, strict=True):
+            if column is not None:
+                JOB_OPTIONS[name].check(name, column)
+                (fields if name in fields else columns)[name] = column
         job_id = self.__id_factory__() if id is None else id
         if type(job_id) is not UUID or self.__jobqueue__.id_type == "text":
             checks.check_id(self, "id", job_id)
-        if deduplication_key is not None:
-            checks.check_text("deduplication_key", deduplication_key)
-            fields["deduplication_key"] = deduplication_key
         if blockers:
             self._blockers = waits(blockers, type(job_id))
         if handler is not None and handler.job_type.blockers is not None:

@@ -17,6 +17,7 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_id, check_text, due_at
+from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS
 from sa_jobqueue.operations import writer
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection, translated
@@ -31,7 +32,7 @@ CHUNK: Final = 64 * 1024
 """Number of characters passed to the driver in one call; it sends them while the next rows are built."""
 
 _OF_EACH_ROW: Final = ("id", "chain_id", "input")
-_DIFFERENT_OPTIONS: Final = ("id", "deduplication_key", "blockers", "input")
+_DIFFERENT_OPTIONS: Final = ("input", *(name for name, option in JOB_OPTIONS.items() if not option.is_shared))
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -57,7 +58,7 @@ def copy_payloads(
             "fairness_key", "is read from each payload by fairness_by: give one for all, or use enqueue_many"
         )
     # Never written: it checks the options, and has the values that all jobs share.
-    own = {name: kind.new[name] for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")}
+    own = {name: kind.new[name] for name in DECLARED}
     template: JobMixin[Any] = model(kind.name, _handler=None, **own | given)
     connection = queue_connection(session, model)
     announce_count = announce_bulk(session, template)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin, ScheduleMixin
-from sa_jobqueue.models.job import DEFAULT_QUEUE
+from sa_jobqueue.models.options import DECLARED, DEFAULT_QUEUE
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
@@ -362,11 +362,8 @@ def _sync(
 
 
 def recorded_values(job_type: JobType) -> tuple[Any, ...]:
-    """Return the values that a handler declares for its job type, in the order of `statements.queues.DECLARED`."""
-    return (
-        *(job_type.queue, job_type.priority, job_type.max_attempts),
-        *(job_type.timeout, job_type.rate_cost, job_type.version),
-    )
+    """Return the values that a handler declares for its job type, in the order of `models.options.DECLARED`."""
+    return tuple(job_type.new[name] for name in DECLARED)
 
 
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: JobClass = Job) -> list[str]:
@@ -379,7 +376,7 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: Jo
     rows = [(job_type.name, *recorded_values(job_type)) for job_type in declared]
     if not rows:
         return []
-    names = ("type_name", *queues.DECLARED)
+    names = ("type_name", *DECLARED)
     given = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
     return sorted(session.scalars(queues.record_types(model), given))
 

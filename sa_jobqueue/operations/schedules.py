@@ -22,6 +22,7 @@ from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobClass, JobMixin
+from sa_jobqueue.models.options import OF_SCHEDULES
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
@@ -30,7 +31,6 @@ from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
     MAX_CATCH_UP,
-    OF_JOBS,
     SETTINGS,
     MisfirePolicy,
     Schedule,
@@ -468,7 +468,7 @@ def job_of(schedule: Schedule, fire_time: datetime, model: JobClass, **more: Any
         type_name=schedule.type_name,
         input=schedule.input_at(fire_time),
         input_version=schedule.input_version,
-        **{name: getattr(schedule, name) for name in OF_JOBS},
+        **{name: getattr(schedule, name) for name in OF_SCHEDULES},
         _handler=None,  # the row has all that its declaration said, as the one who stored it meant it
         **more,
     )

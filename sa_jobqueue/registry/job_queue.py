@@ -17,7 +17,7 @@ from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, 
 from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.event import check_event
-from sa_jobqueue.models.job import DEFAULT_QUEUE
+from sa_jobqueue.models.options import DEFAULT_QUEUE, OF_SCHEDULES
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.dependencies import Provider, provider_of
@@ -26,7 +26,7 @@ from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.limits import QueueSettings
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
-from sa_jobqueue.registry.schedules import OF_JOBS, MisfirePolicy, Schedule
+from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector, SelectorOptions
 from sa_jobqueue.types import JobStatus
 
@@ -275,7 +275,7 @@ class JobQueue(Generic[JobT]):
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
-        if unknown := options.keys() - set(OF_JOBS):
+        if unknown := options.keys() - set(OF_SCHEDULES):
             raise InvalidOptionError(min(unknown), "is not an option of a schedule's jobs")
         if name in self._schedules:
             raise InvalidOptionError("name", f"a schedule {name!r} is already declared; choose another name")
@@ -296,7 +296,7 @@ class JobQueue(Generic[JobT]):
             cron=cron,
             time_zone=time_zone,
             type_name=kind.name,
-            **{one: getattr(job, one) for one in OF_JOBS},
+            **{one: getattr(job, one) for one in OF_SCHEDULES},
             input=document
             if fire_time_field is None
             else {key: value for key, value in document.items() if key != fire_time_field},

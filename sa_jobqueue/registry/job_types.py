@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from sa_jobqueue import errors
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Continuation
 from sa_jobqueue.models.job import NEW
+from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
 from sa_jobqueue.registry.annotations import AnnotationError, signature, type_hints
@@ -168,8 +169,8 @@ class JobType(HandlerOptions):
     """Columns of a new job to which no option is given."""
 
     def __post_init__(self) -> None:
-        own = {name: getattr(self, name) for name in NEW if hasattr(self, name)}
-        object.__setattr__(self, "new", {**NEW, **own, "input_version": self.version})
+        declared = {name: getattr(self, JOB_OPTIONS[name].handler) for name in DECLARED}
+        object.__setattr__(self, "new", NEW | declared)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.models.checks import check_name
-from sa_jobqueue.models.job import BOUNDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_option
+from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS
 from sa_jobqueue.payloads import PayloadCodec
 from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by
 from sa_jobqueue.policies.retention import Retention
@@ -45,31 +45,32 @@ class Options:
     """
 
     type_name: str = field(kw_only=False)
-    queue: str = DEFAULT_QUEUE
+    # job options: handlers
+    queue: str = "default"
     priority: int = 0
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_attempts: int = 20
     timeout: timedelta | None = None
-    retry: RetryPolicy | None = None
+    rate_cost: int | None = None
     version: int = 1
+    # end of job options
+    retry: RetryPolicy | None = None
     retention: Retention | None = None
     concurrency: int | None = None
     fairness_by: FairnessBy | None = None
-    rate_cost: int | None = None
     codec: PayloadCodec | None = None
 
     def check(self) -> None:
         """Check the options. Raises: InvalidJobError for one of a job, InvalidOptionError for another."""
         check_name("type_name", self.type_name)
-        for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost"):
-            value = getattr(self, name)
-            if value is not None or name not in {"timeout", "rate_cost"}:
-                check_option(name, value)
+        for option in map(JOB_OPTIONS.__getitem__, DECLARED):
+            value = getattr(self, option.handler)
+            if value is not None or option.default is not None:
+                option.check(option.handler, value)
         check_fairness_by(self.fairness_by)
         retry: Any = self.retry
         if retry is not None and not callable(retry):
             reason = f"must be a Backoff or a function of (attempt, error), got {retry!r}"
             raise InvalidOptionError("retry", reason)
-        check_number("version", self.version, *BOUNDS["input_version"])
         if self.concurrency is not None:
             check_number("concurrency", self.concurrency, 1, MOST_CONCURRENT)
         if self.retention is not None and not isinstance(self.retention, Retention):

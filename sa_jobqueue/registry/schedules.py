@@ -14,8 +14,6 @@ from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.types import Json
 
 MAX_CATCH_UP: Final = 10_000
-OF_JOBS: Final = ("queue", "fairness_key", "priority", "max_attempts", "timeout", "rate_cost")
-"""Settings of a schedule that are options of its jobs."""
 _MAX_GRACE: Final = timedelta(days=3650)
 
 
@@ -38,12 +36,14 @@ class ScheduleColumns:
     cron: str
     time_zone: str = "UTC"
     type_name: str
+    # job options: schedules, fairness_key: str = ""
     queue: str | None = None
     fairness_key: str = ""
     priority: int | None = None
     max_attempts: int | None = None
     timeout: timedelta | None = None
     rate_cost: int | None = None
+    # end of job options
     input: Json = None
     input_version: int | None = None
     fire_time_field: str | None = None

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from sa_jobqueue.models.options import DECLARED
 from sa_jobqueue.statements._parts import Tables, array, statement
 from sa_jobqueue.statements.notifications import notification
-from sa_jobqueue.statements.queues import DECLARED, SETTINGS
+from sa_jobqueue.statements.queues import SETTINGS
 
 COLUMNS: Final = ("is_paused", *SETTINGS)
 """The settings of a queue or a job type, as `of_worker` returns them."""

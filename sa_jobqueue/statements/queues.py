@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobTypeMixin, QueueMixin
+from sa_jobqueue.models.options import DECLARED
 from sa_jobqueue.registry.limits import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import Tables, alive_until, array, once_a_model, relation, statement, status, table
 from sa_jobqueue.statements.named_rows import key_of
@@ -20,8 +21,6 @@ from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = tuple(settings_of(QueueColumns))
 """The columns that limit the jobs of a queue; a job type has some of them."""
-DECLARED: Final = ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
-"""The columns of a job type that its handler declares, and workers record."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 

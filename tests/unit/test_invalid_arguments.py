@@ -65,7 +65,6 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: WorkerOptions(heartbeat_timeout=5), "heartbeat_timeout", "a timedelta"),  # type: ignore[arg-type]
     (lambda: JobQueue().handler("a", concurrency="3")(send), "concurrency", "a whole number"),  # type: ignore[arg-type]
     (lambda: JobQueue().handler("a", concurrency=1.5)(send), "concurrency", "a whole number"),  # type: ignore[arg-type]
-    (lambda: JobQueue().handler("a", version="2")(send), "version", "a whole number"),  # type: ignore[arg-type]
     (lambda: JobQueue().batch_handler("a", max_size=5, max_wait=3), "max_wait", "a timedelta"),  # type: ignore[arg-type]
     (lambda: Schedule(name="a", cron="@daily", type_name="a", overlap=3), "overlap", "True or False"),  # type: ignore[arg-type]
     (lambda: Schedule(name="a", cron="@daily", type_name="a", catch_up=1.5), "catch_up", "from 1"),  # type: ignore[arg-type]
@@ -91,6 +90,23 @@ def test_an_invalid_argument_is_refused_by_name(make: Callable[[], Any], option:
     with pytest.raises(InvalidOptionError, match=words) as caught:
         make()
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"version": "2"}, "a whole number"),
+        ({"priority": 10}, "from -9 to 9"),
+        ({"max_attempts": 0}, "from 1"),
+        ({"timeout": 5}, "a timedelta"),
+        ({"rate_cost": 0}, "from 1"),
+        ({"queue": "a b"}, "must be 1 to 100 of A-Z"),
+    ],
+)
+def test_an_option_that_a_handler_sets_for_its_jobs_is_refused_as_of_a_job(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidJobError, match=words) as caught:
+        JobQueue().handler("a", **options)(send)
+    assert [caught.value.field] == list(options)
 
 
 def test_a_value_that_is_not_a_job_is_refused_by_its_index() -> None:

@@ -28,11 +28,10 @@ from pyspark.sql.types import (
 )
 
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.models.checks import check_deadline, check_flag, check_name, check_text, due_at
-from sa_jobqueue.models.job import check_option
+from sa_jobqueue.models.checks import check_name
+from sa_jobqueue.models.options import JOB_OPTIONS
 from sa_jobqueue.models.waits import WaitFor
 from sa_jobqueue.pipeline.spark.options import suggestion
-from sa_jobqueue.policies.fairness import check_fairness_key
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _SECONDS: Final = (*_WHOLE, FloatType, DoubleType, DecimalType, DayTimeIntervalType)
@@ -62,16 +61,9 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
 type."""
 
 CHECKS: Final[dict[str, Callable[[Any], object]]] = {
-    **{name: partial(check_option, name) for name in ("queue", "priority", "max_attempts", "input_version")},
-    **{name: partial(check_option, name) for name in ("rate_cost", "timeout")},
-    **{name: partial(check_text, name) for name in ("deduplication_key", "ordering_key")},
+    **{option.staged: partial(option.check, name) for name, option in JOB_OPTIONS.items()},
     "type_name": partial(check_name, "type_name"),
-    "fairness_key": check_fairness_key,
     "on_failure": lambda value: WaitFor(None, on_failure=value),
-    "scheduled_at": lambda value: due_at(at=value, delay=None),
-    "delay": lambda value: due_at(at=None, delay=value),
-    "expires_at": check_deadline,
-    "skip_while_retrying": partial(check_flag, "skip_while_retrying"),
 }
 """Checks of one value of a column, as `Job(...)` has them."""
 

@@ -11,10 +11,11 @@ from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from sa_jobqueue.models import Job
+from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS, OF_ROW
 from sa_jobqueue.statements._parts import Tables, array, bound, statement, status, table
 from sa_jobqueue.types import JobStatus, OnFailure
 
@@ -22,7 +23,7 @@ STAGED = tuple(column.name for column in table(Job.Stage).c if column.name != "s
 """The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
 _KEY = ("write_id", "sequence", "task_id", "row")
 
-_DECLARED = ("queue", "priority", "max_attempts", "input_version")
+_DECLARED = tuple(name for name in DECLARED if JOB_OPTIONS[name].default is not None)
 """Columns without which a row has the recorded values of its type, those of the others included."""
 
 COUNTED = ("staged", "enqueued", "duplicates", "rejected")
@@ -310,8 +311,13 @@ def _edges(t: Tables, *, decided: bool = False) -> sa.Select[Any]:
 def _insert(t: Tables, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
     job, stage = t.job, t.stage
 
-    def as_declared(name: str, kind: Any, otherwise: str) -> sa.ColumnElement[Any]:
-        literal: sa.ColumnElement[Any] = sa.literal_column(otherwise, kind)
+    def as_declared(name: str) -> sa.ColumnElement[Any]:
+        default, kind = JOB_OPTIONS[name].default, job.c[name].type
+        if default is None:
+            return sa.func.coalesce(stage.c[name], sa.case((is_incomplete, t.job_type.c[name])), type_=kind)
+        literal: sa.ColumnElement[Any] = sa.literal_column(
+            f"'{default}'" if isinstance(default, str) else str(default), kind
+        )
         return sa.func.coalesce(stage.c[name], t.job_type.c[name], literal, type_=kind)
 
     # As the trigger `tr_job_declared` does for other inserts; one join costs a tenth of as many calls of its function.
@@ -322,24 +328,16 @@ def _insert(t: Tables, source: sa.FromClause, decided: dict[str, Any], *, keyed:
     )
     values: dict[str, Any] = {
         "id": stage.c.id,
-        "queue": as_declared("queue", sa.Text(), "'default'"),
         "fairness_key": sa.func.coalesce(stage.c.fairness_key, sa.literal_column("''"), type_=sa.Text),
         "type_name": stage.c.type_name,
-        "priority": as_declared("priority", sa.SmallInteger(), "0"),
         "chain_id": stage.c.id,
         "chain_type_name": stage.c.type_name,
         "input": sa.func.coalesce(stage.c.input, sa.cast(sa.literal_column("'null'"), JSONB), type_=JSONB),
-        "input_version": as_declared("input_version", sa.Integer(), "1"),
         "scheduled_at": due,
-        "max_attempts": as_declared("max_attempts", sa.Integer(), "20"),
-        "timeout": sa.func.coalesce(stage.c.timeout, sa.case((is_incomplete, t.job_type.c.timeout)), type_=INTERVAL),
-        "deduplication_key": stage.c.deduplication_key,
         "trace_context": stage.c.trace_context,
         "chain_trace_context": stage.c.trace_context,
-        "rate_cost": sa.func.coalesce(stage.c.rate_cost, sa.case((is_incomplete, t.job_type.c.rate_cost)), type_=sa.Integer),
-        "expires_at": stage.c.expires_at,
-        "ordering_key": stage.c.ordering_key,
-        "skip_while_retrying": stage.c.skip_while_retrying,
+        **{name: as_declared(name) for name in DECLARED},
+        **{name: stage.c[name] for name in OF_ROW},
     } | decided
     # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
     by_key = sa.collate(stage.c.type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
