@@ -5,6 +5,7 @@ Roll-out: before the code that uses it. Locks: none on existing tables.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from sa_jobqueue.ddl.v0001 import statements
@@ -14,7 +15,7 @@ VERSION = 1
 
 def upgrade(**names: Any) -> list[str]:
     """Return the statements that add version 1 to a queue."""
-    return statements(_TABLES, **names)
+    return [*statements(_TABLES, **names), *statements(_STAMP, **names)]
 
 
 def downgrade(**names: Any) -> list[str]:
@@ -101,9 +102,12 @@ CREATE TABLE ${q}archive_chain (
   CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (run_id, chain_id)
 )
 --;
-CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)
---;
-COMMENT ON TABLE ${q}job_bulk_write IS 'sa_jobqueue version=1'"""
+CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
+
+BUILD = hashlib.sha256(_TABLES.encode()).hexdigest()[:8]
+"""As in `v0001`."""
+
+_STAMP = f"COMMENT ON TABLE ${{q}}job_bulk_write IS 'sa_jobqueue version={VERSION} build={BUILD}'"
 
 _DROP = """\
-DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging"""
+DROP TABLE IF EXISTS ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging"""

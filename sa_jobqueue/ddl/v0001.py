@@ -82,7 +82,6 @@ DO $$$$ BEGIN
   END IF;
 END $$$$"""
 
-_STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=1'"
 
 # Not IF NOT EXISTS: that asks for the right to create schemas even where the schema is there.
 _CREATE_SCHEMA = """\
@@ -895,17 +894,22 @@ CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EA
 CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id()) EXECUTE FUNCTION ${q}job_stamp()"""
 
+BUILD = hashlib.sha256(f"{_TABLES}{ROUTINES}".encode()).hexdigest()[:8]
+"""Tells the tables of this version apart from those of a development build with the same number."""
+
+_STAMP = f"COMMENT ON TABLE ${{q}}job IS 'sa_jobqueue version={VERSION} build={BUILD}'"
+
 DROP_VIEWS = "DROP VIEW IF EXISTS ${q}job_queue, ${q}job_chain, ${q}job_transition"
 
+# IF EXISTS, and functions without their arguments: a development build may have had others.
 _DROP_TABLES = """\
-DROP TABLE ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
+DROP TABLE IF EXISTS ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
   ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job"""
 
 DROP_FUNCTIONS = """\
-DROP FUNCTION IF EXISTS ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(),
-  ${q}job_uuid7(), ${q}job_made_due(), ${q}job_notify_due(text), ${q}job_idle_lock(text),
-  ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
-  ${q}job_refuse()"""
+DROP FUNCTION IF EXISTS ${q}job_send_event, ${q}job_queue_update, ${q}job_queue_insert, ${q}job_uuid7, ${q}job_made_due,
+  ${q}job_notify_due, ${q}job_idle_lock, ${q}job_unblock, ${q}job_deleted, ${q}job_blocker_refuse, ${q}job_changed,
+  ${q}job_stamp, ${q}job_declared, ${q}job_refuse"""
 
 _DROP_TYPES = """\
 DROP TYPE IF EXISTS ${q}dead_letter_resolution, ${q}dead_letter_reason, ${q}job_attempt_outcome,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from sa_jobqueue.ddl import Stamp
 from sa_jobqueue.errors.base import InvalidOptionError, JobQueueError
 from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.errors.signals import AttemptSignal, Cancel, Discard, Retry, Snooze
@@ -51,6 +52,7 @@ __all__ = [
     "ReadOnlyError",
     "Retry",
     "RowSecurityError",
+    "SchemaBuildError",
     "SchemaBusyError",
     "SchemaError",
     "SchemaMissingError",
@@ -288,6 +290,28 @@ class SchemaOutdatedError(SchemaError):
 
 class SchemaTooNewError(SchemaError):
     """The job tables are of a newer version than this library supports: upgrade the library."""
+
+
+class SchemaBuildError(SchemaError):
+    """The job tables were made by another build of their version: drop them and create them again.
+
+    Until a version is released, its tables change from build to build, and no migration leads from one to another. `table`
+    is the table with the comment, `version` its version, `build` the build that made it, empty if it recorded none, and
+    `expected` this library's build.
+    """
+
+    def __init__(self, table: str, version: int, build: str, expected: str) -> None:
+        self.table, self.version, self.build, self.expected = table, version, build, expected
+        super().__init__(
+            f"table {table} was made by another build of version {version} ({build or 'not recorded'}; this library's is "
+            f"{expected}): save the jobs that you need, drop the tables with sa-jobqueue migrate downgrade --to 0, and "
+            "create them again with sa-jobqueue migrate upgrade; UPGRADING.md has the steps under 'From a development build'"
+        )
+
+    @classmethod
+    def from_stamps(cls, table: str, stamp: Stamp, expected: Stamp) -> SchemaBuildError:
+        """Return the error for the `stamp` of a `table`, and the `expected` stamp of this library's build."""
+        return cls(table, stamp.version, stamp.build, expected.build)
 
 
 class SchemaBusyError(SchemaError):

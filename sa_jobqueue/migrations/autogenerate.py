@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
@@ -29,9 +29,10 @@ from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations.operation import MigrateJobQueueOp
 from sa_jobqueue.migrations.ownership import QueueNames
-from sa_jobqueue.migrations.runner import current_version, known_version, stamped_version
+from sa_jobqueue.migrations.runner import check_names, current_version, known_version
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
+from sa_jobqueue.models.collisions import check_enums, enums_of
 from sa_jobqueue.registry import JobQueue
 
 _LOG = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
     for layout in _declared(context.metadata):
         versions = {unit: known_version(context.connection, layout, unit) for unit in STAMPED}
         queue = _Queue(context, layout, versions)
+        queue.check_names()
         queue.take_out(upgrade_ops)
         migrations += queue.migrations()
     upgrade_ops.ops[:0] = migrations
@@ -70,6 +72,16 @@ class _Queue:
         self.versions = versions
         self.names = QueueNames(replace(layout, pipeline=layout.pipeline or versions["pipeline"] > 0))
 
+    def check_names(self) -> None:
+        """Check that the names of its objects are not others', neither in the metadata nor in the database."""
+        layout, connection = self.layout, cast("Connection", self.context.connection)
+        enums = enums_of(ddl.every_statement(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type))
+        for metadata in _collections(self.context.metadata):
+            check_enums(metadata, layout, enums)
+        for operation in self._planned():
+            first, last = operation.from_version, operation.to_version
+            check_names(connection, layout, from_version=first, to_version=last, unit=operation.unit)
+
     def migrations(self) -> _Ops:
         """Return what brings its tables to the latest version. The pipeline's are kept if the model has them no more."""
         if self.versions["pipeline"] and not self.layout.pipeline:
@@ -79,6 +91,9 @@ class _Queue:
                 self.layout.qualified("job"),
                 self.drop("pipeline"),
             )
+        return [*self._planned()]
+
+    def _planned(self) -> list[MigrateJobQueueOp]:
         return [
             MigrateJobQueueOp(self.layout, from_version=version, to_version=ddl.LATEST, unit=unit)
             for unit, version in self.versions.items()
@@ -233,7 +248,7 @@ def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
 
 
 def _orphan(operation: ops.DropTableOp) -> Layout | None:
-    if stamped_version(operation.comment) is None or not operation.table_name.endswith("job"):
+    if ddl.read_stamp(operation.comment) is None or not operation.table_name.endswith("job"):
         return None
     has_text_ids = isinstance(operation.to_table().columns["id"].type, String)
     return Layout(operation.schema, operation.table_name.removesuffix("job"), "text" if has_text_ids else "uuid")
@@ -279,8 +294,11 @@ def _modules() -> list[ModuleType]:
 
 
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:
-    collections: Iterable[MetaData] = [metadata] if isinstance(metadata, MetaData) else metadata or []
-    return [layout for collection in collections for layout in collection.info.get(REGISTRY_KEY, ())]
+    return [layout for collection in _collections(metadata) for layout in collection.info.get(REGISTRY_KEY, ())]
+
+
+def _collections(metadata: MetaData | Sequence[MetaData] | None) -> Sequence[MetaData]:
+    return [metadata] if isinstance(metadata, MetaData) else metadata or []
 
 
 def _name(change: ops.MigrateOperation) -> str:

@@ -10,20 +10,19 @@ built ahead, without holding writers up (`migrations.ahead`).
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
 
 from sqlalchemy import Connection, text
 
 from sa_jobqueue import ddl, errors
+from sa_jobqueue.ddl.objects import created_names
 from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations import ahead
 from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
-from sa_jobqueue.models.base import stamp, verbatim
+from sa_jobqueue.models.base import verbatim
+from sa_jobqueue.models.collisions import check_names_are_free, enums_of, unused_enums
 
-_STAMP: Final = re.compile(r"sa_jobqueue version=(\d+)")
 _FIND = text("SELECT to_regclass(:name) IS NOT NULL AS present, obj_description(to_regclass(:name), 'pg_class') AS comment")
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migration of ' || :job, 0))")
 
@@ -58,25 +57,23 @@ def current_version(connection: Connection, layout: Layout, unit: Unit = "queue"
     `connection`: reads the catalog. `layout`, `unit`: as in `statements`.
     Raises: SchemaError if a table of that name exists without a stamp; UnsupportedServerError without PostgreSQL.
     """
+    stamp = _stamp(connection, layout, unit)
+    return 0 if stamp is None else stamp.version
+
+
+def _stamp(connection: Connection, layout: Layout, unit: Unit) -> ddl.Stamp | None:
+    """Return the stamp of a unit's tables, None if they are not there. Raises: as `current_version`."""
     errors.require_postgresql(connection.dialect.name)
     name = layout.qualified(STAMPED[unit])
     present, comment = connection.execute(_FIND, {"name": name}).one()
-    version = stamped_version(comment)
-    if not present or (version is None and not layout.has_table(STAMPED[unit])):  # a table of the application
-        return 0
-    if version is None:
+    stamp = ddl.read_stamp(comment)
+    if stamp is None and present and layout.has_table(STAMPED[unit]):  # otherwise it is a table of the application
         raise errors.SchemaError(
             f"table {name} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
             "use another prefix for the queue: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
-            f"comments were lost, restore its version: COMMENT ON TABLE {name} IS '{stamp(ddl.LATEST)}'"
+            f"comments were lost, restore its version: COMMENT ON TABLE {name} IS '{ddl.stamp(unit, ddl.LATEST).comment}'"
         )
-    return version
-
-
-def stamped_version(comment: str | None) -> int | None:
-    """Return the version stamped in a table's `comment`, or None without a stamp."""
-    found = _STAMP.fullmatch(comment or "")
-    return int(found[1]) if found else None
+    return stamp
 
 
 def existing(connection: Connection, layout: Layout) -> Layout:
@@ -84,16 +81,22 @@ def existing(connection: Connection, layout: Layout) -> Layout:
     return replace(layout, pipeline=layout.pipeline and current_version(connection, layout, "pipeline") > 0)
 
 
-def known_version(connection: Connection, layout: Layout, unit: Unit = "queue") -> int:
+def known_version(connection: Connection, layout: Layout, unit: Unit = "queue", *, any_build: bool = False) -> int:
     """Return the version of a unit's tables, as `current_version` does.
 
-    `connection`, `layout`, `unit`: as in `current_version`.
-    Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
+    `connection`, `layout`, `unit`: as in `current_version`. `any_build`: whether another build may have made them.
+    Raises: SchemaTooNewError for a version that this library does not know, SchemaBuildError for one that another build has
+    made; SchemaError as `current_version`.
     """
-    version = current_version(connection, layout, unit)
-    if version > ddl.LATEST:
-        raise _too_new(f"table {layout.qualified(STAMPED[unit])} is of", version)
-    return version
+    stamp = _stamp(connection, layout, unit)
+    if stamp is None:
+        return 0
+    name = layout.qualified(STAMPED[unit])
+    if stamp.version > ddl.LATEST:
+        raise _too_new(f"table {name} is of", stamp.version)
+    if stamp.is_of_another_build(unit) and not any_build:
+        raise errors.SchemaBuildError.from_stamps(name, stamp, ddl.stamp(unit, stamp.version))
+    return stamp.version
 
 
 def migrate(
@@ -116,8 +119,9 @@ def migrate(
     second for each, then releases them all, pauses, and tries again.
     Obliges: commit immediately.
     Raises: UnsupportedServerError if it is not PostgreSQL, or the encoding is not UTF8; SchemaMissingError or SchemaError
-    if the tables are not of `from_version`; SchemaTooNewError for a version this library does not know; SchemaBusyError if
-    other transactions held the tables all the time.
+    if the tables are not of `from_version`, or objects of others have their names; SchemaBuildError unless all is dropped;
+    SchemaTooNewError for a version this library does not know; SchemaBusyError if other transactions held the tables all
+    the time.
     """
     layout.check_translation(connection.get_execution_options())
     with in_transaction(connection):
@@ -131,19 +135,44 @@ def _migrate(
     if to_version and (encoding := connection.execute(text("SHOW server_encoding")).scalar_one()) != "UTF8":
         raise errors.UnsupportedServerError.of_encoding(encoding)
     _lock(connection, layout)
-    found = known_version(connection, layout, unit)
-    if found != from_version:
+    version = known_version(connection, layout, unit, any_build=to_version == 0)
+    if version != from_version:
         name = layout.qualified(STAMPED[unit])
-        if found == 0:
+        if version == 0:
             raise errors.SchemaMissingError(f"table {name} is not there; this migration starts at version {from_version}")
-        raise errors.SchemaError(f"table {name} is of version {found}; this migration starts at version {from_version}")
+        message = f"table {name} is of version {version}; this migration starts at version {from_version}"
+        if from_version == 0 and version == to_version:
+            message += ". If Base.metadata.create_all made the tables, record this revision as done: alembic stamp REVISION"
+        raise errors.SchemaError(message)
+
+    check_names(connection, layout, from_version=from_version, to_version=to_version, unit=unit)
 
     def take_steps() -> None:
         for statement in planned:
-            if not ahead.is_done(connection, statement):
+            if not _is_done(connection, layout, statement):
                 connection.execute(verbatim(statement))
 
     with_short_locks(connection, layout, take_steps, patience=patience)
+
+
+def check_names(connection: Connection, layout: Layout, *, from_version: int, to_version: int, unit: Unit = "queue") -> None:
+    """Check that no other object has the name of an object that a migration creates.
+
+    `connection`, `layout`, `from_version`, `to_version`, `unit`: as in `migrate`. Columns and indexes that `prepare` made,
+    and enum types that nothing uses, may exist.
+    Raises: SchemaError with the advice of a prefix.
+    """
+    if from_version < to_version:
+        present = created_names(statements(layout, from_version=0, to_version=from_version, unit=unit))
+        planned = statements(layout, from_version=from_version, to_version=to_version, unit=unit)
+        created = created_names(statement for statement in planned if not _is_done(connection, layout, statement))
+        check_names_are_free(connection, layout, created.without(present))
+
+
+def _is_done(connection: Connection, layout: Layout, statement: str) -> bool:
+    # An older `create_all` of SQLAlchemy's, of other tables alone, created the enum types of the whole MetaData.
+    enums = enums_of([statement])
+    return ahead.is_done(connection, statement) or bool(enums and unused_enums(connection, layout, enums))
 
 
 def upgrade(
@@ -213,7 +242,8 @@ def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, 
     layout.check_translation(connection.get_execution_options())
     with in_transaction(connection):
         _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
-        found = {unit: known_version(connection, layout, unit) for unit in STAMPED}
+        is_drop = not up and to_version == 0
+        found = {unit: known_version(connection, layout, unit, any_build=is_drop) for unit in STAMPED}
         for unit, version in found.items() if up else reversed(found.items()):
             is_wanted = version > 0 or layout.has_table(STAMPED[unit])
             if is_wanted and version != to_version and (version < to_version) is up:

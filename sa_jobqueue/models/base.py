@@ -17,8 +17,7 @@ from sqlalchemy.sql.elements import conv
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from sa_jobqueue import ddl
-from sa_jobqueue.errors import InvalidJobError, require_postgresql
+from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus, OnFailure, Resolution
@@ -212,33 +211,20 @@ ENUMS: Final[Mapping[str, type[StrEnum]]] = {
 """The enum types of a queue by their names without prefix, each with its values."""
 
 
-class _TableEnum(ENUM):
-    """An enum type that SQLAlchemy drops only together with all tables that use it."""
-
-    def _on_metadata_drop(self, target: Any, bind: Any, **kw: Any) -> None:  # type: ignore[override]
-        dropped = kw.get("tables")
-        users = [table for table in target.tables.values() if any(_is_of(column, self) for column in table.columns)]
-        if dropped is None or all(table in dropped for table in users):
-            super()._on_metadata_drop(target, bind, **kw)
-
-
-def _is_of(column: sa.Column[Any], enum: ENUM) -> bool:
-    return isinstance(column.type, StoredEnum) and (column.type.name, column.type.schema) == (enum.name, enum.schema)
-
-
 class StoredEnum(TypeDecorator[Any]):
     """A column of one of the queue's enum types. A value that `ENUMS` does not have is read as a `str`.
 
     A later release may add values, and workers of this one read them: SQLAlchemy's type would raise a LookupError.
     """
 
-    impl = _TableEnum
+    impl = ENUM
     cache_ok = True
 
-    def __init__(self, noun: str, name: str, schema: str | None, create_type: bool) -> None:
-        self.noun, self.name, self.schema, self.create_type = noun, name, schema, create_type
+    def __init__(self, noun: str, name: str, schema: str | None) -> None:
+        self.noun, self.name, self.schema = noun, name, schema
         self.members: Mapping[Any, StrEnum] = {member.value: member for member in ENUMS[noun]}
-        super().__init__(*self.members, name=name, schema=schema, create_type=create_type)
+        # `creation` creates the type: SQLAlchemy would do so with any table of the MetaData.
+        super().__init__(*self.members, name=name, schema=schema, create_type=False)
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
         """Return what makes a member, or the text itself, of a result."""
@@ -246,12 +232,9 @@ class StoredEnum(TypeDecorator[Any]):
         return lambda value: members.get(value, value)
 
 
-def enum_type(layout: Layout, noun: str, *, owner: bool = True) -> StoredEnum:
-    """Return the column type of one of the queue's enum types, which is named in `ENUMS`.
-
-    `owner`: whether `create_all` makes the type with this column; one column of a table does.
-    """
-    return StoredEnum(noun, layout.name(noun), layout.quoted_schema, owner)
+def enum_type(layout: Layout, noun: str) -> StoredEnum:
+    """Return the column type of one of the queue's enum types, which is named in `ENUMS`."""
+    return StoredEnum(noun, layout.name(noun), layout.quoted_schema)
 
 
 def stored(parameters: Mapping[str, float]) -> dict[str, Any]:
@@ -283,45 +266,6 @@ def within_times(*columns: str) -> str:
 _FIRST, _LAST = "1900-01-01 00:00:00+00", "9000-01-01 00:00:00+00"
 
 
-def register(table: sa.Table, layout: Layout) -> None:
-    """Record a queue in its metadata, and make `create_all` run the routines and the stamp that belong to it."""
-    queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
-    queues.append(layout)
-    names: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
-
-    def execute(connection: sa.Connection, statements: Iterable[str]) -> None:
-        for statement in statements:
-            connection.execute(verbatim(statement))
-
-    @sa.event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
-    def create_schema(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
-        if connection.dialect.name != "postgresql" and table not in (tables or ()):
-            return  # other tables of the application, which may well be created elsewhere
-        require_postgresql(connection.dialect.name)
-        layout.check_translation(connection.get_execution_options())
-        execute(connection, ddl.v0001.place(**names))
-
-    @sa.event.listens_for(table.metadata, "after_create")
-    def create_routines(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
-        created = {created.name for created in tables or () if created.schema == table.schema}
-        needed = {layout.name(noun) for noun in ("job", "job_blocker", "dead_letter")}
-        # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
-        if needed & created and all(sa.inspect(connection).has_table(name, table.schema) for name in needed - created):
-            execute(connection, ddl.v0001.statements(ddl.v0001.ROUTINES, **names))
-
-    @sa.event.listens_for(table, "before_drop")
-    def drop_views(target: sa.Table, connection: sa.Connection, **_: Any) -> None:
-        execute(connection, ddl.v0001.statements(ddl.v0001.DROP_VIEWS, **names))
-        # Where dead letters stay, their trigger goes: its function does, and it is made again with the next job table.
-        trigger = layout.name("tr_dead_letter_stamp")
-        execute(connection, [f"DROP TRIGGER IF EXISTS {trigger} ON {layout.qualified('dead_letter')}"])
-
-    @sa.event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
-    def drop_functions(target: sa.MetaData, connection: sa.Connection, tables: Any = None, **_: Any) -> None:
-        if table in (tables or ()):
-            execute(connection, ddl.v0001.statements(ddl.v0001.DROP_FUNCTIONS, **names))
-
-
 def expressed(table: sa.Table, *events: str) -> None:
     """Turn Python-side defaults of columns into SQL expressions: parameters whose values are made at each execution.
 
@@ -346,8 +290,3 @@ def _same(value: Any) -> Any:
 def verbatim(statement: str) -> sa.TextClause:
     """Return SQL that is executed literally: its colons do not mark parameters."""
     return sa.text(statement.replace(":", "\\:"))
-
-
-def stamp(version: int) -> str:
-    """Return the comment of a unit's table, which contains its version."""
-    return f"sa_jobqueue version={version}"

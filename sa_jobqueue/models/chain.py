@@ -46,7 +46,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
         """Status of its last job."""
-        return mapped_column(enum_type(cls.__jobqueue__, "job_status", owner=False), sort_order=-1)
+        return mapped_column(enum_type(cls.__jobqueue__, "job_status"), sort_order=-1)
 
     output: Mapped[Any] = mapped_column(JSONB)
     """Output of its last job."""

@@ -21,9 +21,10 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import checks
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
-from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, enum_type, expressed, id_type, register
+from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, enum_type, expressed, id_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
+from sa_jobqueue.models.creation import register
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.models.event import EventMixin
@@ -408,7 +409,7 @@ class JobMixin(Generic[IdT]):
     @declared_attr
     def chain_status(cls) -> Mapped[JobStatus | None]:
         """On the root of a chain that ended with a continuation: status of the chain. If null, the root's own status is."""
-        return mapped_column(enum_type(cls.__jobqueue__, "job_status", owner=False))
+        return mapped_column(enum_type(cls.__jobqueue__, "job_status"))
 
     trace_context: Mapped[str | None] = mapped_column(sa.Text)
     """W3C traceparent of the span that enqueued it."""

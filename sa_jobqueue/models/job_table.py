@@ -7,9 +7,9 @@ from typing import Any, Final
 from sqlalchemy import Index, text
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.ddl import LATEST
+from sa_jobqueue.ddl import LATEST, stamp
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.models.base import Where, stamp, table_args, within_times
+from sa_jobqueue.models.base import Where, table_args, within_times
 from sa_jobqueue.models.checks import LONGEST_TEXT, MOST_TEXT_BYTES
 from sa_jobqueue.policies.fairness import LONGEST_KEY
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY
@@ -106,6 +106,6 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
         indexes=_INDEXES,
         job_ids={"fk_job_root": "root_id"},
         storage=_STORAGE,
-        comment=stamp(LATEST),
+        comment=stamp("queue", LATEST).comment,
     )
     return history, *args

@@ -13,26 +13,31 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import visitors
 
-from sa_jobqueue import errors
+from sa_jobqueue import ddl, errors
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.layout import PIPELINE_TABLES, STAMPED, Unit
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.models.base import REGISTRY_KEY
+from sa_jobqueue.models.base import REGISTRY_KEY, NotifyingXid, QueueFunction
 from sa_jobqueue.statements import schema
 from sa_jobqueue.types import MIN_SERVER_VERSION
 
 _NO_SCHEMA: Final = "3F000"
 _NO_TABLE: Final = "42P01"
 _NO_COLUMN: Final = "42703"
+_NO_FUNCTION: Final = "42883"
+_OTHER_TABLES: Final = (
+    f"they are older than version {LATEST}, which this library needs, or another build of it made them: sa-jobqueue doctor "
+    "names the commands to run"
+)
 
 
 def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Job) -> int:
     """Check that this library works with the server and the job tables; return the version of the tables.
 
     `unit`: "pipeline" checks the tables of Spark's writes and of the archive as well.
-    Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError, SchemaTooNewError or PipelineMissingError, each
-    naming the command to run.
+    Raises: UnsupportedServerError, SchemaMissingError, SchemaBuildError, SchemaOutdatedError, SchemaTooNewError or
+    PipelineMissingError, each naming the command to run.
     """
     layout = model.__jobqueue__
     if unit == "pipeline":
@@ -45,33 +50,39 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
         raise errors.UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
     if found.encoding != "UTF8":
         raise errors.UnsupportedServerError.of_encoding(found.encoding)
-    stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
+    stamp = ddl.read_stamp(found.stamp)
     if not found.present and unit == "pipeline":
         raise errors.PipelineMissingError(f"table {layout.qualified('job')}")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"
         raise errors.SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
-    version = int(stamp[1])
-    if version < LATEST:
+    if stamp.is_of_another_build(unit):
+        raise errors.SchemaBuildError.from_stamps(name, stamp, ddl.stamp(unit, stamp.version))
+    if stamp.version < LATEST:
         raise errors.SchemaOutdatedError(
-            f"table {name} is of version {version}, this library needs {LATEST}: "
+            f"table {name} is of version {stamp.version}, this library needs {LATEST}: "
             "alembic revision --autogenerate, then alembic upgrade head"
         )
-    if version > LATEST + 1:
+    if stamp.version > LATEST + 1:
         raise errors.SchemaTooNewError(
-            f"table {name} is of version {version}, this library knows up to {LATEST} and runs on {LATEST + 1}: "
+            f"table {name} is of version {stamp.version}, this library knows up to {LATEST} and runs on {LATEST + 1}: "
             "upgrade sa-jobqueue here"
         )
-    return version
+    return stamp.version
 
 
-def schema_error(error: DBAPIError, tables: Iterable[Table]) -> errors.SchemaError | None:
-    """Return the error for a missing table or column of a queue; None for any other driver error.
+def schema_error(
+    error: DBAPIError, tables: Iterable[Table], functions: Iterable[QueueFunction] = ()
+) -> errors.SchemaError | None:
+    """Return the error for a missing table, column or function of a queue; None for any other driver error.
 
-    `tables`: all tables that the statement names. Columns that the application adds to the job tables are not the queue's.
+    `tables`, `functions`: all tables and functions of queues that the statement names. Columns that the application adds to
+    the job tables are not the queue's.
     """
     diagnosis = diagnose(error)
-    if diagnosis.sqlstate not in {_NO_SCHEMA, _NO_TABLE, _NO_COLUMN} or "PL/pgSQL" in (diagnosis.context or ""):
+    if diagnosis.sqlstate not in {_NO_SCHEMA, _NO_TABLE, _NO_COLUMN, _NO_FUNCTION} or "PL/pgSQL" in (
+        diagnosis.context or ""
+    ):
         return None
     named = set(re.findall(r"\w+", diagnosis.message))  # in any language
     every = set(tables)
@@ -88,10 +99,15 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> errors.SchemaErr
             return errors.SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
         for column in Job.metadata.tables[noun].columns:
             if diagnosis.sqlstate == _NO_COLUMN and column.name in named - others:
-                return errors.SchemaOutdatedError(
-                    f"table {table.fullname} has no column {column.name!r}: it is older than version {LATEST}, which this "
-                    "library needs: alembic revision --autogenerate, then alembic upgrade head"
-                )
+                return errors.SchemaOutdatedError(f"table {table.fullname} has no column {column.name!r}: {_OTHER_TABLES}")
+    called = {function.name for function in functions}
+    # The type of this column calls a function that is not in the statement before it is compiled.
+    types = [table.c.changed_xid.type for table, noun in ours.items() if noun == "job"]
+    called.update(kind.function for kind in types if isinstance(kind, NotifyingXid))
+    if diagnosis.sqlstate == _NO_FUNCTION and (missing := called & named):
+        return errors.SchemaOutdatedError(
+            f"the job tables have no function {min(missing)} as this library calls it: {_OTHER_TABLES}"
+        )
     return None
 
 
@@ -114,8 +130,9 @@ def _explain(context: ExceptionContext) -> errors.SchemaError | None:
         return None
     if context.connection is None or context.connection.get_execution_options().get(RAW_ERRORS):
         return None
-    found = visitors.iterate(statement.statement) if statement.statement is not None else ()
-    return schema_error(error, [one for one in found if isinstance(one, Table)])
+    elements = list(visitors.iterate(statement.statement)) if statement.statement is not None else []
+    functions = [element for element in elements if isinstance(element, QueueFunction)]
+    return schema_error(error, [element for element in elements if isinstance(element, Table)], functions)
 
 
 def _noun(table: Table) -> str | None:

@@ -13,7 +13,7 @@ from sa_jobqueue.layout import STAMPED, Unit
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "efaa9bbefe2163bc357a012251b8923ea34b733d9df3fb742db46219c8cd6e69",
+    1: "be6eed6ca7f203651f6bffdbc7513bf80ee52a91be5fc3ef673b3815dc06b2ab",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}
@@ -47,11 +47,11 @@ def test_a_released_schema_version_renders_to_the_same_sql(version: int) -> None
 def test_a_migration_stamps_the_version_it_migrates_to(version: int, unit: Unit) -> None:
     step, table = ddl.UNITS[unit][version - 1], STAMPED[unit]
     assert step.upgrade(schema=None, prefix="", id_type="uuid")[-1] == (
-        f"COMMENT ON TABLE {table} IS 'sa_jobqueue version={version}'"
+        f"COMMENT ON TABLE {table} IS 'sa_jobqueue version={version} build={step.BUILD}'"
     )
     if version > 1:
         assert step.downgrade(schema=None, prefix="", id_type="uuid")[-1] == (
-            f"COMMENT ON TABLE {table} IS 'sa_jobqueue version={version - 1}'"
+            f"COMMENT ON TABLE {table} IS '{ddl.stamp(unit, version - 1).comment}'"
         )
 
 

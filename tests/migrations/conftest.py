@@ -93,7 +93,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
             f"DROP INDEX {q}ix_job_running",
             f"CREATE TABLE {q}job_note (LIKE {q}job)",
             f"ALTER TYPE {q}job_status ADD VALUE IF NOT EXISTS '{KEPT_VALUE}'",
-            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest + 1}'",
+            f"COMMENT ON TABLE {q}job IS '{ddl.Stamp(latest + 1, 'next').comment}'",
         ]
 
     def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -103,19 +103,21 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
             f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'",
             f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval)",
             f"ALTER TABLE {q}job DROP COLUMN note, DROP COLUMN remark",
-            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
+            f"COMMENT ON TABLE {q}job IS '{ddl.stamp('queue', latest).comment}'",
         ]
 
-    def stamped(version: int) -> Callable[..., list[str]]:
+    def stamped(written: ddl.Stamp) -> Callable[..., list[str]]:
         def stamp(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
             q = Layout(schema, prefix).qualified("")
-            return [f"COMMENT ON TABLE {q}job_bulk_write IS 'sa_jobqueue version={version}'"]
+            return [f"COMMENT ON TABLE {q}job_bulk_write IS '{written.comment}'"]
 
         return stamp
 
     steps = {
-        "queue": SimpleNamespace(upgrade=upgrade, downgrade=downgrade),
-        "pipeline": SimpleNamespace(upgrade=stamped(latest + 1), downgrade=stamped(latest)),
+        "queue": SimpleNamespace(upgrade=upgrade, downgrade=downgrade, BUILD="next"),
+        "pipeline": SimpleNamespace(
+            upgrade=stamped(ddl.Stamp(latest + 1, "next")), downgrade=stamped(ddl.stamp("pipeline", latest)), BUILD="next"
+        ),
     }
     monkeypatch.setattr(ddl, "UNITS", {unit: (*known, steps[unit]) for unit, known in ddl.UNITS.items()})
     monkeypatch.setattr(ddl, "LATEST", latest + 1)

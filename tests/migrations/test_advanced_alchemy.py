@@ -81,11 +81,15 @@ def test_a_migration_in_autocommit_is_one_transaction(engine: Engine) -> None:
     layout = Layout()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("CREATE TABLE chain_waiter ()"))
-        connection.execute(text("CREATE VIEW job_chain AS SELECT 1 AS one"))  # a later statement fails by it
-        with pytest.raises(Exception, match="already exists"):
+        refuse = "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no views''; END'"
+        connection.execute(text(refuse))
+        connection.execute(
+            text("CREATE EVENT TRIGGER tr ON ddl_command_start WHEN TAG IN ('CREATE VIEW') EXECUTE FUNCTION refuse()")
+        )
+        with pytest.raises(Exception, match="no views"):  # a later statement
             runner.upgrade(connection, layout)
         assert inspect(connection).get_table_names() == ["chain_waiter"]
-        connection.execute(text("DROP VIEW job_chain"))
+        connection.execute(text("DROP FUNCTION refuse() CASCADE"))
         connection.execute(text("DROP TABLE chain_waiter"))
         with pytest.raises(SchemaMissingError):
             runner.migrate(connection, layout, from_version=1, to_version=0)

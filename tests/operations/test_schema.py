@@ -6,9 +6,10 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import JobMixin
+from sa_jobqueue import JobMixin, ddl
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import (
+    SchemaBuildError,
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
@@ -76,3 +77,26 @@ def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: st
     stamp(session, comment)
     with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
         check_schema(session)
+
+
+@pytest.mark.parametrize("build", ["", " build=0123abcd"])
+def test_tables_of_another_build_raise_an_error_with_the_way_out(session: Session, build: str) -> None:
+    stamp(session, f"sa_jobqueue version={LATEST}{build}")
+    with pytest.raises(
+        SchemaBuildError, match=rf"table job was made by another build of version {LATEST} .* downgrade --to 0"
+    ) as raised:
+        check_schema(session)
+    assert (raised.value.version, raised.value.build) == (LATEST, build.removeprefix(" build="))
+    assert raised.value.expected == ddl.stamp("queue", LATEST).build
+    session.execute(text("COMMENT ON TABLE job_bulk_write IS 'sa_jobqueue version=1'"))
+    stamp(session, ddl.stamp("queue", LATEST).comment)
+    with pytest.raises(SchemaBuildError, match="table job_bulk_write was made by another build"):
+        check_schema(session, unit="pipeline")
+
+
+def test_columns_indexes_and_triggers_of_the_application_are_no_other_build(session: Session) -> None:
+    session.execute(text("ALTER TABLE job ADD COLUMN tenant int"))
+    session.execute(text("CREATE INDEX ix_job_tenant ON job (tenant)"))
+    session.execute(text("CREATE TRIGGER tr_tenant BEFORE UPDATE ON job FOR EACH ROW EXECUTE FUNCTION job_stamp()"))
+    assert check_schema(session) == LATEST
+    session.rollback()

@@ -132,8 +132,21 @@ def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engi
 )
 def test_tables_of_an_older_version_raise_schema_outdated_error(use: Callable[[Session], Any], session: Session) -> None:
     session.execute(text("ALTER TABLE job RENAME COLUMN priority TO old"))  # rolled back with the test's statement
-    with pytest.raises(SchemaOutdatedError, match=r"table job has no column 'priority': it is older than version \d"):
+    with pytest.raises(SchemaOutdatedError, match=r"table job has no column 'priority': they are older than version \d"):
         used(session, use)
+    session.rollback()
+
+
+def test_a_function_of_another_build_raises_schema_outdated_error(session: Session) -> None:
+    session.execute(text("ALTER FUNCTION job_notify_due(text) RENAME TO job_notify"))
+    for use in (
+        lambda session: session.add(note.job(1)),
+        lambda session: enqueue(session, note.job(1)),
+        lambda session: enqueue_many(session, [note.job(1)]),
+    ):
+        outdated = pytest.raises(SchemaOutdatedError, match=r"no function job_notify_due .* sa-jobqueue doctor")
+        with outdated, session.begin_nested():
+            used(session, use)
     session.rollback()
 
 

@@ -52,6 +52,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ConflictError": ("taken", "uq_job"),
     "PipelineMissingError": ("Job",),
     "MissingExtraError": ("prometheus-client", "metrics"),
+    "SchemaBuildError": ("job", 1, "0123abcd", "4567cdef"),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
     "IsolationError": ("it cannot start",),
     "ProcessDiedError": ("was killed",),

@@ -9,8 +9,8 @@ from sqlalchemy import BigInteger, Boolean, Integer, SmallInteger, Text, func, t
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
-from sa_jobqueue.ddl import LATEST
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type, stamp
+from sa_jobqueue.ddl import LATEST, stamp
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type
 
 IdT = TypeVar("IdT")
 
@@ -121,7 +121,7 @@ class WriteMixin(Companion):
 
     __key__ = ("write_id", "sequence")
     __indexes__: ClassVar = {"ix_job_bulk_write_written_at": ("written_at",)}
-    __options__: ClassVar = {"comment": stamp(LATEST)}
+    __options__: ClassVar = {"comment": stamp("pipeline", LATEST).comment}
 
 
 class RejectMixin(Companion):
