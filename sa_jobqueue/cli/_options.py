@@ -409,7 +409,7 @@ def load_module(name: str) -> Any:
     Raises: click.UsageError if it does not exist; any exception that the module raises.
     """
     if "" in name.split("."):
-        raise click.UsageError(f"{name!r} is not the name of a module, such as myapp.queue")
+        raise click.UsageError(f"{name!r} is not the name of a module, such as shop.jobs")
     if (directory := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, directory)
     try:
@@ -427,7 +427,7 @@ def load_object(path: str) -> Any:
     """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
-        raise _bad(path, "must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
+        raise _bad(path, "must be MODULE:ATTRIBUTE, such as shop.jobs:jobs")
     loaded = load_module(module_name)
     for attribute in attributes.split("."):
         try:

@@ -1,7 +1,7 @@
 """Settings of queues and job types: read and change their rows, pause them, and synchronise them with the declarations.
 
 A queue or type needs no row: one is inserted when a setting is first changed. Running workers read changed settings after
-the transaction commits: immediately when notified, otherwise within 20 s (1 s if they do not listen).
+the transaction commits: immediately when notified, otherwise at their next tick (within 1 s if they do not listen).
 """
 
 from __future__ import annotations

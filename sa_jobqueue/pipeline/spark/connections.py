@@ -227,7 +227,7 @@ def load_object(path: str) -> Any:
     """Import the object that `module:attribute` names. Raises: InvalidOptionError if this process does not have it."""
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
-        raise InvalidOptionError("app", f"must be module:attribute, such as myapp.queue:jobs, got {path!r}")
+        raise InvalidOptionError("app", f"must be module:attribute, such as shop.jobs:jobs, got {path!r}")
     try:
         loaded: Any = import_module(module_name)
     except ModuleNotFoundError as error:
