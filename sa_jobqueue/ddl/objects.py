@@ -9,11 +9,13 @@ from typing import Final
 
 QUALIFIED: Final = r'((?:"(?:[^"]|"")+"\.)?(\w+))'
 """A name of these statements, as SQL text and without its schema."""
-_RELATION: Final = re.compile(rf"CREATE (?:UNLOGGED )?(?:TABLE|VIEW|TYPE) {QUALIFIED}")
-_VIEW: Final = re.compile(rf"CREATE VIEW {QUALIFIED}")
-_FUNCTION: Final = re.compile(rf"CREATE FUNCTION {QUALIFIED}\(")
+CREATE: Final = r"(?:--.*\n)*CREATE"
+"""The beginning of these statements, some of which a comment precedes."""
+_RELATION: Final = re.compile(rf"{CREATE} (?:UNLOGGED )?(?:TABLE|VIEW|TYPE) {QUALIFIED}")
+_VIEW: Final = re.compile(rf"{CREATE} VIEW {QUALIFIED}")
+_FUNCTION: Final = re.compile(rf"{CREATE} FUNCTION {QUALIFIED}\(")
 _INDEX: Final = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON|CONSTRAINT (\w+) (?:PRIMARY KEY|UNIQUE)")
-_TRIGGER: Final = re.compile(r"CREATE TRIGGER (\w+) ")
+_TRIGGER: Final = re.compile(rf"{CREATE} (?:CONSTRAINT )?TRIGGER (\w+) ")
 
 
 @dataclass

@@ -6,6 +6,8 @@ queue whose tables are not of the latest version. That operation comes first, so
 downgrade, which reverses the list, drops them last. Columns, indexes and constraints that the application added to a queue's
 tables are kept.
 
+alembic_utils drops whatever functions, triggers, views and grants it is not given; those of queues are kept.
+
 A queue without a model is not changed, and a warning explains how to drop it. If the metadata contains no queue but the
 application uses one, a warning names the missing metadata.
 """
@@ -22,7 +24,7 @@ from typing import Any, TypeAlias, cast
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
-from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, String, Table
+from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, String, Table, text
 
 from sa_jobqueue import ddl
 from sa_jobqueue.errors import SchemaError
@@ -37,6 +39,11 @@ from sa_jobqueue.registry import JobQueue
 
 _LOG = logging.getLogger(__name__)
 _Ops: TypeAlias = list[ops.MigrateOperation]
+_STAMPED_TABLES = text(
+    "SELECT CAST(nspname AS text), CAST(relname AS text) "
+    "FROM pg_class JOIN pg_namespace AS schema ON schema.oid = relnamespace "
+    "WHERE relname LIKE '%job' AND obj_description(pg_class.oid, 'pg_class') LIKE 'sa_jobqueue version=%'"
+)
 
 
 def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> PriorityDispatchResult:
@@ -58,6 +65,7 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
         migrations += queue.migrations()
     upgrade_ops.ops[:0] = migrations
     _keep_orphans(context, upgrade_ops)
+    _keep_entities(context.connection, upgrade_ops)
     if not _declared(context.metadata):
         _warn_of_unknown(context.connection)
     return PriorityDispatchResult.CONTINUE
@@ -192,8 +200,8 @@ class _Queue:
             return include_name is None or bool(include_name(name, kind, parents))
 
         def is_on_ours(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
-            table = item if isinstance(item, Table) else item.table
-            if table.schema != schema or not self.names.has_table(table.name):
+            table = item if isinstance(item, Table) else getattr(item, "table", None)  # alembic_utils has other items
+            if not isinstance(table, Table) or table.schema != schema or not self.names.has_table(table.name):
                 return False
             return include_object is None or bool(include_object(item, name, kind, reflected, other))
 
@@ -252,6 +260,27 @@ def _orphan(operation: ops.DropTableOp) -> Layout | None:
         return None
     has_text_ids = isinstance(operation.to_table().columns["id"].type, String)
     return Layout(operation.schema, operation.table_name.removesuffix("job"), "text" if has_text_ids else "uuid")
+
+
+def _keep_entities(connection: Connection, upgrade_ops: ops.UpgradeOps) -> None:
+    """Take out drops by alembic_utils of the functions, triggers and views of any queue, and of grants on its tables."""
+    drops = [operation for operation in upgrade_ops.ops if _drops_entity(operation)]
+    if not drops:
+        return
+    names_by_schema: dict[str, list[QueueNames]] = {}
+    for schema, table in connection.execute(_STAMPED_TABLES):
+        names = QueueNames(Layout(schema, table.removesuffix("job"), pipeline=True))
+        names_by_schema.setdefault(schema, []).append(names)
+
+    def is_kept(operation: ops.MigrateOperation) -> bool:
+        entity: Any = getattr(operation, "target", None)
+        return operation in drops and any(names.has_entity(entity) for names in names_by_schema.get(entity.schema, ()))
+
+    upgrade_ops.ops[:] = [operation for operation in upgrade_ops.ops if not is_kept(operation)]
+
+
+def _drops_entity(operation: ops.MigrateOperation) -> bool:
+    return type(operation).__module__.startswith("alembic_utils.") and operation.to_diff_tuple()[0] == "drop_entity"
 
 
 def _warn_of_unknown(connection: Connection) -> None:

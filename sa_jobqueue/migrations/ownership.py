@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from sa_jobqueue import ddl
+from sa_jobqueue.ddl.objects import created_names
 from sa_jobqueue.layout import PIPELINE_TABLES, Layout, Unit
 from sa_jobqueue.models import Job
 from sa_jobqueue.models.base import ENUMS
@@ -26,6 +27,25 @@ class QueueNames:
     def has_enum(self, name: object) -> bool:
         """Return whether a type of that name, in the queue's schema, is the queue's."""
         return name in {self.layout.name(noun) for noun in ENUMS}
+
+    def has_entity(self, entity: Any) -> bool:
+        """Return whether an entity of alembic_utils, in the queue's schema, is the queue's, or a grant on one of its tables.
+
+        Policies, and triggers with other names, are the application's.
+        """
+        names = created_names(ddl.every_statement(schema=None, prefix=self.layout.prefix, id_type=self.layout.id_type))
+        retired = {self.layout.name(noun) for noun in ddl.RETIRED}
+        name = str(entity.signature).partition("(")[0]
+        match entity.type_:
+            case "function":
+                return name in names.functions | retired
+            case "trigger":
+                return name in names.triggers | retired
+            case "view":
+                return name in names.views | retired
+            case "grant_table":
+                return entity.table in names.relations | retired
+        return False
 
     def unit(self, table: str) -> Unit:
         """Return the unit that creates a table."""

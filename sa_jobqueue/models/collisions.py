@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ARRAY, Connection, Enum, MetaData, Table, TypeDecorator, text
 
 from sa_jobqueue import ddl
-from sa_jobqueue.ddl.objects import QUALIFIED, CreatedNames
+from sa_jobqueue.ddl.objects import CREATE, QUALIFIED, CreatedNames
 from sa_jobqueue.errors import SchemaBuildError, SchemaError
 from sa_jobqueue.layout import STAMPED, Layout
 
@@ -46,7 +46,7 @@ _ENUMS: Final = text(
     """
 )
 _COMMENT: Final = text("SELECT obj_description(to_regclass(:name), 'pg_class')")
-_CREATE_ENUM: Final = re.compile(rf"CREATE TYPE {QUALIFIED} AS ENUM \((.*)\)", re.DOTALL)
+_CREATE_ENUM: Final = re.compile(rf"{CREATE} TYPE {QUALIFIED} AS ENUM \((.*)\)", re.DOTALL)
 
 
 def check_names_are_free(
