@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sized
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -160,6 +161,16 @@ class StepTransaction(AbstractContextManager["Session | None"], AbstractAsyncCon
     """
 
 
+def extension_refused(level: str) -> InvalidOptionError:
+    """Return the error for an extension that the completion at the isolation level `level` would collide with."""
+    return InvalidOptionError(
+        "isolation_level",
+        "must be READ COMMITTED for a transaction during which the attempt calls `ctx.extend`, got "
+        f"{level}: `extend` writes the job's row, and a transaction that reads an older snapshot cannot complete the job "
+        "then. Call it before the first statement of the transaction, set a longer `timeout`, or use READ COMMITTED",
+    )
+
+
 class AttemptContext:
     """One attempt, for its handler. Use it only from the handler's thread or task.
 
@@ -171,7 +182,7 @@ class AttemptContext:
         self,
         job: ClaimedJob,
         worker_id: str,
-        extend: Callable[[AttemptContext, timedelta], None],
+        extend: Callable[[AttemptContext, timedelta], Future[None] | None],
         *,
         steps: Callable[[AttemptContext], Any] | None = None,
     ) -> None:
@@ -187,6 +198,10 @@ class AttemptContext:
         """The signal with which a step ended the attempt; a handler that catches it cannot complete the job."""
         self.reported: tuple[float, float | None, str | None] | None = None
         """What `progress` reported last: `done`, `total` and `message`; None before that."""
+        self.snapshot_levels: dict[object, str] = {}
+        """Isolation levels of the open transactions of its sessions that read a snapshot of their beginning, by guard."""
+        self.extension: Future[None] | None = None
+        """The write of the last call of `extend`; None before that."""
         self._extend = extend
         self._open_steps = steps
         self._stopped = False
@@ -251,10 +266,14 @@ class AttemptContext:
     def extend(self, timeout: timedelta) -> None:
         """Replace the remaining time of the attempt by `timeout`, from now.
 
-        Raises: InvalidOptionError unless above zero and at most 36,500 days.
+        It writes the job's row, which a transaction with an older snapshot cannot complete any more. So in a session at
+        REPEATABLE READ or SERIALIZABLE, call it before the transaction's first statement, or set a longer timeout.
+        Raises: InvalidOptionError unless above zero and at most 36,500 days, and in such a transaction.
         """
         check_duration("timeout", timeout)
-        self._extend(self, timeout)
+        for level in list(self.snapshot_levels.values()):
+            raise extension_refused(level)
+        self.extension = self._extend(self, timeout)
 
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
         """Report the progress of the attempt; call it as often as you like: the next heartbeat writes the last report.

@@ -219,13 +219,13 @@ class InlineSteps(WorkerSteps):
         for work in self._calls:
             work(session)
 
-    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
+    def session(self, context: AttemptContext, *, is_async: bool) -> tuple[Any, Guard]:
         """Return the test's session."""
         if is_async and not isinstance(self._given, AsyncSession):
             raise InvalidOptionError(
                 "session", "is a Session, but the handler opens an asynchronous transaction: drain with an AsyncSession"
             )
-        return self._given if is_async else self._session, Guard(job.id)
+        return self._given if is_async else self._session, Guard([context])
 
     def begin(self, session: Session) -> None:
         """Begin a savepoint."""

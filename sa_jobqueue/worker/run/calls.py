@@ -214,7 +214,7 @@ class Calls(Part):
                 return self._encoded(call, await call.run_async(threads=self.threads))
         session: AsyncSession
         async with self._sessions.open(call.job_type) as session:
-            held = guard(session, call.contexts[0].job.id)
+            held = guard(session, call.contexts)
             with held, self._leave_if_forked:
                 outcomes = await call.run_async(session, self.threads)
 
@@ -263,7 +263,7 @@ class Calls(Part):
                 return self._encoded(call, call.run())
         session: Session
         with self._sessions.open(call.job_type) as session:
-            held = guard(session, call.contexts[0].job.id)
+            held = guard(session, call.contexts)
             with held, self._leave_if_forked:
                 outcomes = call.run(session)
 
@@ -311,9 +311,10 @@ class Calls(Part):
         if not ends:
             return done
         try:
-            completion = complete_attempts(
-                session, ends, worker_id=self._worker_id, model=self._model, session_name=held.name
-            )
+            with held.explaining_extensions():
+                completion = complete_attempts(
+                    session, ends, worker_id=self._worker_id, model=self._model, session_name=held.name
+                )
             # Before the commit expires them.
             unwritten = {each.job.id: each.end for each in completion.unwritten}
             following = [end for job, end in ends if isinstance(end, JobMixin) and job.id not in unwritten]

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -411,16 +412,19 @@ class Executor(Part):
             self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
         return results[0]
 
-    def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
+    def _request_extension(self, context: AttemptContext, timeout: timedelta) -> Future[None]:
         # Called from the handler's thread or task; the work is done on the loop.
-        self._loop.call_soon_threadsafe(self._extend_of, context, timeout)
+        written = Future[None]()
+        self._loop.call_soon_threadsafe(self._extend_of, context, timeout, written)
+        return written
 
-    def _extend_of(self, context: AttemptContext, timeout: timedelta) -> None:
+    def _extend_of(self, context: AttemptContext, timeout: timedelta, written: Future[None]) -> None:
         # Searched for: a reference from the context to its attempt would be a cycle that only the garbage collector frees.
         for running in self._running:
             if running.context is context:
-                self._keep(self._extend(running, timeout))
+                self._keep(self._extend(running, timeout)).add_done_callback(lambda _: written.set_result(None))
                 return
+        written.set_result(None)  # the attempt has ended
 
     async def _extend(self, running: Running, timeout: timedelta) -> None:
         """Let an attempt run for `timeout` from now: here immediately, its lease as soon as the database answers."""

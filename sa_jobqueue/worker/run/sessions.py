@@ -9,8 +9,11 @@ is one on which a completion was hidden: what its handler has set may outlast th
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
@@ -25,16 +28,18 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.util import await_only
 
+from sa_jobqueue.context import AttemptContext, extension_refused
 from sa_jobqueue.db.connections import call_connect_listeners
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import prepare_nothing
-from sa_jobqueue.db.splitting import is_unreachable
+from sa_jobqueue.db.splitting import is_unreachable, sqlstate
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements.session_names import name_session, session_name
-from sa_jobqueue.types import MOST_CONCURRENT, JobId
+from sa_jobqueue.types import MOST_CONCURRENT
 
 GUARD: Final = "sa_jobqueue.guard"
 """In `Session.info`, and in the execution options of the connection of its transaction."""
@@ -46,6 +51,8 @@ _ENDING: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that end the transaction. Only the first word counts: functions are written with `END` as well."""
+_SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
+"""Isolation levels at which a transaction cannot update a row that was changed after its first statement."""
 _GUARDED: Final = "_sa_jobqueue_guard"
 """Attribute of psycopg's connection: the guard of the last handler that had it."""
 _completing: ContextVar[Guard] = ContextVar("sa_jobqueue_completing")
@@ -74,17 +81,17 @@ class Guard:
 
     __slots__ = (
         "_connections",
+        "_contexts",
         "_fault",
         "_has_returned",
         "_is_rolled_back",
         "has_sent_more",
-        "job_id",
         "may_commit",
         "name",
     )
 
-    def __init__(self, job_id: JobId) -> None:
-        self.job_id = job_id
+    def __init__(self, contexts: Sequence[AttemptContext]) -> None:
+        self._contexts = contexts
         self.name: str | None = None
         """Name of the open transaction of the handler; None while none is open."""
         self.may_commit = False
@@ -128,12 +135,40 @@ class Guard:
         if getattr(connection.connection.dbapi_connection, "autocommit", False):
             self._refuse("its session is in AUTOCOMMIT mode, where nothing can be rolled back: use another isolation level")
         # A transaction that a handler leaves open holds back vacuum: its name in pg_stat_activity shows whose it is.
-        connection.exec_driver_sql(name_session(self.job_id))
+        job_id = self._contexts[0].job.id
+        connection.exec_driver_sql(name_session(job_id))
         _watch(connection.engine)
         connection.execution_options(**{GUARD: self})
         self._keep_driver_from_committing(connection)
-        self.name = session_name(self.job_id)
+        self.name = session_name(job_id)
         self._is_rolled_back = False
+        if (level := _isolation_level(connection)) in _SNAPSHOT_LEVELS:
+            self._expect_snapshot(level, connection)
+
+    def _expect_snapshot(self, level: str, connection: Connection) -> None:
+        """Refuse extensions from now on, and wait for the last one, whose write to the job the snapshot must see."""
+        for context in self._contexts:
+            context.snapshot_levels[self] = level
+            if context.extension is None or context.extension.done():
+                continue
+            if connection.dialect.is_async:
+                await_only(asyncio.wrap_future(context.extension))
+            else:
+                context.extension.result()
+
+    @contextmanager
+    def explaining_extensions(self) -> Iterator[None]:
+        """Within, around the worker's own statements, raise the error of an extension that the transaction collides with.
+
+        It was not refused if the handler has set the isolation level by a statement that `_isolation_level` does not know.
+        """
+        try:
+            yield
+        except DBAPIError as error:
+            is_extended = any(context.extension is not None for context in self._contexts)
+            if not is_extended or sqlstate(error) != "40001":
+                raise
+            raise extension_refused("one whose snapshot is older than the job's row") from error
 
     def roll_back(self) -> None:
         """Record that the handler called `session.rollback()`, or that a flush failed: the handler may continue."""
@@ -144,6 +179,8 @@ class Guard:
         """Record that the transaction ended. Raises: HandlerCommitError if it was not a rollback."""
         rolled_back, self._is_rolled_back, self.name = self._is_rolled_back, False, None
         self._connections.clear()
+        for context in self._contexts:
+            context.snapshot_levels.pop(self, None)
         self._note_user()
         if not self._has_returned and not rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
@@ -216,10 +253,22 @@ def _text_of(query: Any) -> str:
     return query.as_string(None) if isinstance(query, psycopg.sql.Composable) else str(query)
 
 
-def guard(session: Session | AsyncSession, job_id: JobId) -> Guard:
-    """Return the guard of a session that is about to be given to a handler."""
-    made = session.info[GUARD] = Guard(job_id)
+def guard(session: Session | AsyncSession, contexts: Sequence[AttemptContext]) -> Guard:
+    """Return the guard of a session that is about to be given to the handler of these attempts."""
+    made = session.info[GUARD] = Guard(contexts)
     return made
+
+
+def _isolation_level(connection: Connection) -> str:
+    """Return the isolation level of a transaction that begins, without a round trip; the last default is the server's."""
+    psycopg_level = getattr(connection.connection.driver_connection, "isolation_level", None)
+    levels = (
+        getattr(psycopg_level, "name", "").replace("_", " "),
+        connection.get_execution_options().get("isolation_level"),
+        getattr(connection.dialect, "_on_connect_isolation_level", None),
+        connection.default_isolation_level,
+    )
+    return next((str(level).upper() for level in levels if level), "")
 
 
 @event.listens_for(Session, "before_commit")

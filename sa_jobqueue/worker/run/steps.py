@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext, ClaimedJob, StepTransaction
+from sa_jobqueue.context import AttemptContext, StepTransaction
 from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
@@ -114,10 +114,10 @@ class WorkerSteps:
         state = sqlstate(error)
         return isinstance(error, OperationalError | InterfaceError) if state is None else state[:2] in _OUTAGES
 
-    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
+    def session(self, context: AttemptContext, *, is_async: bool) -> tuple[Any, Guard]:
         """Return a session that the application's factory makes, and its guard."""
         session = self._sessions.factory(is_async=is_async)()
-        return session, guard(session, job.id)
+        return session, guard(session, [context])
 
     def begin(self, session: Session) -> None:
         """Do nothing: the first statement begins it."""
@@ -232,7 +232,7 @@ class AttemptSteps:
             yield None
             return
         began, store = time.monotonic(), self._store
-        session, held = store.session(self._context.job, is_async=is_async)
+        session, held = store.session(self._context, is_async=is_async)
 
         async def on_session(work: Callable[[Session], None]) -> None:
             if is_async:
@@ -244,9 +244,10 @@ class AttemptSteps:
             session.flush()  # first, so that the job is locked for a moment only
             job, worker_id = self._context.job, self._context.worker_id
             try:
-                was_hidden = record_transaction(
-                    session, store.model, job, worker_id, place=place, took=_since(began), session_name=held.name
-                )
+                with held.explaining_extensions():
+                    was_hidden = record_transaction(
+                        session, store.model, job, worker_id, place=place, took=_since(began), session_name=held.name
+                    )
             except CompletionRefusedError:
                 held.discard_connections()
                 raise
