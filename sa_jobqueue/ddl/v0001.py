@@ -128,7 +128,7 @@ CREATE TABLE ${q}job (
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   chain_status ${q}job_status,
   expires_at timestamptz,
-  ordering_key text, skip_while_retrying boolean,
+  ordering_key text,
   rate_cost integer,
   CONSTRAINT ${p}pk_job PRIMARY KEY (id),
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
@@ -652,19 +652,13 @@ BEGIN
     RETURN NULL;
   END IF;
   UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = ANY (ARRAY(
-    SELECT unnest(ARRAY[first.id, other.id])
+    SELECT first.id
     FROM (SELECT DISTINCT ordering_key AS key FROM gone
       WHERE ordering_key IS NOT NULL AND COALESCE(completed_at > now() - interval '1 minute', true)) AS freed
     CROSS JOIN LATERAL (
-      SELECT id,
-        COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
-      FROM ${q}job WHERE ordering_key = freed.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
-      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first
-    LEFT JOIN LATERAL (
       SELECT id FROM ${q}job
-      WHERE first.is_aside AND ordering_key = freed.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
-        AND NOT (COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
-      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
+      WHERE ordering_key = freed.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first));
   PERFORM pg_notify('${channel}:unblock', '')
     WHERE current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off';
   RETURN NULL;

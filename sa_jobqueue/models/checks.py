@@ -192,9 +192,3 @@ def check_id(model: Any, field: str, given: object) -> None:
     elif not isinstance(given, UUID):
         fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
         raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {shown(given)}{fix}")
-
-
-def check_flag(field: str, value: object) -> None:
-    """Check something that is so or not. Raises: InvalidJobError."""
-    if not isinstance(value, bool):
-        raise InvalidJobError(field, f"must be True, False or None, got {value!r}")

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, foreign,
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
-from sa_jobqueue.errors import InvalidOptionError, PipelineMissingError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, PipelineMissingError
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import checks
@@ -232,7 +233,6 @@ class JobMixin(Generic[IdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
-        skip_while_retrying: bool | None = None,
         # end of job options
         **columns: Any,
     ) -> None:
@@ -261,7 +261,6 @@ class JobMixin(Generic[IdT]):
         `expires_at`: an aware instant, or an expression of the database's clock; if it has not started by then, it is
         cancelled.
         `ordering_key`: jobs of one key run one at a time, in the order of `created_at`.
-        `skip_while_retrying`: whether the others of its key go on while it waits for another attempt.
         `columns`: the application's own; `trace_context`, by default OpenTelemetry's current span.
         Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidJobError as `handler.job`.
         """
@@ -277,7 +276,7 @@ class JobMixin(Generic[IdT]):
             document, fairness_key = handler.encode(input, input_version, fairness_key)
         # job options: values
         declared_values = (queue, priority, max_attempts, timeout, rate_cost, input_version)
-        row_values = (deduplication_key, expires_at, ordering_key, skip_while_retrying)
+        row_values = (deduplication_key, expires_at, ordering_key)
         # end of job options
         if declared_values != _NOT_GIVEN:
             for name, value in zip(DECLARED, declared_values, strict=True):
@@ -303,6 +302,8 @@ class JobMixin(Generic[IdT]):
             # What waits is never due, also where a writer (`merge`, `bulk_save_objects`) leaves out the blockers, which are
             # no column: without the number of open ones, which the flush counts, the database refuses a blocked job.
             fields["status"] = JobStatus.BLOCKED
+        if columns:
+            refuse_removed((name for name in columns if not hasattr(type(self), name)), refuse=InvalidJobError)
         super().__init__(**tracing.of_new_chain(columns) | columns)
         # After the application's columns, which cannot replace these.
         validators = self.__mapper__.validators
@@ -423,9 +424,7 @@ class JobMixin(Generic[IdT]):
     """If it has not started by this time, it is cancelled."""
     ordering_key: Mapped[str | None] = mapped_column(sa.Text, sort_order=2)
     """Jobs with the same key run one at a time, in the order of `created_at`."""
-    skip_while_retrying: Mapped[bool | None] = mapped_column(sa.Boolean, sort_order=3)
-    """Whether other jobs with its ordering key run while it waits for a retry; null: they wait."""
-    rate_cost: Mapped[int | None] = mapped_column(sa.Integer, server_default=sa.FetchedValue(), sort_order=4)
+    rate_cost: Mapped[int | None] = mapped_column(sa.Integer, server_default=sa.FetchedValue(), sort_order=3)
     """Cost of each attempt against the rate limits of its queue, fairness key and type; null means 1."""
 
     @declared_attr

@@ -38,7 +38,7 @@ class JobOption:
     """Name of the option of handlers that sets it for their jobs, empty if there is none; `job_type` has a column for it."""
     of_schedules: bool = False
     """Whether a schedule sets it for its jobs."""
-    spark: Literal["STRING", "INT", "SECONDS", "TIMESTAMP", "BOOLEAN", "ARRAY"]
+    spark: Literal["STRING", "INT", "SECONDS", "TIMESTAMP", "ARRAY"]
     """Type of its column of a DataFrame."""
     staged: str
     """Name of its column of a DataFrame and of `job_bulk_staging`."""
@@ -173,13 +173,6 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
         column="text",
         spark="STRING",
         staged="ordering_key",
-    ),
-    "skip_while_retrying": JobOption(
-        annotation="bool | None",
-        check=checks.check_flag,
-        column="boolean",
-        spark="BOOLEAN",
-        staged="skip_while_retrying",
     ),
 }
 """The options by name, in the order of the arguments."""

@@ -28,6 +28,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.payloads import Document, sealed, stored_untyped
 from sa_jobqueue.policies.fairness import key_of
@@ -162,7 +163,6 @@ class Handler(Generic[InT, OutT, JobT]):
         rate_cost: int | None = None,
         expires_at: datetime | None = None,
         ordering_key: str | None = None,
-        skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> JobT: ...
     def job(self, payload: Any = None, **options: Any) -> JobT:
@@ -183,6 +183,7 @@ class Handler(Generic[InT, OutT, JobT]):
             payload = {name: options.pop(name) for name in kind.fields if name in options}
         for name in options:
             if name not in OPTIONS and not hasattr(self.model, name):
+                refuse_removed([name], refuse=InvalidJobError)
                 fields = (
                     f"the fields of the payload are {', '.join(kind.fields)}"
                     if kind.fields

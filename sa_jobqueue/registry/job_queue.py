@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.errors.bounds import check_duration
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.options import DEFAULT_QUEUE, OF_SCHEDULES
@@ -140,6 +141,7 @@ class JobQueue(Generic[JobT]):
             raise InvalidHandlerError(words)
         known = [one.name for one in fields(of)]
         for name in given.keys() - known:
+            refuse_removed([name])
             raise InvalidOptionError(name, f"is not an option of this handler; the options are {', '.join(known[1:])}")
         options = of(type_name, **given)
         options.check()

@@ -25,17 +25,6 @@ def is_eligible(job: sa.Table, types: ColumnElement[Any]) -> list[ColumnElement[
     ]
 
 
-def is_aside(job: Any) -> ColumnElement[bool]:
-    """Return whether a job is retrying and lets others of its ordering key start until it is due again."""
-    skips = sa.func.coalesce(job.c.skip_while_retrying, sa.false())
-    return sa.and_(
-        skips,
-        job.c.status == status(JobStatus.PENDING),
-        job.c.attempt > sa.literal_column("0"),
-        job.c.scheduled_at > sa.func.now(),
-    )
-
-
 def _is_next(job: sa.Table) -> ColumnElement[bool]:
     """Return whether a job is the first of its ordering key that waits, and none of the key is running.
 
@@ -48,14 +37,13 @@ def _is_next(job: sa.Table) -> ColumnElement[bool]:
 
 
 def first_waiting(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
-    """Select the id of the first waiting job of an ordering key that is not skipped while it retries (`ix_job_ordering`)."""
+    """Select the id of the first waiting job of an ordering key (`ix_job_ordering`)."""
     return (
         sa.select(job.c.id)
         .where(
             job.c.ordering_key == key,
             job.c.ordering_key.is_not(None),
             job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING)]),
-            ~is_aside(job),
         )
         .order_by(job.c.ordering_key, job.c.created_at, job.c.id)
         .limit(sa.literal_column("1"))

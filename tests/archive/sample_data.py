@@ -22,11 +22,11 @@ WORLD = """
 CREATE TEMPORARY TABLE one AS SELECT n, ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS id
   FROM generate_series(1, 12) AS n;
 INSERT INTO job (id, chain_id, type_name, chain_type_name, input, timeout, trace_context, deduplication_key,
-  ordering_key, skip_while_retrying, expires_at, rate_cost, fairness_key)
+  ordering_key, expires_at, rate_cost, fairness_key)
 SELECT id, id, 'type' || n % 2, 'type' || n % 2, CASE n WHEN 1 THEN NULL WHEN 3 THEN 'null'::jsonb ELSE
     jsonb_build_object('text', E'a "quoted", line\\nand a ä \\u00e9', 'n', n, 'empty', '') END,
   CASE n WHEN 1 THEN interval '2 days 00:00:00.000001' END, CASE n WHEN 3 THEN '' END, 'key' || n,
-  CASE WHEN n > 5 THEN 'customer ' || n END, CASE n WHEN 6 THEN true WHEN 7 THEN false END,
+  CASE WHEN n > 5 THEN 'customer ' || n END,
   CASE n WHEN 6 THEN timestamptz '2031-02-03 04:05:06.000007+01' END, CASE n WHEN 6 THEN 7 END,
   CASE WHEN n > 4 THEN 'tenant ' || n ELSE '' END
 FROM one WHERE n <= 9;

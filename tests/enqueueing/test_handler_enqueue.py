@@ -53,7 +53,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"fairness_key": "customer 7", "deduplication_key": "k", "ordering_key": "o", "rate_cost": 5, "queue": "other"},
     {"delay": timedelta(hours=1), "expires_at": func.now() + timedelta(days=1), "trace_context": "00-1-2-01"},
-    {"at": datetime(2030, 1, 1, tzinfo=UTC), "priority": -9, "skip_while_retrying": False},
+    {"at": datetime(2030, 1, 1, tzinfo=UTC), "priority": -9},
     {"at": datetime(2000, 1, 1, tzinfo=UTC)},
 ]
 

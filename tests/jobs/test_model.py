@@ -67,7 +67,6 @@ def test_an_invalid_type_or_queue_name_is_refused(name: Any) -> None:
         *(("deduplication_key", value) for value in ("", 7, "a\0", "x" * 501)),
         *(("ordering_key", value) for value in ("", 7, "a\0", "x" * 501, ["a"])),
         *(("expires_at", value) for value in (datetime(2026, 1, 1), datetime.max.replace(tzinfo=UTC), "2026-01-01", 5)),
-        *(("skip_while_retrying", value) for value in (1, "yes")),
         *(("input", value) for value in (object(), float("nan"), "\0")),
     ],
 )
@@ -90,7 +89,6 @@ def test_a_bad_field_is_named(field: str, value: Any) -> None:
         ("deduplication_key", "x" * 500),
         ("ordering_key", "x" * 500),
         ("expires_at", datetime(8999, 12, 31, tzinfo=UTC)),
-        ("skip_while_retrying", False),
     ],
 )
 def test_a_field_is_accepted_at_its_bounds(field: str, value: Any) -> None:

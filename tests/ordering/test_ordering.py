@@ -1,4 +1,4 @@
-"""Jobs of a key run one at a time, even where two claims cannot see each other; a retrying one may be skipped."""
+"""Jobs of a key run one at a time, even where two claims cannot see each other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed
-from sa_jobqueue.operations import explain_job, upsert_queue
-from sa_jobqueue.operations.explaining import Cause
+from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -64,50 +63,18 @@ def test_concurrent_claims_start_only_one_job_of_an_ordering_key(
 
 
 @both_servers
-@pytest.mark.parametrize("skips", [True, None], ids=["skip_while_retrying", "blocks"])
-def test_a_retrying_job_blocks_its_ordering_key_unless_skip_while_retrying(
-    engine: Engine, jobs: Jobs, manual_worker: Any, skips: bool | None
-) -> None:
-    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=skips)
-    second, third = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
+def test_a_retrying_job_holds_its_ordering_key_until_it_dies(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
+    first, second = (jobs.add(ordering_key="k", due_in=-9) for _ in range(2))
     other, worker = manual_worker("other:1"), manual_worker("worker:1")
     (failing,) = other.claim()
     assert failing.id == first
-    assert worker.claim() == []  # its cursor has passed the others
+    assert worker.claim() == []  # its cursor has passed the second
     other.finish(failing, delay=3600)
-    with Session(engine) as session:
-        explanation = explain_job(session, second)
-        assert (explanation.cause is Cause.WAITING_FOR_ORDERING_KEY) is not skips
-    if not skips:
-        assert worker.claim() == []
-        return
-    (mine,) = worker.claim()
-    assert mine.id == second
-    assert other.claim() == []  # one at a time all the same
-    worker.complete(mine)
+    assert worker.claim() == []
     execute(engine, "UPDATE job SET scheduled_at = now() WHERE id = :id", id=first)
-    (again,) = worker.claim()
-    assert again.id == first  # when it is due, it is first in order
-    worker.complete(again)
-    assert [job.id for job in worker.claim()] == [third]
-
-
-@both_servers
-def test_a_skipped_retry_that_becomes_due_during_a_completion_is_found(
-    engine: Engine, jobs: Jobs, manual_worker: Any
-) -> None:
-    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=True)
-    second = jobs.add(ordering_key="k", due_in=-9)
-    other, worker = manual_worker("other:1"), manual_worker("worker:1")
-    other.finish(*other.claim(), delay=3600)
-    (mine,) = other.claim()
-    assert mine.id == second
-    other.connection.execute(text("SELECT now()"))  # the transaction that completes it has begun
-    execute(engine, "UPDATE job SET scheduled_at = clock_timestamp() WHERE id = :id", id=first)
-    assert worker.claim() == []  # its cursor has passed the first, which is due and waits for the second
-    other.complete(mine)
-    # By the clock of that transaction it was not due yet.
-    assert [job.id for job in worker.claim()] == [first]
+    (again,) = other.claim()
+    other.finish(again, status="dead", outcome="failed")
+    assert [job.id for job in worker.claim()] == [second]
 
 
 @both_servers

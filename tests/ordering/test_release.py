@@ -18,8 +18,8 @@ from tests.fixtures.jobs import Jobs
 HOUR = 3600
 END = "UPDATE job SET status = :status, leased_by = NULL, leased_until = NULL, completed_at = now() WHERE id = :id"
 PUT = """INSERT INTO job
-    (id, type_name, chain_id, chain_type_name, ordering_key, skip_while_retrying, scheduled_at, created_at)
-  SELECT id, 'test', id, 'test', :key, :aside, now() - :due * interval '1 s', now() - :age * interval '1 s'
+    (id, type_name, chain_id, chain_type_name, ordering_key, scheduled_at, created_at)
+  SELECT id, 'test', id, 'test', :key, now() - :due * interval '1 s', now() - :age * interval '1 s'
   FROM (SELECT gen_random_uuid() AS id) AS made"""
 TAKE_OUT = """DELETE FROM job WHERE id = (SELECT id FROM job WHERE status IN ('pending', 'running')
   ORDER BY id OFFSET :place LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id"""
@@ -43,7 +43,7 @@ def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(
     late = [engine.connect() for _ in range(3)]
 
     def put(connection: Connection) -> None:
-        given = {"key": chance.choice("abcd"), "aside": chance.choice((True, None)), "due": chance.randrange(100)}
+        given = {"key": chance.choice("abcd"), "due": chance.randrange(100)}
         connection.execute(text(PUT), given | {"age": chance.randrange(100)})
 
     def end(job_id: UUID) -> None:

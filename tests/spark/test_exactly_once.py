@@ -298,16 +298,15 @@ def test_jobs_of_an_ordering_key_keep_the_row_order_of_their_partition(
         "payload": F.col("n"),
         "ordering_key": "customer",
         "expires_at": until,
-        "skip_while_retrying": True,
     }
     assert enqueue(in_order, "number", url=database_url, **options).enqueued == ROWS
-    columns = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at),
+    columns = """SELECT count(DISTINCT ordering_key), min(expires_at), max(expires_at),
         bool_and(is_next)
       FROM (SELECT *, coalesce(input::int < lag(input::int) OVER (PARTITION BY ordering_key ORDER BY created_at, id), true)
         AS is_next FROM job) AS job"""
     with engine.connect() as connection:
-        assert connection.execute(text(columns)).one() == (7, True, until, until, True)
-    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}, {"progress": "bar"}):
+        assert connection.execute(text(columns)).one() == (7, until, until, True)
+    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"progress": "bar"}):
         with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
             enqueue(events, "number", url=database_url, **wrong)
 

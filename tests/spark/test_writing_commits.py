@@ -235,7 +235,7 @@ def test_on_repeat_check_raises_for_a_write_repeated_with_other_rows(database_ur
     assert (raised.value.committed, raised.value.staged) == (3, 5)
     with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 3 others"):
         write(database_url, [*rows[:2], {"input": "2"}], **checked)
-    for name, value in (("queue", "other"), ("priority", 3), ("ordering_key", "k"), ("skip_while_retrying", True)):
+    for name, value in (("queue", "other"), ("priority", 3), ("ordering_key", "k")):
         with pytest.raises(RepeatedWriteError, match="this time there are 3 others"):
             write(database_url, [*rows[:2], {"input": "1", name: value}], **checked)
         assert write(database_url, [{"input": "1", name: None}] * 3, **checked).staged == 3  # as without the column

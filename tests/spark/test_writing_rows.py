@@ -84,8 +84,8 @@ def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Sessio
         {"type_name": "past", "input": [], "at": datetime(1950, 1, 1, tzinfo=UTC), "timeout": timedelta(microseconds=1)},
         {"type_name": "delayed", "input": True, "delay": timedelta(seconds=3.25), "deduplication_key": 'k,"\n\\N'},
         {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
-        {"type_name": "ordered", "ordering_key": 'customer "42", \\', "skip_while_retrying": True, "expires_at": soon},
-        {"type_name": "ordered", "ordering_key": "43", "skip_while_retrying": False},
+        {"type_name": "ordered", "ordering_key": 'customer "42", \\', "expires_at": soon},
+        {"type_name": "ordered", "ordering_key": "43"},
         {"type_name": "keyed", "queue": "mail/eu", "fairness_key": 'ann "a" <ann@example.org>, \\'},
     ]
     for row in described:
@@ -230,6 +230,7 @@ def test_unknown_columns_are_refused_before_planning() -> None:
         ({"type_name": TEXT, "run_at": TIME}, "run_at: is no column of a job; known: type_name, .*scheduled_at"),
         ({"type_name": TEXT, "priorty": INT}, "priorty: is no column of a job; did you mean priority?"),
         ({"type_name": TEXT, "zzz": INT}, "zzz: is no column of a job; known: type_name, input"),
+        ({"type_name": TEXT, "skip_while_retrying": TEXT}, "skip_while_retrying: is no option: .*Set max_attempts"),
         ({"input": TEXT}, "type_name: is missing"),
         ({"type_name": TEXT, "input": struct}, "input: must be STRING.*write to_json\\(input\\)"),
         ({"type_name": TEXT, "scheduled_at": TimestampNTZType()}, "scheduled_at: must be TIMESTAMP.*cast it"),

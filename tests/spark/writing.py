@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     DataType,
     DayTimeIntervalType,
     DoubleType,
@@ -47,7 +46,6 @@ KINDS: dict[str, DataType] = {
     "rate_cost": INT,
     "expires_at": TIME,
     "ordering_key": TEXT,
-    "skip_while_retrying": BooleanType(),
 }
 ARROW: dict[str, pa.DataType] = {
     "priority": pa.int32(),
@@ -56,7 +54,6 @@ ARROW: dict[str, pa.DataType] = {
     "input_version": pa.int64(),
     "scheduled_at": pa.timestamp("us", tz="UTC"),
     "expires_at": pa.timestamp("us", tz="UTC"),
-    "skip_while_retrying": pa.bool_(),
     "delay": pa.float64(),
     "timeout": pa.duration("us"),
     "blockers": pa.list_(pa.string()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Integer, SmallInteger, Text, func, text
+from sqlalchemy import BigInteger, Integer, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
@@ -83,8 +83,6 @@ class StageMixin(Companion, Generic[IdT]):
     """The job's deadline; null for none."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=-70)
     """The job's ordering key; null for none."""
-    skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=-69)
-    """Whether other jobs of its key go on while the job waits for a retry; null for the default."""
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     ByteType,
     DataType,
     DayTimeIntervalType,
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models.checks import check_name
 from sa_jobqueue.models.options import JOB_OPTIONS
 from sa_jobqueue.models.waits import WaitFor
@@ -55,7 +55,6 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "rate_cost": ("INT", _WHOLE),
     "expires_at": ("TIMESTAMP", (TimestampType,)),
     "ordering_key": ("STRING", (StringType,)),
-    "skip_while_retrying": ("BOOLEAN", (BooleanType,)),
 }
 """Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
 type."""
@@ -83,6 +82,7 @@ def check_columns(schema: StructType, *, has_type: bool) -> None:
     names: set[str] = set()
     for field in schema.fields:
         if field.name not in COLUMNS:
+            refuse_removed([field.name], refuse=InvalidColumnError)
             raise InvalidColumnError(
                 field.name, f"is no column of a job{suggestion(field.name, [*COLUMNS])}; drop it, or put it into the input"
             )

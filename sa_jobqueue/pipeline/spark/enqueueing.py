@@ -54,7 +54,6 @@ def enqueue(
     expires_at: datetime | Column | None = None,
     ordering_key: Ours | None = None,
     fairness_key: Ours | None = None,
-    skip_while_retrying: bool | Column | None = None,
     write_id: str | None = None,
     progress: Literal["lines"] | None = None,
     **options: str,
@@ -66,10 +65,9 @@ def enqueue(
     `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON:
     instants in UTC; decimals as text for a handler, as numbers of up to 15 digits for a name. BINARY is refused. A
     STRING column must contain JSON.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
-    `skip_while_retrying`: one value, or a column; the type's setting by default. `deduplication_key`, `ordering_key`,
-    `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of
-    their partition.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`: one value, or a
+    column; the type's setting by default. `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers`
+    (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition.
     `write_id`: a name for this write; repeating a committed write changes nothing and returns its result. A write without
     rows is not recorded.
     `progress`: "lines" prints it on standard error.
@@ -86,8 +84,8 @@ def enqueue(
     for name, option in {
         **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
         **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
-        **{"skip_while_retrying": skip_while_retrying, "id": id, "blockers": blockers},
-        **{"deduplication_key": deduplication_key, "ordering_key": ordering_key, "fairness_key": fairness_key},
+        **{"id": id, "blockers": blockers, "deduplication_key": deduplication_key},
+        **{"ordering_key": ordering_key, "fairness_key": fairness_key},
     }.items():
         if isinstance(option, Column):
             columns[name] = option

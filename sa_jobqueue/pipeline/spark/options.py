@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.pipeline.history import DATASETS
@@ -294,6 +295,7 @@ def read_options(texts_by_name: Mapping[str, str | None], *uses: Use) -> Options
         if key in IGNORED:
             continue
         if key not in of_use:
+            refuse_removed([name])
             elsewhere = sorted({other_use for option in OPTIONS if plain(option.name) == key for other_use in option.uses})
             hint = f"; it belongs to {' and '.join(elsewhere)}" if elsewhere else suggestion(name, [*map(str, values)])
             refuse(name, f"is not an option of {use}{hint}")

@@ -31,7 +31,7 @@ _EXCERPT: Final = 200
 _ATTEMPT_BITS: Final = 32
 _FINGERPRINTED: Final = (
     *("type_name", "deduplication_key", "input", "queue", "priority", "ordering_key", "fairness_key"),
-    *("max_attempts", "input_version", "rate_cost", "on_failure", "skip_while_retrying"),
+    *("max_attempts", "input_version", "rate_cost", "on_failure"),
 )
 
 

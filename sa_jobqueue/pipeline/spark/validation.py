@@ -162,8 +162,6 @@ class Checker:
             if name in values_by_name:
                 keys = checked.columns[name] = _texts(values_by_name[name])
                 checked.check_each(name, keys, _odd_text(keys), CHECKS[name])
-        if "skip_while_retrying" in values_by_name:
-            checked.columns["skip_while_retrying"] = values_by_name["skip_while_retrying"]
         if "id" not in values_by_name:
             checked.columns["id"] = self._new_ids(count)
             return

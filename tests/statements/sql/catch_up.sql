@@ -41,10 +41,6 @@ WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fai
       WHERE first.ordering_key = key.ordering_key
       AND first.ordering_key IS NOT NULL
       AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.skip_while_retrying, false)
-        AND first.status = 'pending'
-        AND first.attempt > 0
-        AND first.scheduled_at > now())
       ORDER BY first.ordering_key, first.created_at, first.id
       LIMIT 1) AS first ON true
     WHERE first.status = 'pending') AS freed

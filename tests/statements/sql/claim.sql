@@ -20,10 +20,6 @@ WITH picked AS (SELECT taken.id AS id
         WHERE first.ordering_key = job.ordering_key
         AND first.ordering_key IS NOT NULL
         AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
     FOR NO KEY UPDATE SKIP LOCKED) AS taken ON true
@@ -56,10 +52,6 @@ WITH picked AS (SELECT taken.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
       AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
