@@ -19,7 +19,8 @@ class MinuteMixin(Companion):
     """Figures of one minute, of a queue and a job type; with both names empty, of all together.
 
     One worker writes each minute, idle workers half an hour together, and deletes those that are older than a day. Counts
-    come from bounded reads: of a minute with more than 50,000 changed jobs they are lower bounds.
+    come from bounded reads: of a minute with more than 50,000 changed jobs they are lower bounds. Retention keeps the jobs
+    that ended in a minute until it is recorded; jobs that are deleted earlier, by a call or a run until idle, do not count.
     """
 
     minute: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)

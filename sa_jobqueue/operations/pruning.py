@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from sqlalchemy import Connection, Select
@@ -88,6 +89,7 @@ def prune(
     by: str = "retention",
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
+    ended_before: datetime | None = None,
     model: JobClass = Job,
 ) -> Pruned:
     """Delete rows past their retention among the next `scan` rows of a table; return the result and the next cursor.
@@ -99,7 +101,7 @@ def prune(
     Several processes can prune at the same time.
 
     `rules`: how long rows are kept; with `queue_rows`, the retention in a queue's row overrides them for chains.
-    `excluded`: ids of rows to keep.
+    `excluded`: ids of rows to keep. `ended_before`: chains that ended since then are kept as well.
     `scan`: 1 to 10,000. `to_the_end`: without it, a table ends at a page of rows that are all too young.
     Changes: deletes rows of `job`, `job_blocker`, `job_attempt`, `dead_letter` and `job_audit`.
     Clock: the database's.
@@ -122,7 +124,7 @@ def prune(
     following = next(iter(cursors[1:]), None)
     if cursor.table != cursors[0].table:
         cursor = cursors[0]
-    parameters = {"rules": rules.document(), "shortest": shortest[cursor.table], "scan": scan}
+    parameters = {"rules": rules.document(), "shortest": shortest[cursor.table], "scan": scan, "ended_before": ended_before}
     ids, scanned, after = list(cursor.due), 0, cursor.after
     if not ids:
         page = _PAGES[cursor.table](model, first=after is None)

@@ -32,13 +32,28 @@ def unrecorded(t: Tables) -> sa.Select[Any]:
     to record. Clock: the database's.
     Locks: an advisory lock until the transaction ends, not awaited. Index: `pk_job_minute`, from its end.
     """
-    last = sa.select(t.minute.c.minute).order_by(t.minute.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
-    until = sa.func.date_trunc(sa.literal_column("'minute'"), sa.func.now(), type_=_INSTANT)
-    since = sa.func.greatest(last + _MINUTE, until - sa.literal_column("interval '40 minutes'"), type_=_INSTANT)
-    span = sa.select(since.label("since"), until.label("until")).cte("span")
+    span = sa.select(_recorded_until(t).label("since"), _this_minute().label("until")).cte("span")
     name = sa.literal(t.layout.qualified("job_minute"))
     lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, sa.literal_column("0")))
     return sa.select(span.c.since, span.c.until).where(sa.case((span.c.since < span.c.until, lock), else_=sa.false()))
+
+
+@statement
+def recorded_until(t: Tables) -> sa.Select[Any]:
+    """Return the start of the first minute that is still to be recorded; jobs that ended earlier count no more.
+
+    Shape: one row `(since,)`. Clock: the database's. Locks: none. Index: `pk_job_minute`, from its end.
+    """
+    return sa.select(_recorded_until(t).label("since"))
+
+
+def _recorded_until(t: Tables) -> sa.ColumnElement[Any]:
+    last = sa.select(t.minute.c.minute).order_by(t.minute.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
+    return sa.func.greatest(last + _MINUTE, _this_minute() - sa.literal_column("interval '40 minutes'"), type_=_INSTANT)
+
+
+def _this_minute() -> sa.ColumnElement[Any]:
+    return sa.func.date_trunc(sa.literal_column("'minute'"), sa.func.now(), type_=_INSTANT)
 
 
 @statement

@@ -6,7 +6,7 @@ Which of them others refer to, and taking them out: `statements/deletion.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, aggregate_order_by
@@ -15,6 +15,8 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.policies.retention import OUTCOMES
 from sa_jobqueue.statements._parts import Tables, statement
+
+_INSTANT: Final = sa.DateTime(timezone=True)
 
 
 def bounded() -> sa.Select[Any]:
@@ -40,9 +42,9 @@ def expired_chains(t: Tables, *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `rules`, the document of
-    `RetentionRules`, and `shortest`, the shortest age in it. Shape: one row `(scanned, last_id, is_young, ids)`: how many
-    jobs were looked at, the last of them, whether all were created so lately that none can go, and the chains found, by id;
-    null for none.
+    `RetentionRules`, and `shortest`, the shortest age in it; `ended_before`: chains that ended later stay; null for none.
+    Shape: one row `(scanned, last_id, is_young, ids)`: how many jobs were looked at, the last of them, whether all were
+    created so lately that none can go, and the chains found, by id; null for none.
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
     names = ("root_id", "type_name", "queue", "status", "chain_status", "chain_completed_at", "has_waiters")
@@ -130,7 +132,8 @@ def delete_audit(t: Tables) -> ReturningDelete[Any]:
 def roots(t: Tables, *, lock: bool) -> sa.Select[Any]:
     """Return those of some chains that have ended, have no waiters and have expired.
 
-    Parameters: `ids`, of roots; `rules`, as of `expired_chains`. Shape: `(id, type_name, outcome)`, by id.
+    Parameters: `ids`, of roots; `rules` and `ended_before`, as of `expired_chains`. Shape: `(id, type_name, outcome)`,
+    by id.
     Clock: the database's `now()`. Locks: with `lock` the roots, in the order of their ids, also against foreign keys to
     them: none can be redriven, and no job can start to wait for one. Held ones are skipped. Index: the primary key.
     """
@@ -173,6 +176,7 @@ def _expired(of: Any) -> list[sa.ColumnElement[bool]]:
         of.c.chain_completed_at.is_not(None),
         ~of.c.has_waiters,
         of.c.chain_completed_at < sa.func.now() - _age(of, _outcome(of)),
+        of.c.chain_completed_at < sa.func.coalesce(sa.bindparam("ended_before", None, type_=_INSTANT), sa.func.now()),
     ]
 
 

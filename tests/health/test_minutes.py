@@ -6,13 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select, text
+from sqlalchemy import Engine, create_engine, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.errors import SchemaMissingError
 from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.observe.minutes import percentile, series, totals
+from sa_jobqueue.settings import Retention
 from sa_jobqueue.statements import minutes
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs
@@ -119,6 +121,47 @@ async def test_workers_record_minutes_and_delete_those_older_than_a_day(async_en
         ages: list[Any] = list((await connection.execute(select(func.now() - Job.Minute.minute))).scalars())
     assert len(ages) == 40
     assert all(age < timedelta(minutes=42) for age in ages)
+
+
+def _ended_last_minute(engine: Engine, jobs: Jobs, last: datetime) -> Any:
+    job_id = jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        times = dict.fromkeys(("created_at", "scheduled_at", "started_at", "completed_at", "chain_completed_at"), last)
+        connection.execute(update(Job).where(Job.id == job_id).values(times))
+    return job_id
+
+
+async def test_retention_deletes_jobs_after_their_last_minute_is_recorded(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs, last: datetime
+) -> None:
+    pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(completed=timedelta(0)))))
+    _ended_last_minute(engine, jobs, last)
+    with engine.begin() as connection:  # another worker is about to record it
+        assert len(connection.execute(minutes.unrecorded(Job)).all()) == 1
+        await pruner.prune()
+        assert len(jobs.statuses()) == 1
+    await pruner.prune()
+    assert jobs.statuses() == {}
+    jobs.add(JobStatus.COMPLETED)
+    with engine.connect() as connection:
+        await pruner.prune()
+        is_same_minute = connection.scalar(select(func.date_trunc("minute", func.now()) == last + timedelta(minutes=1)))
+        assert not is_same_minute or len(jobs.statuses()) == 1
+    with Session(engine) as session:
+        assert sum(point.completed for point in series(session, since=hour(engine))) == 2 - len(jobs.statuses())
+
+
+async def test_retention_goes_on_if_no_minute_can_be_recorded(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs, last: datetime
+) -> None:
+    pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(completed=timedelta(0)))))
+    await pruner.prune()
+    jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job_minute RENAME TO elsewhere"))
+    with pytest.raises(SchemaMissingError):
+        await pruner.prune()
+    assert jobs.statuses() == {}
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.25, 0.0075), (0.5, 0.01), (1.0, 1.0)])

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class Pruner(Part, Component):
         self._full_walk_at: float | None = None
         """When the next walk to the end is due, by the loop's clock."""
         self._references: dict[Any, _Reference] = {}
+        self._recorded_until: datetime | None = None
+        """The end of the last recorded minute, by the database's clock; None if none could be recorded."""
         self._constraints: set[str] = set()
         """The foreign keys that kept chains in the last walk."""
 
@@ -107,9 +109,15 @@ class Pruner(Part, Component):
                 self._full_walk_at += max(0.0, _DUTY * spent - _TO_THE_END.total_seconds())
 
     async def prune(self, *, to_the_end: bool = False, rests: bool = True) -> None:
-        """Do all walks once, each even if others fail. Raises: the first error, after the last walk."""
+        """Record minutes, then do all walks once, each even if others fail. Raises: the first error, after the last walk.
+
+        Without `rests`, chains are deleted even if the figures of their last minute cannot be recorded yet: no later walk
+        may follow.
+        """
         began = time.monotonic()
-        await self._each(partial(self.walk, to_the_end=to_the_end, rests=rests), self.walk_events, self.record_minutes)
+        self._recorded_until = None
+        walk = partial(self.walk, to_the_end=to_the_end, rests=rests)
+        await self._each(self.record_minutes, walk, self.walk_events)
         await self._quarantine.written(RefusedWrite.PRUNE, self._quarantine.lapsed(RefusedWrite.PRUNE, began))
 
     async def _each(self, *calls: Callable[[], Awaitable[object]]) -> None:
@@ -145,7 +153,8 @@ class Pruner(Part, Component):
             async with AsyncSession(self._transactions) as session, session.begin():
                 await session.execute(retention.bounded(), {"seconds": _PATIENCE})
                 options: dict[str, Any] = {"to_the_end": to_the_end, "excluded": excluded, "model": self._model}
-                page = await aio.prune(session, self._rules, cursor=cursor, **options)
+                ended_before = self._recorded_until if rests else None
+                page = await aio.prune(session, self._rules, cursor=cursor, ended_before=ended_before, **options)
             deleted.update(chains=sum(page.chains.values()), jobs=page.jobs, dead_letters=page.dead_letters)
             self._add_references(page.referenced)
             await self._quarantine.add(RefusedWrite.PRUNE, page.refused.items())
@@ -206,6 +215,7 @@ class Pruner(Part, Component):
             for since, until in (await connection.execute(minutes.unrecorded(self._model))).all():
                 await connection.execute(minutes.record(self._model), {"since": since, "until": until, **_RECORDED})
                 await connection.execute(minutes.prune(self._model))
+            self._recorded_until = await connection.scalar(minutes.recorded_until(self._model))
 
 
 def _is_of_the_connection(error: Exception) -> bool:
