@@ -17,12 +17,13 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.display.printable import shortened, span
+from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
+from sa_jobqueue.operations.lock_holders import LockHolder, list_lock_holders
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.row_security import hidden_rows, in_words
 from sa_jobqueue.operations.schedules import schedule_of
@@ -154,26 +155,6 @@ def explain_job(
     return Explainer(session, model, heartbeat_timeout).explain(job)
 
 
-def holder_of(row: Mapping[Any, Any]) -> str:
-    """Describe the session or prepared transaction of a row that names who holds a lock."""
-    called = f" {row['name']!r}" if row["name"] else ""
-    user = f" of {row['user']}" if row["user"] else ""
-    if not row["pid"]:
-        return f"the prepared transaction{called}{user}" if called else "a prepared transaction"
-    doing = f", {row['state']}, in a transaction for {span(row['locked_for'])}" if row["locked_for"] is not None else ""
-    query = shortened(row["query"])
-    return f"session {row['pid']}{called}{user}{doing}" + (f" (its last statement: {query})" if query else "")
-
-
-def end_of(row: Mapping[Any, Any]) -> str:
-    """Return the SQL that ends it."""
-    if row["pid"]:
-        return f"SELECT pg_terminate_backend({row['pid']})"
-    if row["name"]:
-        return "ROLLBACK PREPARED '{}', or COMMIT PREPARED".format(row["name"].replace("'", "''"))
-    return "COMMIT PREPARED or ROLLBACK PREPARED one of pg_prepared_xacts"
-
-
 class Explainer:
     """Explains jobs and their blockers, by the workers and the database's clock of the moment when it was made."""
 
@@ -186,6 +167,11 @@ class Explainer:
         self.ttl = ttl
         self.live = [worker for worker in workers if worker.silent_for <= ttl]
         self.hidden = hidden_rows(session, commands=["SELECT"], model=model)
+
+    @cached_property
+    def lock_holders(self) -> list[LockHolder]:
+        """Whose locks sessions wait for, asked once."""
+        return list_lock_holders(self.session, self.model)
 
     def explain(self, job: Any, above: frozenset[Any] = frozenset()) -> Explanation:
         """Return the explanation of a job. `above`: the jobs that wait for it, up to the one that was asked for."""
@@ -543,15 +529,21 @@ class _Case:
         if not self.is_late:
             return None
         row = self.session.execute(explaining.locked_by(self.model), {"job_id": self.job.id}).mappings().first()
-        what = "has locked its row"
-        if row is None:
-            held = self.session.execute(storage.lock_holders(self.model)).mappings().all()
-            row = next((one for one in held if one["waited_for"] > _CLAIMED_WITHIN), None)
-            what = "holds a lock that workers wait for"
-        if row is None:
+        holder, verb = None if row is None else LockHolder.of_row(row), "has locked its row"
+        if holder is None or not holder.is_old:
+            # A lock that handlers of other jobs wait for does not keep workers from claiming this one.
+            names = {f"sa_jobqueue {worker.name}"[:63] for worker in self.ready}
+            waited_for = (
+                holder
+                for holder in self.of.lock_holders
+                if holder.is_old and holder.waited_for > _CLAIMED_WITHIN and not names.isdisjoint(holder.waiter_names)
+            )
+            holder, verb = next(waited_for, None), "holds a lock that workers wait for"
+        if holder is None:
             return None
-        self.evidence |= {"locked_by": row["pid"] or None, "locked_for": row["locked_for"], "query": shortened(row["query"])}
-        return Cause.LOCKED, f", but {holder_of(row)} {what}; to end it: {end_of(row)}"
+        self.evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for, "query": holder.query}
+        through = f", {holder.through} first" if holder.through else ""
+        return Cause.LOCKED, f", but {holder.description} {verb}{through}; {holder.remedy()}"
 
     def _failing(self) -> Answer | None:
         if not self.is_late or any(worker.is_claiming for worker in self.ready):
@@ -607,10 +599,14 @@ class _Case:
         if self.used < self.slots:
             then = "it starts within 5 s"
             if self.is_late:
-                then = (
-                    "it should have started by now. If the workers' poll interval is longer than that, its notification was "
-                    f"lost; otherwise the worker does not claim: see the log and /readyz of {self.ready[0].id}"
-                )
+                lately = {"queue": self.job.queue, "within": _CLAIMED_WITHIN}
+                if self.session.execute(explaining.started_lately(self.model), lately).scalar_one():
+                    then = f"jobs of its queue started within the last {span(_CLAIMED_WITHIN)}, and its turn is next"
+                else:
+                    then = (
+                        f"no job of its queue started within the last {span(_CLAIMED_WITHIN)}, and the cause was not "
+                        f"found: see the log and /readyz of {self.ready[0].id}, and its poll interval"
+                    )
             return Cause.READY, f", it is next and a worker has a free slot: {then}"
         stuck = sum(worker.stuck_threads for worker in self.ready)
         self.evidence |= {"stuck_threads": stuck}

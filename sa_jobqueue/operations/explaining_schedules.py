@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
-from sa_jobqueue.operations.explaining import end_of, holder_of
 from sa_jobqueue.operations.jobs import get_job
+from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, get_schedule, id_of, unfired
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
@@ -120,10 +120,10 @@ def _due(
             evidence |= {"error": refused["error"], "failures": refused["failures"]}
             why = f"the database rejects the write: {refused['error']}"
             return ScheduleCause.QUARANTINED, f"{since}, but {why}. Correct the row, or the constraint or trigger."
-    locked = session.execute(explaining.schedule_locked_by(model), {"name": one.name}).mappings().first()
-    if locked is not None and late > _FIRED_WITHIN:
-        evidence |= {"locked_by": locked["pid"], "locked_for": locked["locked_for"]}
-        return ScheduleCause.LOCKED, f"{since}, but {holder_of(locked)} has locked its row; to end it: {end_of(locked)}."
+    row = session.execute(explaining.schedule_locked_by(model), {"name": one.name}).mappings().first()
+    if row is not None and late > _FIRED_WITHIN and (holder := LockHolder.of_row(row)).is_old:
+        evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for}
+        return ScheduleCause.LOCKED, f"{since}, but {holder.description} has locked its row; {holder.remedy()}."
     if late > _FIRED_WITHIN:
         todo = "a live worker should have fired it by now: see the logs of the workers"
         return ScheduleCause.ABOUT_TO_FIRE, f"{since}: {todo}."

@@ -106,9 +106,9 @@ def waited_for(t: Tables) -> sa.Select[Any]:
 def locked_by(t: Tables) -> sa.Select[Any]:
     """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
 
-    Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`; of a prepared transaction its name and user
-    only, of sessions that this role may not see the pid; no row where the row is not locked, or by several transactions that
-    share the lock.
+    Parameters: `job_id`. Shape: `(pid, name, user, kind, state, query, locked_for)`; of a prepared transaction its name,
+    user and age only, of sessions that this role may not see pid, name and user; no row where the row is not locked, or
+    by several transactions that share the lock, or by the one that asks.
     Locks: none. Index: the primary key.
     """
     job = t.job.alias("job")
@@ -124,9 +124,11 @@ def schedule_locked_by(t: Tables) -> sa.Select[Any]:
 
 def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     lock = sa.table("pg_locks", *map(sa.column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
-    columns = ("pid", "application_name", "usename", "state", "query", "xact_start")
+    columns = ("pid", "application_name", "usename", "backend_type", "state", "query", "xact_start")
     session = sa.table("pg_stat_activity", *map(sa.column, columns), schema="pg_catalog")
-    prepared = sa.table("pg_prepared_xacts", *map(sa.column, ("transaction", "gid", "owner")), schema="pg_catalog")
+    prepared = sa.table(
+        "pg_prepared_xacts", *map(sa.column, ("transaction", "gid", "owner", "prepared")), schema="pg_catalog"
+    )
     xmax: sa.ColumnClause[Any] = sa.literal_column(f"{of.name}.xmax")
     held = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
     return (
@@ -134,16 +136,19 @@ def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
             lock.c.pid,
             sa.func.coalesce(session.c.application_name, prepared.c.gid).label("name"),
             sa.func.coalesce(session.c.usename, prepared.c.owner).label("user"),
+            session.c.backend_type.label("kind"),
             session.c.state,
             session.c.query,
-            sa.cast(sa.func.clock_timestamp() - session.c.xact_start, sa.Interval).label("locked_for"),
+            sa.cast(
+                sa.func.clock_timestamp() - sa.func.coalesce(session.c.xact_start, prepared.c.prepared), sa.Interval
+            ).label("locked_for"),
         )
         .select_from(
             of.join(lock, held)
             .outerjoin(session, session.c.pid == lock.c.pid)
             .outerjoin(prepared, lock.c.pid.is_(None) & (prepared.c.transaction == xmax))
         )
-        .where(where)
+        .where(where, lock.c.pid.is_distinct_from(sa.func.pg_backend_pid()))
         .limit(sa.literal_column("1"))
     )
 
@@ -199,6 +204,22 @@ def recently_ended(t: Tables) -> sa.Select[int, Any]:
     )
     since = sa.cast(sa.func.extract("epoch", sa.func.now() - sa.func.min(lately.c.completed_at)), sa.Double)
     return sa.select(sa.func.count(), since).select_from(lately)
+
+
+@statement
+def started_lately(t: Tables) -> sa.Select[Any]:
+    """Return whether a job of a queue has started within the last while, which runs, or has completed since.
+
+    Parameters: `queue`, `within` (an interval). Shape: `(bool,)`. Clock: the database's. Locks: none.
+    Index: `ix_job_running`, every running job; `ix_job_history`, the pages of the last few transactions.
+    """
+    newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
+    since = sa.func.clock_timestamp() - sa.bindparam("within", type_=sa.Interval)
+    of_queue = t.job.c.queue == sa.bindparam("queue", type_=sa.Text), t.job.c.started_at > since
+    runs = sa.exists(sa.literal_column("1")).where(t.job.c.status == status(JobStatus.RUNNING), *of_queue)
+    lately = block(number(t.job)) >= block(newest - sa.literal_column("10000", sa.BigInteger))
+    completed = t.job.c.status == status(JobStatus.COMPLETED)
+    return sa.select(runs | sa.exists(sa.literal_column("1")).where(lately, completed, *of_queue))
 
 
 @statement

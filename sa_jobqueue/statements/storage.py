@@ -51,7 +51,7 @@ def tables(t: Tables) -> sa.Select[Any]:
             phase.label("vacuuming"),
         )
         .select_from(relation.join(stats, stats.c.relid == relation.c.oid))
-        .where(relation.c.oid == sa.any_(_regclasses(t)))
+        .where(relation.c.oid == sa.any_(regclasses(t)))
         .order_by(relation.c.relname)
     )
 
@@ -97,7 +97,7 @@ def indexes(t: Tables) -> sa.Select[Any]:
             .join(method, method.c.oid == relation.c.relam)
             .join(stats, stats.c.indexrelid == relation.c.oid)
         )
-        .where(entry.c.indrelid == sa.any_(_regclasses(t)))
+        .where(entry.c.indrelid == sa.any_(regclasses(t)))
         .order_by(relation.c.relname)
     )
 
@@ -182,92 +182,7 @@ _COUNTERS: Final = (
 )
 
 
-@statement
-def exclusive_locks(t: Tables) -> sa.Select[Any]:
-    """Return the sessions that hold an ACCESS EXCLUSIVE lock on a table of the queue.
-
-    Shape: `(pid, name, user, table)` of each. Locks: none.
-    """
-    lock = _catalog("pg_locks", "locktype", "relation", "pid", "mode", "granted")
-    session = _catalog("pg_stat_activity", "pid", "application_name", "usename")
-    return (
-        sa.select(
-            lock.c.pid,
-            session.c.application_name.label("name"),
-            session.c.usename.label("user"),
-            sa.cast(lock.c.relation.op("::")(sa.literal_column("regclass")), sa.Text).label("table"),
-        )
-        .select_from(lock.join(session, session.c.pid == lock.c.pid))
-        .where(
-            lock.c.locktype == sa.literal_column("'relation'"),
-            lock.c.mode == sa.literal_column("'AccessExclusiveLock'"),
-            lock.c.granted,
-            lock.c.relation == sa.any_(_regclasses(t)),
-        )
-    )
-
-
-@statement
-def lock_holders(t: Tables) -> sa.Select[Any]:
-    """Return the sessions whose locks sessions of workers wait for, except those that wait themselves.
-
-    Shape: `(pid, name, user, state, query, locked_for, waiters, waited_for)`: the pids of those that wait, and how long the
-    first of them has; for a prepared transaction a pid of 0, and its name if it is the only one. The longest come first.
-    Locks: none.
-    """
-    columns = (
-        "pid",
-        "datname",
-        "application_name",
-        "usename",
-        "state",
-        "query",
-        "xact_start",
-        "query_start",
-        "wait_event_type",
-    )
-    waiter, holder = (_catalog("pg_stat_activity", *columns).alias(name) for name in ("waiter", "holder"))
-    blocking = (
-        sa.func.unnest(sa.func.pg_blocking_pids(waiter.c.pid)).table_valued("pid").render_derived("blocking").lateral()
-    )
-    prepared = _catalog("pg_prepared_xacts", "gid", "database")
-    only_one = (
-        sa.select(sa.func.min(prepared.c.gid))
-        .where(blocking.c.pid == 0, prepared.c.database == sa.func.current_database())
-        .having(sa.func.count() == 1)
-        .correlate(blocking)
-    )
-    now = sa.func.clock_timestamp()
-    locked_for = sa.cast(now - holder.c.xact_start, sa.Interval)
-    waited_for = sa.cast(now - sa.func.min(waiter.c.query_start), sa.Interval).label("waited_for")
-    return (
-        sa.select(
-            blocking.c.pid,
-            sa.func.coalesce(holder.c.application_name, only_one.scalar_subquery()).label("name"),
-            holder.c.usename.label("user"),
-            holder.c.state,
-            holder.c.query,
-            locked_for.label("locked_for"),
-            sa.func.array_agg(waiter.c.pid).label("waiters"),
-            waited_for,
-        )
-        .select_from(waiter.join(blocking, sa.true()).outerjoin(holder, holder.c.pid == blocking.c.pid))
-        .where(
-            waiter.c.datname == sa.func.current_database(),
-            waiter.c.wait_event_type == sa.literal_column("'Lock'"),
-            waiter.c.application_name.like(sa.literal_column("'sa_jobqueue %'")),
-            sa.func.cardinality(sa.func.pg_blocking_pids(blocking.c.pid)) == sa.literal_column("0"),
-        )
-        .group_by(
-            *(blocking.c.pid, holder.c.application_name, holder.c.usename, holder.c.state, holder.c.query),
-            holder.c.xact_start,
-        )
-        .order_by(waited_for.desc())
-        .limit(sa.literal_column("10"))
-    )
-
-
-def _regclasses(t: Tables) -> sa.ColumnElement[Any]:
+def regclasses(t: Tables) -> sa.ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
     oids = [
         sa.func.to_regclass(sa.literal(t.layout.qualified(noun), sa.Text)).op("::")(sa.literal_column("oid"))

@@ -77,7 +77,9 @@ def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Se
         explain_schedule(session, "another")
 
 
-def test_explain_schedule_names_what_keeps_a_late_one_from_firing(sessions: Sessions, jobs: Jobs) -> None:
+def test_explain_schedule_names_what_keeps_a_late_one_from_firing(
+    sessions: Sessions, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(sessions)
     jobs.add_worker()
     change(sessions, next_fire_at=func.now() - timedelta(minutes=2))
@@ -91,6 +93,8 @@ def test_explain_schedule_names_what_keeps_a_late_one_from_firing(sessions: Sess
     with sessions.begin() as holder:
         pid = holder.scalar(select(func.pg_backend_pid()))
         holder.execute(select(Job.Schedule.name).with_for_update())
+        assert explained()[0] is ScheduleCause.ABOUT_TO_FIRE  # as a worker's transaction may be the one
+        monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
         cause, sentence = explained()
         assert cause is ScheduleCause.LOCKED
         assert f"session {pid}" in sentence

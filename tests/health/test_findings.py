@@ -115,8 +115,11 @@ def test_thresholds_that_contradict_each_other_are_refused() -> None:
         Thresholds(saturation=0)
 
 
-def test_waiting_jobs_are_found_by_the_cause_of_each_group(engine: Engine, jobs: Jobs) -> None:
+def test_waiting_jobs_are_found_by_the_cause_of_each_group(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four queues with four causes; in one of them only one job type has no worker."""
+    monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     queues = ["billing", "mail", "imports", "texts"]
     jobs.add_worker(WORKER, queues=queues, concurrency=9, job_types=["test", "send_mail"])
     with Session(engine) as session, session.begin():
@@ -227,7 +230,10 @@ def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempt
     assert found.summary == "100% of 30 attempts failed in 1 min, most of them of refund: ValueError."
 
 
-def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(engine: Engine, jobs: Jobs) -> None:
+def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     queues = ["a", "b", "c", "d"]
     jobs.add_worker(WORKER, queues=queues, concurrency=1)
     jobs.add(JobStatus.RUNNING, queue="a")
@@ -248,9 +254,10 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(engine: 
 
 @pytest.mark.parametrize("lock", ["LOCK TABLE job IN EXCLUSIVE MODE", "SELECT 1 FROM job WHERE id = '{job}' FOR UPDATE"])
 def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
-    engine: Engine, database_url: str, jobs: Jobs, lock: str
+    engine: Engine, database_url: str, jobs: Jobs, lock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a row that a worker writes, or of a whole table: it holds back the horizon too, and jobs wait for it."""
+    monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     jobs.add_worker(WORKER, concurrency=9)
     job = jobs.add(JobStatus.RUNNING)
     jobs.add(due_in=-90)
@@ -327,7 +334,11 @@ def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_sil
     assert "By its own data: 1 job is due, and no worker is alive." in found.summary
 
 
-def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_workers(engine: Engine, jobs: Jobs) -> None:
+def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_workers(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
+
     def late() -> list[str]:
         return [one.summary for one in health(engine).findings if "been due" in one.summary]
 

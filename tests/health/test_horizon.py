@@ -19,7 +19,7 @@ from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.observe.health import Code, Severity, Thresholds, health
 from sa_jobqueue.observe.health.figures import Holder, HolderKind
-from sa_jobqueue.observe.health.findings import described, remedy
+from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.statements.session_names import session_name
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
@@ -237,4 +237,3 @@ def test_a_session_name_is_plain_ascii_and_fits_application_name() -> None:
         kind=HolderKind.SESSION, xmin="1", age=1, held_for=None, pid=7, name=None, user="a", state=None, query=None
     )
     assert described(held) == "Session 7 of a"
-    assert "pg_cancel_backend(7)" in remedy(held)

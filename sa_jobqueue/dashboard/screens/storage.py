@@ -6,7 +6,7 @@ from typing import Any
 
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health.figures import Code
-from sa_jobqueue.observe.health.findings import described, remedy
+from sa_jobqueue.observe.health.findings import described
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -17,11 +17,19 @@ def view(context: Context) -> dict[str, Any]:
         *(Code.HORIZON, Code.DEAD_TUPLES, Code.AUTOVACUUM_OFF, Code.BLOAT, Code.INVALID_INDEX),
         *(Code.WRAPAROUND, Code.CONNECTIONS, Code.CANNOT_SEE, Code.NOT_MEASURED, Code.LOCKED, Code.REPLICA),
     }
+    findings = [finding for finding in report.findings if finding.code in codes] if report else []
+    # Below its threshold there is nothing to do about a holder.
+    advice = {
+        (finding.evidence["xmin"], finding.evidence["name"]): finding.advice
+        for finding in findings
+        if finding.code is Code.HORIZON
+    }
+    holders = report.horizon.holders if report else []
     return {
         "sample": sample,
         "report": report,
-        "holders": [(holder, described(holder), remedy(holder)) for holder in report.horizon.holders] if report else [],
-        "findings": [finding for finding in report.findings if finding.code in codes] if report else [],
+        "holders": [(holder, described(holder), advice.get((holder.xmin, holder.name), "")) for holder in holders],
+        "findings": findings,
     }
 
 

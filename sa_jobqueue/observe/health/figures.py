@@ -12,6 +12,7 @@ from typing import Any
 
 from sa_jobqueue.errors.drivers import REFERENCED
 from sa_jobqueue.operations import DeadLetterGroup, WorkerStatus
+from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.row_security import HiddenRows
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
@@ -460,24 +461,6 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """A session, or a prepared transaction, whose locks statements of workers wait for."""
-
-    pid: int | None
-    """None for a prepared transaction."""
-    description: str
-    """Its pid, application_name, user, state and last statement, as text."""
-    locked_for: timedelta
-    """Time since its transaction began."""
-    waiters: Sequence[int]
-    """Pids of the sessions of workers that wait for it."""
-    waited_for: timedelta
-    """How long the first of them has waited."""
-    end: str
-    """The SQL that ends it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """The database server, and what this role may see of it."""
 
@@ -591,7 +574,7 @@ class Health:
     retrying: Sequence[Retrying] = ()
     """Jobs that have failed and are due again much later, by queue and type, the largest groups first."""
     locks: Sequence[LockHolder] = ()
-    """Locks that the statements of workers wait for, the longest wait first."""
+    """Roots of the chains of sessions that wait for locks, the longest wait first."""
     latest: Sequence[FailedAttempt] = ()
     """The latest unsuccessful attempts, newest first, at most 200."""
     statuses: Mapping[str, int] = field(default_factory=dict)
@@ -609,8 +592,6 @@ class Health:
     """Tables of which row-level security may hide rows from the role of the report."""
     missing: Sequence[str] = ()
     """Names of the figures above that could not be measured, and are empty here; only in a partial report."""
-    blockers: Sequence[Mapping[str, Any]] = ()
-    """If something is missing: the sessions with an ACCESS EXCLUSIVE lock on a table (pid, name, user, table)."""
     findings: Sequence[Finding] = ()
     """Most severe first."""
 

@@ -25,6 +25,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations.explaining import refused_write
+from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.row_security import in_words
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import DeadReason
@@ -127,12 +128,11 @@ def _missing(report: Health) -> Iterator[Finding]:
     if report.missing:
         names = ", ".join(MEASURED.get(name, name) for name in report.missing)
         summary = f"Not measured, because the server cancelled the statement: {names}."
-        advice = "Give it more time (--timeout), or find out what it waits for: pg_stat_activity, pg_locks."
-        for session in report.blockers[:1]:
-            called = f" {session['name']!r}" if session["name"] else ""
-            summary += f" Session {session['pid']}{called} of {session['user']}"
-            summary += f" holds an ACCESS EXCLUSIVE lock on {session['table']}."
-            advice = f"End that session, if it should not hold the lock: SELECT pg_terminate_backend({session['pid']})."
+        advice = "Cause not found: look at wait_event in pg_stat_activity, or give it more time (--timeout)."
+        for lock in [lock for lock in report.locks if lock.table or lock.waiters][:1]:
+            held = f"an ACCESS EXCLUSIVE lock on {lock.table}" if lock.table else "a lock"
+            summary += f" {lock.description[0].upper()}{lock.description[1:]} holds {held}{_waits_for(lock)}."
+            advice = f"If it should not hold the lock, {lock.remedy()}."
         # What cannot be seen may be critical: an outage must not lower the severity.
         bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING
         yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(report.missing))
@@ -371,13 +371,22 @@ def _waiting(report: Health, at: Thresholds) -> Iterator[Finding]:
 def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
     for lock in report.locks:
         # Both: workers wait for each other for moments, and long transactions do not concern them.
-        bad = _grade(min(lock.locked_for, lock.waited_for * _WAITS), at.claim_age_warning, at.claim_age_critical)
+        waited_for = lock.waited_for * _WAITS
+        bad = _grade(min(lock.locked_for or waited_for, waited_for), at.claim_age_warning, at.claim_age_critical)
         if bad:
             n = len(lock.waiters)
-            waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
-            summary = f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}."
-            advice = f"End it, if it should not hold the lock: {lock.end}."
+            of_workers = " of workers" if all(name.startswith("sa_jobqueue ") for name in lock.waiter_names) else ""
+            waits = f"{_times(n, 'statement')}{of_workers} {'waits' if n == 1 else 'wait'}"
+            summary = (
+                f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}{_waits_for(lock)}."
+            )
+            advice = f"If it should not hold the lock, {lock.remedy()}."
             yield _found(Code.LOCKED, bad, summary, advice, **_of(lock))
+
+
+def _waits_for(lock: LockHolder) -> str:
+    """Return who waits for it and makes others wait, if there is such a session."""
+    return f", which {lock.through} waits for, and others behind it" if lock.through else ""
 
 
 _WAITS: Final = 10
@@ -523,7 +532,7 @@ def _horizon(report: Health, at: Thresholds) -> Iterator[Finding]:
                 f"{described(holder)} has held back the xmin horizon {lasting}{holder.age:,} transactions: "
                 "vacuum cannot remove rows that died since."
             )
-            yield _found(Code.HORIZON, bad, summary, remedy(holder), **_of(holder))
+            yield _found(Code.HORIZON, bad, summary, _remedy(holder), **_of(holder))
 
 
 def described(holder: Holder) -> str:
@@ -544,8 +553,8 @@ def described(holder: Holder) -> str:
             return f"Session {holder.pid}{called} of {holder.user}{doing}"
 
 
-def remedy(holder: Holder) -> str:
-    """Return the advice for a holder, in one line."""
+def _remedy(holder: Holder) -> str:
+    """Return the advice for a holder that is over its threshold, in one line."""
     match holder.kind:
         case HolderKind.HANDLER:
             return (
@@ -558,6 +567,8 @@ def remedy(holder: Holder) -> str:
             return f"If its standby was removed: SELECT pg_drop_replication_slot({_quoted(holder.name)})."
         case HolderKind.REPLICATION_SLOT | HolderKind.STANDBY_FEEDBACK:
             return "Cancel the long query on that standby, or turn hot_standby_feedback off there."
+        case HolderKind.SESSION if (holder.name or "").startswith("sa_jobqueue "):
+            return "It is a session of sa-jobqueue, which ends its transactions within seconds: see the log of its process."
         case HolderKind.SESSION if (holder.state or "").startswith("idle in transaction"):
             return f"SELECT pg_terminate_backend({holder.pid}); then set idle_in_transaction_session_timeout for its role."
         case HolderKind.SESSION:

@@ -38,7 +38,8 @@ from sa_jobqueue.operations import (
     list_schedules,
     list_workers,
 )
-from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
+from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation
+from sa_jobqueue.operations.lock_holders import list_lock_holders
 from sa_jobqueue.operations.pages import member_or_text
 from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.statements import health as statements
@@ -155,13 +156,9 @@ class Reading:
         for name, figure in _FIGURES.items():
             with self.part(name):
                 self.found[name] = figure(self)
-        missing = tuple(self.missing)
-        if missing:
-            self._limit()
-            with self.part("blockers"):
-                self.found["blockers"] = [dict(row) for row in self.rows(storage.exclusive_locks(self.model))]
         server = _filled(figures.Server, self.server)
-        return judge(Health(measured_at=self.now, server=server, missing=missing, **self.found), self.thresholds)
+        report = Health(measured_at=self.now, server=server, missing=tuple(self.missing), **self.found)
+        return judge(report, self.thresholds)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -442,20 +439,6 @@ def _retrying(reading: Reading) -> list[figures.Retrying]:
     return [_filled(figures.Retrying, row) for row in rows]
 
 
-def _locks(reading: Reading) -> list[figures.LockHolder]:
-    return [
-        _filled(
-            figures.LockHolder,
-            row,
-            pid=row["pid"] or None,
-            description=holder_of(row),
-            locked_for=row["locked_for"] or row["waited_for"],
-            end=end_of(row),
-        )
-        for row in reading.rows(storage.lock_holders(reading.model))
-    ]
-
-
 def _statuses(reading: Reading) -> dict[str, int]:
     return {row["status"]: row["n"] for row in reading.rows(storage.statuses(reading.model))}
 
@@ -541,7 +524,7 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
     "waiting": _waiting,
     "awaited": _awaited,
     "retrying": _retrying,
-    "locks": _locks,
+    "locks": lambda of: list_lock_holders(of.session, of.model),
     "statuses": _statuses,
     "settings": _settings,
     "due_by_type": _due_by_type,
