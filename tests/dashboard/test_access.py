@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -206,6 +209,31 @@ def test_payloads_of_types_without_permission_are_redacted(engine: Engine, jobs:
     assert "ValueError: (redacted)" in page
     assert "4111 1111" not in page
     assert "card 4111 1111" in Client(dashboard(engine, authorize=everyone)).page("/queue/jobs")
+
+
+@pytest.mark.parametrize("variable", ["", "pay"])
+def test_a_filter_by_input_tells_nothing_of_payloads_that_the_user_may_not_see(
+    engine: Engine, jobs: Jobs, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_REDACT", variable)
+    jobs.add(type_name="pay", input={"cents": 63685})
+    mail = jobs.add(type_name="mail", input={"cents": 63685})
+    types = ["*"] if variable else ["mail"]
+    access = Access(user="eve", permissions=ALL_PERMISSIONS, payload_types=types)
+    client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))
+    for cents in (63685, -1):
+        entered = quote(json.dumps({"cents": cents}))
+        for query in ("", "&type=pay", "&type=pay&type=mail", "&search=type:pay", "&queue=default"):
+            refused = client.get(f"/queue/jobs?input={entered}{query}")
+            assert refused.status_code == 400
+            assert "with job types whose payloads you may see" in html.unescape(refused.text)
+        found = client.page(f"/queue/jobs?input={entered}&type=mail")
+        assert (str(mail) in found) is (cents > 0)
+        what = {"matching": ["1"], "input": [json.dumps({"cents": cents})]}
+        assert client.post("cancel-jobs", what).status_code == 400
+    monkeypatch.setenv("SA_JOBQUEUE_REDACT", "")
+    everything = Client(dashboard(engine, authorize=everyone))
+    assert str(mail) in everything.page(f"/queue/jobs?input={quote(json.dumps({'cents': 63685}))}")
 
 
 def test_a_one_time_token_works_once_in_one_browser() -> None:

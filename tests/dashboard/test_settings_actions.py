@@ -204,6 +204,10 @@ def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session
     confirmed(client, client.post("upsert-schedule", what, **same | {"cron": "5 * * * *"}).text)
     assert get_schedule(session, "secret").input == {"card": "4111 1111"}
     [what] = forms(client.page("/queue/schedules?name=secret"), "upsert-schedule")
+    same = fields(client.page("/queue/schedules?name=secret"), "upsert-schedule")
+    for card in ("4111 1111", "0"):  # a guess that is right looks like one that is wrong
+        entered = same | {"input": json.dumps({"card": card})}
+        assert "<strong>1</strong> row" in client.post("upsert-schedule", what, **entered).text
     moved = client.post("upsert-schedule", what, confirmed="1", **same | {"type_name": "mail"})
     assert moved.status_code == 400
     assert "which you may not see" in moved.text

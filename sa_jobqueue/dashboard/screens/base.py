@@ -16,7 +16,7 @@ from sa_jobqueue.dashboard.parameters import Params
 from sa_jobqueue.dashboard.rendering import query
 from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
-from sa_jobqueue.display.redaction import REDACTED, error_line, redacted, redacted_error
+from sa_jobqueue.display.redaction import REDACTED, error_line, is_redacted, is_redacting, redacted_error
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.observe.health import Health
 from sa_jobqueue.types import JobStatus
@@ -95,7 +95,16 @@ class Context:
         """Return a payload of a job type, or a placeholder if it is redacted."""
         if value is None:
             return None
-        return redacted(type_name, value) if self.access.may_see(type_name) else REDACTED
+        return value if self.may_see(type_name) else REDACTED
+
+    def may_see(self, type_name: str | None) -> bool:
+        """Return whether the user may see payloads of a job type, which may not be redacted for everybody either."""
+        return self.access.may_see(type_name) and not is_redacted(type_name)
+
+    @property
+    def may_see_all(self) -> bool:
+        """Whether the user may see payloads of every job type."""
+        return "*" in self.access.payload_types and not is_redacting()
 
     def error(self, type_name: str | None, error: Any) -> Any:
         """Return a stored error of a job type; if it is redacted, only its class."""

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import func, select, type_coerce
+from sqlalchemy import ColumnElement, func, select, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import MAX_VALUES, Params
+from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.observe.health.measuring import COUNTED
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
@@ -49,12 +49,22 @@ def read_filter(context: Context) -> JobFilter:
     )
 
 
+def _with_input(context: Context, where: JobFilter) -> ColumnElement[bool] | None:
+    """Return the condition on the input. Raises: ParameterError if it would tell of a payload that the user may not see."""
+    contains = context.params.document("input")
+    if contains is None:
+        return None
+    if not (context.may_see_all or (where.types and all(map(context.may_see, where.types)))):
+        raise ParameterError("input", "needs the filter `type`, with job types whose payloads you may see")
+    return context.model.input.contains(type_coerce(contains, JSONB))
+
+
 def view(context: Context) -> dict[str, Any]:
     """Return one page of jobs."""
     context = _with_search(context)
     params = context.params
     where = read_filter(context)
-    contains = params.document("input")
+    matching = _with_input(context, where)
     order = params.choice("order", ("newest", "oldest"))
     limit = params.number("limit", low=1, high=200, default=PAGE)
     with context.read() as session:
@@ -65,7 +75,7 @@ def view(context: Context) -> dict[str, Any]:
                 list_jobs,
                 session,
                 where=where,
-                matching=None if contains is None else context.model.input.contains(type_coerce(contains, JSONB)),
+                matching=matching,
                 columns=COLUMNS,
                 newest_first=order == "newest",
                 model=context.model,
@@ -173,8 +183,7 @@ def _selected(context: Context, session: Session) -> tuple[list[Any], Any]:
     where = replace(where, statuses=[status for status in where.statuses or _OPEN if status in _OPEN])
     if not where.statuses:
         return [], None
-    contains = context.params.document("input")
-    matching = None if contains is None else context.model.input.contains(type_coerce(contains, JSONB))
+    matching = _with_input(context, where)
     jobs: list[Any] = []
     after = context.params.job_id("after", context.model)
     for _ in range(_SCANS):
