@@ -22,6 +22,9 @@ Names that fewer applications need are in other modules:
 - `sa_jobqueue.registry`: types for batches, selectors and middleware; `sa_jobqueue.types`: states, reasons and results.
 """
 
+from importlib import import_module
+from typing import NoReturn
+
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
 from sa_jobqueue.models import Job, JobMixin, sequence
@@ -32,6 +35,20 @@ from sa_jobqueue.types import Enqueued, JobStatus
 from sa_jobqueue.version import __version__
 from sa_jobqueue.waiting import wait_chain, wait_chains
 from sa_jobqueue.worker import Worker, WorkerOptions
+
+_MODULES = ("operations", "settings", "events", "errors", "registry", "types")
+"""Where the names are that fewer applications need, in the order in which they are looked for."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Name the module of a public name that is not here. Raises: ImportError; AttributeError for an unknown name."""
+    for module_name in _MODULES if not name.startswith("_") and name not in _MODULES else ():
+        module = import_module(f"{__name__}.{module_name}")
+        defined = getattr(vars(module).get(name), "__module__", "") == module.__name__
+        if defined or name in getattr(module, "__all__", ()):
+            raise ImportError(f"{name!r} is in another module: from {module.__name__} import {name}", name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AttemptContext",

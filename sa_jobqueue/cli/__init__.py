@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -80,7 +81,30 @@ _PASSWORD: Final = re.compile(r"(://[^\s:/'\"]*:)[^\s'\"]*@")
 _PASSWORD_PARAMETER: Final = re.compile(r"((?:ssl)?password=)[^\s&'\"]+")
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group whose commands have an example in their help, and which suggests a command for one that it does not have."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name. Raises: click.UsageError with the names that are nearest."""
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        nearest = get_close_matches(name, self.list_commands(ctx))
+        groups = {group: self.get_command(ctx, group) for group in self.list_commands(ctx)}
+        # The command that a group has: `retry` is `jobs retry`.
+        nearest += [
+            f"{group} {name}" for group, has in groups.items() if isinstance(has, click.Group) and name in has.commands
+        ]
+        hint = f"did you mean {' or '.join(nearest[:3])}?" if nearest else f"{ctx.command_path} --help lists the commands"
+        raise click.UsageError(f"no such command {name!r}: {hint}", ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command with its example as the end of its help; None if there is no such command."""
+        command = super().get_command(ctx, cmd_name)
+        return command and _with_example(command, f"{self.name} {cmd_name}")
+
+
+class LazyGroup(Group):
     """A group with the name and help line of each command, so that `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -95,7 +119,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(f"sa_jobqueue.{module}"), attribute)
-        return command
+        return _with_example(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the name and help line of each command, by section."""
@@ -145,7 +169,16 @@ class LazyGroup(click.Group):
 
 def noun_group(name: str) -> click.Group:
     """Return a group of commands, whose help is its line in the help of `sa-jobqueue`."""
-    return click.Group(name, help=next(commands[name][1] for commands in _SECTIONS.values() if name in commands))
+    return Group(name, help=next(commands[name][1] for commands in _SECTIONS.values() if name in commands))
+
+
+def _with_example(command: click.Command, path: str) -> click.Command:
+    """Return a command whose help ends with its example, if the table has one."""
+    from sa_jobqueue.cli._examples import EXAMPLES
+
+    if path in EXAMPLES and command.epilog is None:
+        command.epilog = f"\b\nExample:\n  sa-jobqueue {path} {EXAMPLES[path]}".rstrip()
+    return command
 
 
 def _is_broken(text: str) -> bool:

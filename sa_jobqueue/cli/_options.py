@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import getpass
 import json
@@ -192,6 +193,11 @@ def port_option(flag: str, words: str, *, default: int | None = None) -> Callabl
     """Return an option whose value is a port; with a default it may be 0, for a free one."""
     ports = click.IntRange(1 if default is None else 0, 65535)
     return click.option(flag, type=ports, metavar="PORT", default=default, show_default=default is not None, help=words)
+
+
+def free_port(error: BaseException | None) -> str:
+    """Return what to do about a port that another program has; empty for another error."""
+    return "; pass --port 0 for a free one" if isinstance(error, OSError) and error.errno == errno.EADDRINUSE else ""
 
 
 def address_option(flag: str, words: str) -> Callable[[F], F]:

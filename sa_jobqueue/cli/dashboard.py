@@ -153,7 +153,9 @@ def listening(
             listener.bind((address, port))
             listener.listen(128)
         except OSError as error:
-            raise click.ClickException(f"cannot listen on {address}, port {port}: {error.strerror}") from error
+            raise click.ClickException(
+                f"cannot listen on {address}, port {port}: {error.strerror}{opts.free_port(error)}"
+            ) from error
         config = uvicorn.Config(
             app,
             http=BoundedH11Protocol,

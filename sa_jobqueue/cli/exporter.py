@@ -57,7 +57,7 @@ def exporter(database: opts.Database, /, *, port: int, address: str, opentelemet
         try:
             serving = stack.enter_context(serve_metrics(registry, port=port, address=address))
         except InvalidOptionError as error:  # as the dashboard: not wrong usage
-            raise click.ClickException(error.reason) from error
+            raise click.ClickException(f"{error.reason}{opts.free_port(error.__cause__)}") from error
         url = f"http://{address}:{serving}/metrics"
         print_result({"url": url}, f"serving metrics on {url}", indent=None)
         ended.wait()

@@ -10,6 +10,7 @@ from itertools import chain
 import click
 from sqlalchemy import Connection
 
+from sa_jobqueue.cli import Group
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo_script, print_result
 from sa_jobqueue.ddl import LATEST
@@ -24,7 +25,7 @@ _to = click.option(
 _patience = opts.duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
 
 
-@click.group()
+@click.group(cls=Group)
 def migrate() -> None:
     """Create and upgrade the job tables without Alembic.
 

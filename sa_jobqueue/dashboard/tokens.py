@@ -9,6 +9,7 @@ from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +18,10 @@ from sa_jobqueue.dashboard.access import Access
 
 COOKIE = "sa_jobqueue_session"
 PARAMETER = "token"
+_REFUSED = (
+    "Open the link that the command printed. It works in the browser that opened it first: to use another one, end the "
+    "command and start it again."
+)
 
 
 class OneTimeToken:
@@ -32,10 +37,12 @@ class OneTimeToken:
         self._lock = threading.Lock()
         self._is_used = False
 
-    def authorize(self, request: Request) -> Access | None:
-        """Return the access of a browser with the cookie."""
+    def authorize(self, request: Request) -> Access:
+        """Return the access of a browser with the cookie. Raises: HTTPException."""
         cookie = request.cookies.get(COOKIE, "")
-        return self._access if hmac.compare_digest(cookie.encode(), self._session.encode()) else None
+        if hmac.compare_digest(cookie.encode(), self._session.encode()):
+            return self._access
+        raise HTTPException(401, _REFUSED)
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an application that exchanges the token for the cookie, and leaves it out of the URL then."""

@@ -410,15 +410,19 @@ class StepOutputError(JobQueueError):
     """The record of a step does not match the handler: its kind or the type of its result has changed.
 
     `name` and `key` are those of the step, `reason` is the difference. Convert the record with `handler.upcast_step`,
-    or give the step a new name: it then runs again.
+    or give the step a new name: it then runs again. A wrong payload of an event has no record yet: delete the event and
+    send it again.
     """
 
-    def __init__(self, name: str, key: str, reason: str) -> None:
+    def __init__(self, name: str, key: str, reason: str, *, advice: str | None = None) -> None:
         self.name = name
         self.key = key
         self.reason = reason
         key_text = f" with key {key!r}" if key else ""
-        advice = "Change the handler back, convert the record with upcast_step, or give the step a new name to run it again"
+        if advice is None:
+            advice = (
+                "Change the handler back, convert the record with upcast_step, or give the step a new name to run it again"
+            )
         super().__init__(f"step {name!r}{key_text} {reason}. {advice}")
 
 

@@ -35,6 +35,7 @@ from sa_jobqueue.registry.limits import (
 from sa_jobqueue.statements import controls, named_rows, queues
 
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
+UNWRITTEN_SCHEDULE: Final = "a worker, or `sa-jobqueue schedules sync`, writes the schedules of the code"
 Settings: TypeAlias = type[QueueMixin] | type[JobTypeMixin]
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 """By queue and setting: the value in the row, and the declared one."""
@@ -465,7 +466,7 @@ def change(
     rows = session.execute(named_rows.rows(of, lock=not dry_run), given).mappings()
     found = {row[key]: row["paused_at"] is not None for row in rows}
     if issubclass(of, ScheduleMixin) and (missing := set(named) - found.keys()):
-        raise NotFoundError("schedule", sorted(missing))
+        raise NotFoundError("schedule", sorted(missing), reason=f"nothing was changed; {UNWRITTEN_SCHEDULE}")
     ids = {
         "pause": [name for name in named if not found.get(name, False)],
         "resume": [name for name, is_paused in found.items() if is_paused],

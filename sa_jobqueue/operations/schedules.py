@@ -26,7 +26,7 @@ from sa_jobqueue.models.options import OF_SCHEDULES
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
-from sa_jobqueue.operations.queues import change
+from sa_jobqueue.operations.queues import UNWRITTEN_SCHEDULE, change
 from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
@@ -193,7 +193,7 @@ def get_schedule(session: Session, name: str, *, for_update: bool = False, model
         _found(session, [name], model, for_update=True)
     found = list_schedules(session, names=[name], model=model).items
     if not found:
-        raise NotFoundError("schedule", [name], reason="")
+        raise NotFoundError("schedule", [name], reason=UNWRITTEN_SCHEDULE)
     return found[0]
 
 
@@ -325,7 +325,7 @@ def _found(session: Session, names: Sequence[str], model: JobClass, *, for_updat
     found = _rows(session, names, model, for_update=for_update)
     missing = set(names) - {row["name"] for row in found}
     if missing:
-        raise NotFoundError("schedule", sorted(missing))
+        raise NotFoundError("schedule", sorted(missing), reason=f"nothing was changed; {UNWRITTEN_SCHEDULE}")
     return found
 
 

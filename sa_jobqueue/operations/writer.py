@@ -29,7 +29,7 @@ from sqlalchemy.orm.attributes import instance_state, set_committed_value
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.db.splitting import summary
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import NotifyingXid
 from sa_jobqueue.models.checks import due_at
@@ -38,6 +38,7 @@ from sa_jobqueue.operations import hooks
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
 from sa_jobqueue.operations.transactions import check_connection, queue_connection, translated
 from sa_jobqueue.policies.fairness import ANY_QUEUE, SEPARATOR, QueueKey
+from sa_jobqueue.registry.handlers import no_session
 from sa_jobqueue.statements import jobs, notifications
 from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.tracing import announce, is_announced
@@ -253,7 +254,7 @@ def by_session(write: Callable[..., Any], session: Any, /, *args: Any) -> Any:
             return session.run_sync(partial(by_session, write), *args)
         case scoped_session() | async_scoped_session():
             return by_session(write, session(), *args)
-    raise InvalidOptionError("session", f"must be a Session or a Connection, or one of asyncio, got {session!r}")
+    raise no_session(session)
 
 
 # The row of a job

@@ -24,6 +24,14 @@ NAMED: Final = {
 
 _ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """From where an expression is tried: leap days and all weekdays of any date lie within 50 years of it."""
+_ACCEPTED: Final = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, L or LW",
+    "month": "1 to 12 or JAN to DEC",
+    "day-of-week": "0 to 7 or SUN to SAT",
+}
+"""Values of each field, by its name in errors of cronsim."""
 _MAX_WORDS: Final = 200
 _LONGEST_FOLD: Final = timedelta(hours=3)
 """No clock is set back by more; what Debian's cron takes for a change of daylight saving."""
@@ -66,7 +74,10 @@ class Cron:
         try:
             next(self._forward(_ANCHOR))
         except CronSimError as error:
-            raise InvalidOptionError("cron", f"{self.expression!r} cannot be read: {str(error).lower()}") from None
+            reason = str(error).lower()
+            accepted = next((values for name, values in _ACCEPTED.items() if reason.endswith(name)), None)
+            hint = f"; it takes {accepted}, *, lists, ranges and steps" if accepted else ""
+            raise InvalidOptionError("cron", f"{self.expression!r} cannot be read: {reason}{hint}") from None
         except StopIteration:
             raise InvalidOptionError("cron", f"{self.expression!r} never comes: no date meets it") from None
 

@@ -22,8 +22,8 @@ from typing import (
 )
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
@@ -52,6 +52,19 @@ Untyped: TypeAlias = JobMixin[Any] | ChainMixin[Any] | JobId | WaitFor[Never]
 
 OPTIONS: Final = frozenset(inspect.signature(JobMixin.__init__).parameters) | {"payload"}
 """Arguments of `Handler.job` that are neither fields of a payload nor columns of the application's."""
+
+
+_SESSIONS: Final = (Session, Connection, AsyncSession, AsyncConnection, scoped_session, async_scoped_session)
+
+
+def no_session(value: object) -> InvalidOptionError:
+    """Return the error for a first argument that is no session."""
+    kind = type(value).__name__
+    return InvalidOptionError(
+        "session",
+        f"the first argument must be a Session or Connection, or an AsyncSession or AsyncConnection, got {kind}: "
+        "pass the session of your transaction, then the payload",
+    )
 
 
 class Fields:
@@ -267,6 +280,8 @@ class Handler(Generic[InT, OutT, JobT]):
         Changes: one row. Locks: only the new row.
         Raises: as `job`; ConflictError if the id or deduplication key is taken. Roll the transaction back then.
         """
+        if not isinstance(session, _SESSIONS):
+            raise no_session(session)
         return Handler._write(session, self.job(payload, **options))
 
     @overload
@@ -313,6 +328,8 @@ class Handler(Generic[InT, OutT, JobT]):
         InvalidPayloadError, PayloadTooLargeError and InvalidJobError naming the payload (`payloads[17].order_id`),
         ConflictError, and errors of the iterator or `deduplicate_by`; roll back then.
         """
+        if not isinstance(session, _SESSIONS):
+            raise no_session(session)
         return Handler._copy(session, self, payloads, deduplicate_by, options)
 
     def check_blocker(self, place: int, chain: Any) -> None:

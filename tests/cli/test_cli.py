@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import click
 import pytest
 from sqlalchemy import Engine, make_url, text
 
 from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
+from sa_jobqueue.cli import main
+from sa_jobqueue.cli._examples import EXAMPLES
 from sa_jobqueue.cli._options import duration
 from sa_jobqueue.testing.databases import throw_away_database
 from sa_jobqueue.testing.servers import PostgresServer
@@ -46,6 +50,56 @@ def test_help_groups_the_commands(run: Run) -> None:
         *("Run:", "Look:", "Act:", "Operate:", "Set up:")
     ]
     assert "Commands:" not in shown
+
+
+def leaf_commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Context, str]]:
+    """Yield each command that has no commands: its context, and its help."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from leaf_commands(command, inner)
+        else:
+            yield inner, command.get_help(inner)
+
+
+def test_the_help_of_each_command_has_an_example_that_can_be_parsed() -> None:
+    leaves = [*leaf_commands(main, click.Context(main, info_name="sa-jobqueue"))]
+    assert len(leaves) > 60
+    for context, shown in leaves:
+        path = context.command_path
+        example = re.search(r"Examples?:\n +sa-jobqueue ((?:.*\\\n)*.*)", shown)
+        assert example, path
+        line = f"sa-jobqueue {example[1]}".replace("\\\n", " ")
+        assert line.startswith(path), path
+        arguments = shlex.split(line.removeprefix(path), comments=True)
+        context.command.make_parser(click.Context(context.command)).parse_args(arguments)
+    assert EXAMPLES.keys() <= {context.command_path.removeprefix("sa-jobqueue ") for context, _ in leaves}
+
+
+@pytest.mark.parametrize(
+    ("command", "suggested"),
+    [
+        (["job", "list"], "no such command 'job': did you mean jobs?"),
+        (["dead_letters"], "no such command 'dead_letters': did you mean dead-letters?"),
+        (["redrive"], "no such command 'redrive': did you mean dead-letters redrive?"),
+        (["qqq"], "no such command 'qqq': main --help lists the commands"),
+        (["jobs", "lst"], "no such command 'lst': did you mean list?"),
+        (["migrate", "upgrad"], "no such command 'upgrad': did you mean upgrade"),
+        (["jobs", "list", "--quue", "mail"], "--queue"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_misspelt_command_or_option_names_the_nearest(run: Run, command: list[str], suggested: str) -> None:
+    assert suggested in run(*command, status=2).stderr
+
+
+def test_a_taken_port_names_the_option_for_a_free_one(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for command in ("dashboard", "exporter"):
+            assert "; pass --port 0 for a free one" in run(command, "--port", port, status=1).stderr
 
 
 def test_an_error_names_the_option_as_it_is_typed(run: Run, jobs: Jobs) -> None:

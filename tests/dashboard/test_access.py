@@ -247,7 +247,9 @@ def test_a_one_time_token_works_once_in_one_browser() -> None:
     assert entered.headers["location"] == "/"
     assert "httponly" in entered.headers["set-cookie"].lower()
     assert first.get("/").headers["location"] == "/queue/overview"
-    assert second.get(f"/?token={tokens.token}").status_code == 401
+    refused = second.get(f"/?token={tokens.token}")
+    assert refused.status_code == 401
+    assert "in the browser that opened it first" in refused.text
     assert first.get(f"/?token={tokens.token}").status_code == 303
     # Another site is not where a link of this one leads, and a wrong token exchanges nothing.
     for path in ("//evil.example/", "/\\evil.example/", "///evil.example"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -53,6 +54,21 @@ def fires(field: str, value: int) -> bool:
     """Return whether a field of the expressions below has a value."""
     parts = [part.partition("/") for part in field.split(",")]
     return any(value % int(step or 1) == 0 if number == "*" else value == int(number) for number, _, step in parts)
+
+
+@pytest.mark.parametrize(
+    ("expression", "accepted"),
+    [
+        ("60 * * * *", "bad minute; it takes 0 to 59"),
+        ("0 25 * * *", "bad hour; it takes 0 to 23"),
+        ("0 0 32 * *", "bad day-of-month; it takes 1 to 31"),
+        ("0 0 * 13 *", "bad month; it takes 1 to 12 or JAN to DEC"),
+        ("0 0 * * 8", "bad day-of-week; it takes 0 to 7 or SUN to SAT"),
+    ],
+)
+def test_a_wrong_field_names_its_values(expression: str, accepted: str) -> None:
+    with pytest.raises(InvalidOptionError, match=re.escape(accepted)):
+        Cron(expression)
 
 
 def watched(cron: Cron, since: datetime, until: datetime) -> list[datetime]:

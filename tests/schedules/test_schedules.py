@@ -322,7 +322,7 @@ def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Ses
 
 
 def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
-    with sessions() as session, pytest.raises(NotFoundError, match=r"no such schedule: 'nightly'$"):
+    with sessions() as session, pytest.raises(NotFoundError, match=r"no such schedule: 'nightly'; a worker, or `sa-job"):
         get_schedule(session, "nightly")
     scheduled(sessions)
     at = datetime.now(UTC) + 2 * MINUTE

@@ -331,6 +331,11 @@ async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(e
     assert error["message"].startswith(
         "step 'approval' waits for event 'approved:7', whose payload is no Verdict: payload: "
     )
+    remedy = "DELETE FROM job_event WHERE name = 'approved:7'"
+    assert f"Delete the event ({remedy}) and send it again" in error["message"]
+    assert "upcast_step" not in error["message"]
+    with engine.begin() as connection:
+        assert connection.execute(text(remedy)).rowcount == 1
     with Session(engine) as session:
         assert session.scalars(select(Job.Step)).all() == []
 
@@ -360,7 +365,7 @@ def test_sql_and_the_command_line_send_events(engine: Engine) -> None:
         assert not connection.scalar(text("SELECT job_send_event('one')"))
     url = engine.url.render_as_string(hide_password=False)
     ended = CliRunner().invoke(main, ["events", "send", "two", '{"by": "bob"}', "--url", url, "--keep", "1h"])
-    assert (ended.exit_code, ended.output) == (0, "event two sent\n")
+    assert (ended.exit_code, ended.output) == (0, "event two sent; no job waits for it yet\n")
     ended = CliRunner().invoke(main, ["events", "send", "two", "--url", url, "--json"])
     assert ended.exit_code == 0
     assert '"is_first": false' in ended.output

@@ -371,7 +371,12 @@ class AttemptSteps:
                     value = codec.decode("payload", row.payload)
                 except InvalidPayloadError as error:
                     reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
-                    raise StepOutputError(*place, reason) from error
+                    name, table = event.replace("'", "''"), self._store.model.__jobqueue__.qualified("job_event")
+                    advice = (
+                        f"Delete the event (DELETE FROM {table} WHERE name = '{name}') and send it again with a payload "
+                        "that fits"
+                    )
+                    raise StepOutputError(*place, reason, advice=advice) from error
                 sent = Document(row.payload, json.dumps(row.payload))
                 wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
                 return value
