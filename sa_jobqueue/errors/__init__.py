@@ -409,9 +409,9 @@ class DuplicateStepError(JobQueueError, ValueError):
 class StepOutputError(JobQueueError):
     """The record of a step does not match the handler: its kind or the type of its result has changed.
 
-    `name` and `key` are those of the step, `reason` is the difference. Convert the record with `handler.upcast_step`,
-    or give the step a new name: it then runs again. A wrong payload of an event has no record yet: delete the event and
-    send it again.
+    `name` and `key` are those of the step, `reason` is the difference, `advice` replaces what to do about it. Convert the
+    record with `handler.upcast_step`, or give the step a new name: it then runs again. A wrong payload of an event has no
+    record yet: delete the event and send it again.
     """
 
     def __init__(self, name: str, key: str, reason: str, *, advice: str | None = None) -> None:
