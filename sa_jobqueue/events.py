@@ -240,6 +240,17 @@ class SchedulesChanged(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulesDiffer(WorkerEvent):
+    """Schedules that this worker's code declares have other definitions in the database, which apply.
+
+    A worker that started later has replaced them, or `sync_schedules` of other code. Emitted once for each difference.
+    """
+
+    differences: dict[str, dict[str, tuple[Any, Any]]]
+    """By schedule and column: the recorded value, and the one that this worker's code declares; hidden for payloads."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobTypesDiffer(WorkerEvent):
     """Job types are recorded in the database as another worker's code declares them. Repeated until they are equal.
 

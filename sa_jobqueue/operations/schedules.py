@@ -134,15 +134,7 @@ def sync_schedules(
     now = _now(session)
     stored = {row["name"]: row for row in _rows(session, names, model, for_update=False)} if names else {}
     written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
-    differences = {
-        schedule.name: {
-            column: (HIDDEN, HIDDEN) if column == "input" else (stored[schedule.name][column], getattr(schedule, column))
-            for column in SETTINGS
-            if stored[schedule.name][column] != getattr(schedule, column)
-        }
-        for schedule in declared_here
-        if written[schedule.name] is False and schedule.name in stored
-    }
+    differences = _differences([schedule for schedule in declared_here if written[schedule.name] is False], stored)
     left = session.execute(schedules.declared_elsewhere(model), {"names": names})
     if any(is_new is not None for is_new in written.values()):
         session.execute(controls.notify_rules(model))
@@ -155,6 +147,28 @@ def sync_schedules(
         undeclared={row.name: row.type_name for row in left},
         differences=differences,
     )
+
+
+def schedule_differences(
+    session: Session, declared: Iterable[Schedule], *, model: JobClass = Job
+) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return where the rows of schedules differ from their declarations, as `SyncedSchedules.differences`. Locks: none."""
+    schedule_by_name = {schedule.name: schedule for schedule in declared}
+    rows = _rows(session, list(schedule_by_name), model, for_update=False)
+    return _differences(schedule_by_name.values(), {row["name"]: row for row in rows})
+
+
+def _differences(declared: Iterable[Schedule], stored: Mapping[str, RowMapping]) -> dict[str, dict[str, tuple[Any, Any]]]:
+    differences = {
+        schedule.name: {
+            column: (HIDDEN, HIDDEN) if column == "input" else (stored[schedule.name][column], getattr(schedule, column))
+            for column in SETTINGS
+            if stored[schedule.name][column] != getattr(schedule, column)
+        }
+        for schedule in declared
+        if schedule.name in stored
+    }
+    return {name: columns for name, columns in differences.items() if columns}
 
 
 def upsert_schedule(

@@ -74,6 +74,23 @@ def types_of_later(t: Tables) -> sa.Select[Any]:
     )
 
 
+@statement
+def earlier(t: Tables) -> sa.Select[Any]:
+    """Return the ids of live workers that handle some of the job types and have started before another worker.
+
+    Parameters: as of `types_of_later`. Shape: `(id,)`, in their order. Clock, Locks, Index: as there.
+    """
+    own, before = t.worker.alias("own"), t.worker.alias("before")
+    started = sa.tuple_(before.c.started_at, before.c.id) < sa.tuple_(own.c.started_at, own.c.id)
+    return (
+        sa.select(before.c.id)
+        .select_from(own.join(before, started))
+        .where(own.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(before) > sa.func.clock_timestamp())
+        .where(before.c.job_types.op("&&", is_comparison=True)(array("types", sa.Text())))
+        .order_by(before.c.id)
+    )
+
+
 @bound
 def ids(t: Tables, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Return the ids of workers, in their order. Shape: `(id,)`. Locks: none."""

@@ -68,6 +68,8 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
         events.SettingsDiffer: "settings of queues differ from those declared in the code, and the database's apply until "
         "`sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones: %(lines)s",
         events.SchedulesChanged: "worker %(worker_id)s replaced the definition of schedules: %(lines)s",
+        events.SchedulesDiffer: "schedules have other definitions than worker %(worker_id)s declares; those in the database "
+        "apply until a worker with this code starts, or `sa-jobqueue schedules sync` writes the declared ones: %(lines)s",
         events.JobTypesDiffer: "job types are recorded as a worker declares them that started later, and not as "
         "this code does; jobs that SQL or other programs enqueue take the recorded values: %(lines)s",
         events.RowsHidden: "worker %(worker_id)s may not see all rows, because row-level security on %(tables)s may hide "
@@ -213,7 +215,7 @@ def describe(event: events.Event) -> Record:
         case events.JobRescued(died=True):
             level = logging.ERROR
             words = words.replace(", which died or exceeded its lease", " and died: it was the last attempt")
-        case events.SettingsDiffer() | events.JobTypesDiffer() | events.SchedulesChanged():
+        case events.SettingsDiffer() | events.JobTypesDiffer() | events.SchedulesChanged() | events.SchedulesDiffer():
             lines = [
                 f"{queue} {setting}={stored} (declared: {now})"
                 for queue, of in event.differences.items()

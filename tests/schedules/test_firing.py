@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, insert, select, update
+from sqlalchemy import delete, event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -17,6 +17,7 @@ from sa_jobqueue.events import (
     ScheduleBroken,
     ScheduleFired,
     SchedulesChanged,
+    SchedulesDiffer,
     SchedulesUndeclared,
     WorkerStarted,
 )
@@ -24,6 +25,7 @@ from sa_jobqueue.operations import list_audit, list_schedules, pause_schedules, 
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, Start, shared, until
 
 pytestmark = both_servers
@@ -107,6 +109,11 @@ async def test_a_worker_reports_and_records_the_schedules_that_it_replaces(start
         await until(lambda: declared() == "0 3 * * *")
         async with start(version("0 4 * * *", 2)) as new:
             (changed,) = await new.until(SchedulesChanged)
+            (differs,) = await old.until(SchedulesDiffer)
+            assert not new.of(SchedulesDiffer)
+            assert declared() == "0 4 * * *"
+    assert differs.differences == {"nightly": {"cron": ("0 4 * * *", "0 3 * * *"), "input": ("(hidden)", "(hidden)")}}
+    assert differs.worker_id != changed.worker_id
     assert changed.differences == {"nightly": {"cron": ("0 3 * * *", "0 4 * * *"), "input": ("(hidden)", "(hidden)")}}
     assert not old.of(SchedulesChanged)
     async with start(version("0 4 * * *", 2)) as same:
@@ -117,7 +124,29 @@ async def test_a_worker_reports_and_records_the_schedules_that_it_replaces(start
         *("sync_schedules", ["nightly"]),
         f"worker {changed.worker_id}",
     )
-    assert replaced.arguments == {"differences": {"nightly": {"cron": ["0 3 * * *", "0 4 * * *"]}}}
+    assert replaced.arguments == {
+        "differences": {"nightly": {"cron": ["0 3 * * *", "0 4 * * *"]}},
+        "replaced_those_of": [differs.worker_id],
+    }
+
+
+async def test_a_worker_that_declares_again_leaves_schedules_to_live_workers_that_started_later(
+    async_engine: AsyncEngine, sessions: Sessions, jobs: Jobs
+) -> None:
+    """As after a lost connection, which may lead to another database."""
+    queue, _ = ticking()
+    scheduler = Scheduler(shared(async_engine, queue))
+    jobs.add_worker(WORKER, job_types=["tick"], started_at=datetime(2020, 1, 1, tzinfo=UTC))
+    later = jobs.add_worker("later:1", job_types=["tick"], started_at=datetime(2020, 1, 2, tzinfo=UTC))
+    with sessions.begin() as session:
+        session.execute(insert(Job.Schedule).values(name="tick", cron="0 5 * * *", type_name="tick", source="code"))
+    crons = []
+    for _ in range(2):
+        await scheduler.synchronise()
+        with sessions.begin() as session:
+            crons.append(session.scalar(select(Job.Schedule.cron)))
+            session.execute(delete(Job.Worker).where(Job.Worker.id == later))
+    assert crons == ["0 5 * * *", "0 4 * * *"]
 
 
 async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(

@@ -60,6 +60,12 @@ WORKER_CASES = [
         lambda world: {"worker_id": WORKER, "types": ["test"], "ttl": timedelta(seconds=15)},
     ),
     Case(
+        "earlier",
+        lambda: workers.earlier(Job),
+        frozenset(),
+        lambda world: {"worker_id": WORKER, "types": ["test"], "ttl": timedelta(seconds=15)},
+    ),
+    Case(
         "correct_heartbeats", lambda: corrections.correct_heartbeats(Job), frozenset(), lambda world: {"after": timedelta(0)}
     ),
     Case(

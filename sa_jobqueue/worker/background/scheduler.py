@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.db.timeouts import waited
-from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesChanged, SchedulesUndeclared
+from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesChanged, SchedulesDiffer, SchedulesUndeclared
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
+from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules, schedule_differences
 from sa_jobqueue.registry.schedules import ScheduleRun
-from sa_jobqueue.statements import schedules
+from sa_jobqueue.statements import schedules, workers
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
@@ -36,7 +36,8 @@ class Scheduler(Part, Component):
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock by one of them, its job and its
     next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time,
     by a notification that schedules or rules changed, and by a tick that found an earlier time. It starts by writing the
-    schedules declared in code. A schedule that cannot be written or fired is quarantined.
+    schedules declared in code; of all live workers that handle a schedule's type, the one that started last decides, and
+    the others report that theirs differ. A schedule that cannot be written or fired is quarantined.
     """
 
     name = "scheduler"
@@ -49,6 +50,7 @@ class Scheduler(Part, Component):
         self._woken = asyncio.Event()
         self._is_synchronised = False
         self._is_corrected = False
+        self._differences: dict[str, dict[str, tuple[Any, Any]]] = {}
         self._sleeps_until: float | None = None
         """By the loop's clock; None until woken."""
 
@@ -89,6 +91,7 @@ class Scheduler(Part, Component):
                 self._is_corrected = True
                 await self.correct()
             self._woken.clear()  # before reading: a later change ends the sleep that follows
+            await self.compare()
             seconds = await self.due_in()
             if seconds is not None and seconds <= 0:
                 if await self.fire() == 0:
@@ -106,13 +109,24 @@ class Scheduler(Part, Component):
         A schedule whose row cannot be written is quarantined; the others are written.
         """
         quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE)
-        declared = {one.name: one for one in self._jobs.schedules if one.name not in quarantined}
+        parameters = {
+            "worker_id": self._worker_id,
+            "types": [schedule.type_name for schedule in self._jobs.schedules],
+            "ttl": self._options.heartbeat_timeout,
+        }
+        async with self._transactions.connect() as connection:
+            later_types = set(await connection.scalars(workers.types_of_later(self._model), parameters))
+        excluded = {schedule.name for schedule in self._jobs.schedules if schedule.type_name in later_types}
+        excluded.update(map(str, quarantined))
+        declared = {schedule.name: schedule for schedule in self._jobs.schedules if schedule.name not in excluded}
 
         async def some(names: Sequence[str]) -> SyncedSchedules:
             async with AsyncSession(self._transactions) as session, session.begin():
                 synced = await aio.sync_schedules(session, [declared[name] for name in names], model=self._model)
                 if synced.differences:
+                    earlier = (await session.scalars(workers.earlier(self._model), parameters)).all()
                     replaced: dict[str, Any] = {"ids": synced.changed, "differences": synced.differences}
+                    replaced |= {"replaced_those_of": earlier} if earlier else {}
                     await session.run_sync(
                         lambda own: record(own, "sync_schedules", by=self._user, model=self._model, **replaced)
                     )
@@ -128,6 +142,16 @@ class Scheduler(Part, Component):
         left = tuple(name for name, of in undeclared.items() if of in self._identity.job_types and name not in known)
         if left:
             self._events.emit(SchedulesUndeclared(left))
+
+    async def compare(self) -> None:
+        """Report once that declared schedules have been replaced by another worker or `sync_schedules`."""
+        if not self._jobs.schedules:
+            return
+        async with AsyncSession(self._transactions) as session:
+            differences = await session.run_sync(schedule_differences, self._jobs.schedules, model=self._model)
+        if differences and differences != self._differences:
+            self._events.emit(SchedulesDiffer(self._worker_id, differences))
+        self._differences = differences
 
     async def correct(self) -> None:
         """Correct schedules whose next time was written by a clock that was ahead."""
