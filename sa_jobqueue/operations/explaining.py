@@ -100,6 +100,8 @@ _SOON: Final = timedelta(seconds=1)
 _CLAIMED_WITHIN: Final = timedelta(seconds=5)
 """How soon a worker with a free slot claims the next job: its default poll interval."""
 _WINDOW: Final = timedelta(minutes=1)
+_SERVED_WITHIN: Final = timedelta(days=1)
+"""Time within which jobs of a queue ran, so that it is not one that no worker was to serve."""
 _NAMED: Final = 5
 """Number of workers that are named in a sentence."""
 _EVENTS: Final = 200
@@ -427,33 +429,52 @@ class _Case:
             serves = (
                 "the only live worker does not serve" if len(live) == 1 else f"none of {len(live):,} live workers serves"
             )
-            return Cause.QUEUE_UNSERVED, f", and {serves} queue {queue!r}{self._elsewhere()}"
+            return Cause.QUEUE_UNSERVED, f", and {serves} queue {queue!r}{self._served_before() or self._elsewhere()}"
         if not self.able:
             has = f"none of {len(serving):,} workers of {queue!r} has a handler"
             if len(serving) == 1:
                 has = f"the only worker of {queue!r} has no handler"
-            return Cause.TYPE_UNKNOWN, f", and {has} for {self.job.type_name!r}{self._elsewhere()}"
+            name = self.job.type_name
+            return Cause.TYPE_UNKNOWN, f", and {has} for {name!r}{self._served_before(name) or self._elsewhere()}"
         if not self.ready:
             who = ", ".join(worker.id for worker in self.able[:_NAMED]) + (" and others" if len(self.able) > _NAMED else "")
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
             return Cause.DRAINING, f", and every worker that could run it is draining ({who}): {todo}"
         return None
 
+    def _served_before(self, type_name: str | None = None) -> str:
+        """Return who served its queue, or its type there, and until when; empty if neither is recorded."""
+        queue, types = self.job.queue, {type_name} - {None}
+        served = [worker for worker in self.of.workers.values() if queue in worker.queues and types <= {*worker.job_types}]
+        if silent := [worker for worker in served if worker.silent_for > self.of.ttl]:
+            last = min(silent, key=lambda worker: worker.silent_for)
+            self.evidence |= {"served_by": last.id, "silent": last.silent_for}
+            return f"; worker {last.id} did until its last heartbeat {span(last.silent_for)} ago"
+        parameters = {"queue": queue, "type_name": type_name, "within": _SERVED_WITHIN}
+        last_minute = self.session.scalar(explaining.last_served(self.model), parameters)
+        if last_minute is None:
+            return ""
+        self.evidence |= {"served_until": last_minute}
+        return f"; some worker did until {self._ago(last_minute)} ago"
+
     def _elsewhere(self) -> str:
-        """Return in which queue its type is served, and how to move the waiting jobs there, if any worker handles it."""
+        """Return the choice to move its waiting jobs to the queue where workers handle their type, if there is one."""
         job, kind = self.job, self._settings[-1][2]
         recorded = kind.queue if isinstance(kind, TypeStatus) else None
         served = sorted({queue for one in self.of.live if job.type_name in one.job_types for queue in one.queues})
         # Where several queues serve it, none is the one that was meant.
-        queue = recorded if recorded in served or not served else served[0] if len(served) == 1 else None
+        queue = recorded if recorded in served else served[0] if len(served) == 1 else None
         if queue is None or job.queue in (queue, recorded):
             return ""
-        is_served = "served" if served else "declared"
+        names = {"queue": job.queue, "type_name": job.type_name}
+        count: int = self.session.execute(explaining.pending_of(self.model), names | {"limit": COUNTED}).scalar_one()
         to, of, name = ("'{}'".format(value.replace("'", "''")) for value in (queue, job.queue, job.type_name))
         table = self.model.__jobqueue__.qualified("job")
         move = f"UPDATE {table} SET queue = {to} WHERE status = 'pending' AND queue = {of} AND type_name = {name}"
-        self.evidence |= {"served_in": queue, "move": move}
-        return f"; its type is {is_served} in queue {queue!r}, to move the waiting jobs there: {move}"
+        self.evidence |= {"served_in": queue, "waiting": count, "move": move}
+        jobs = f"{_times(count, 'waiting job')}{' or more' if count >= COUNTED else ''}"
+        choice = f"Only if its {jobs} should run in queue {queue!r}, whose workers handle the type"
+        return f"; start a worker that serves it (sa-jobqueue worker --queues {shlex.quote(job.queue)}). {choice}: {move}"
 
     def _expired(self) -> Answer | None:
         expires_at = self.job.expires_at

@@ -207,6 +207,43 @@ def recently_ended(t: Tables) -> sa.Select[int, Any]:
 
 
 @statement
+def last_served(t: Tables) -> sa.Select[Any]:
+    """Return the last minute in which jobs of a queue ran or ended, by the figures that workers record.
+
+    Parameters: `queue`, `type_name` (null for any), `within` (an interval). Shape: `(minute,)`, null for none. Clock: the
+    database's `now()`. Locks: none. Index: `pk_job_minute`, the minutes of the interval.
+    """
+    minute, type_name = t.minute, sa.bindparam("type_name", type_=sa.Text)
+    ran = minute.c.completed + minute.c.failed + minute.c.died + minute.c.running
+    return sa.select(sa.func.max(minute.c.minute)).where(
+        minute.c.minute > sa.func.now() - sa.bindparam("within", type_=sa.Interval),
+        minute.c.queue == sa.bindparam("queue", type_=sa.Text),
+        type_name.is_(None) | (minute.c.type_name == type_name),
+        ran > sa.literal_column("0"),
+    )
+
+
+@statement
+def pending_of(t: Tables) -> sa.Select[Any]:
+    """Count the pending jobs of a type in a queue. Parameters: `queue`, `type_name`, `limit`: it counts no further.
+
+    Shape: `(n,)`. Locks: none. Index: `ix_job_claim`, the queue's entries up to the limit.
+    """
+    jobs = (
+        sa.select(sa.literal_column("1"))
+        .where(
+            t.job.c.status == status(JobStatus.PENDING),
+            t.job.c.priority >= sa.literal_column("'-9'"),
+            t.job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            t.job.c.type_name == sa.bindparam("type_name", type_=sa.Text),
+        )
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .subquery("jobs")
+    )
+    return sa.select(sa.func.count()).select_from(jobs)
+
+
+@statement
 def started_lately(t: Tables) -> sa.Select[Any]:
     """Return whether a job of a queue has started within the last while, which runs, or has completed since.
 

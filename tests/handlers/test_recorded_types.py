@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Worker, enqueue, enqueue_many
 from sa_jobqueue.models import Job
 from sa_jobqueue.models.declarations import Declarations
-from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health import Code, Severity, Thresholds, health
 from sa_jobqueue.operations import (
     delete_job_types,
     explain_job,
@@ -23,6 +23,7 @@ from sa_jobqueue.operations import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.writer import write_one
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -193,7 +194,7 @@ def test_the_declaration_of_a_newer_release_replaces_the_older(session: Session)
     assert facts(session) == [("letters", *PLAIN[1:])]
 
 
-async def test_explain_and_health_say_where_the_type_is_served(
+async def test_to_move_jobs_of_a_queue_without_a_worker_is_a_choice_with_its_target_and_count(
     engine: Engine, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sessions.begin() as session:  # before any worker has recorded the type
@@ -207,13 +208,42 @@ async def test_explain_and_health_say_where_the_type_is_served(
         await until(lambda: workers(sessions) == 1)
         with sessions() as session:
             explained = explain_job(session, waiting)
-            where = "; its type is served in queue 'mails', to move the waiting jobs there: "
-            assert explained.sentence.endswith(f"{where}{move}.")
-            late = [one.summary for one in health(engine).findings if one.code == "claim_age"]
-            assert [f"{where}{move}." in summary for summary in late] == [True]
+            start = "; start a worker that serves it (sa-jobqueue worker --queues default). "
+            choice = "Only if its 2 waiting jobs should run in queue 'mails', whose workers handle the type: "
+            assert explained.sentence.endswith(f"{start}{choice}{move}.")
+            (finding,) = [one for one in health(engine).findings if "default" in one.summary]
+            assert (finding.code, finding.severity) == (Code.QUEUE_UNSERVED, Severity.CRITICAL)
+            assert "UPDATE" not in finding.summary + finding.advice
             session.execute(text(explained.evidence["move"]))
             session.commit()
         await until(lambda: statuses(sessions) == {"completed"})
+
+
+@pytest.mark.parametrize("evidence", ["worker", "minute"])
+def test_jobs_of_a_queue_that_was_served_lately_are_not_to_be_moved(
+    evidence: str, engine: Engine, sessions: sessionmaker[Session], jobs: Jobs
+) -> None:
+    """Its deployment is down, and another one of the same application serves another queue."""
+    jobs.add_worker("mails:1", queues=["mails"], job_types=["mail"])
+    waiting = jobs.add(type_name="mail", due_in=-3600)
+    with sessions.begin() as session:
+        assert "UPDATE" in explain_job(session, waiting).sentence
+        if evidence == "minute":
+            columns = "minute, queue, type_name, enqueued, completed, failed, died, cancelled, due, running, wait, run"
+            values = "now() - interval '3 min', 'default', 'mail', 0, 1, 0, 0, 0, 0, 0, '{}', '{}'"
+            session.execute(text(f"INSERT INTO job_minute ({columns}) VALUES ({values})"))
+    if evidence == "worker":
+        jobs.add_worker("down:1", queues=["default"], job_types=["mail"], silent_for=60)
+    with sessions() as session:
+        sentence = explain_job(session, waiting).sentence
+    served = "worker down:1 did until its last heartbeat 1 min" if evidence == "worker" else "some worker did until 3 min"
+    assert f"the only live worker does not serve queue 'default'; {served}" in sentence
+    assert "UPDATE" not in sentence
+    for warning in (timedelta(seconds=1), timedelta(hours=2)):
+        thresholds = Thresholds(claim_age_warning=warning, claim_age_critical=timedelta(hours=3))
+        findings = [one for one in health(engine, thresholds=thresholds).findings if "default" in one.summary]
+        assert Severity.CRITICAL in {one.severity for one in findings}
+        assert "UPDATE" not in str(findings)
 
 
 def workers(sessions: sessionmaker[Session]) -> int:

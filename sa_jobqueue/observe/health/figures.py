@@ -150,8 +150,6 @@ class Waiting:
     """Whose limit they wait for: `queue` or `type`, its name, and the fairness key, or empty."""
     shared: str = ""
     """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
-    move: str = ""
-    """SQL that moves them to the queue in which their type is served; empty if that is this queue, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,14 +57,6 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         return [finding for finding in findings_left if finding.code is code]
 
     for unserved in of_code(Code.QUEUE_UNSERVED):
-        # Jobs that are to be moved to another queue have a finding with that cause.
-        late = [finding for finding in of_code(Code.CLAIM_AGE) if finding.evidence["cause"] == "queue_unserved"]
-        moved = {queue for finding in late for queue in finding.evidence["queues"]}
-        if moved:
-            findings_left.remove(unserved)
-            queues = [name for name in unserved.evidence["queues"] if name not in moved]
-            findings_left += [_unserved(queues)] if queues else []
-    for unserved in of_code(Code.QUEUE_UNSERVED):
         for silent in of_code(Code.WORKERS_SILENT):
             queues = [name for name in unserved.evidence["queues"] if name in silent.evidence["queues"]]
             if queues:
@@ -169,7 +161,7 @@ def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
 
 def _unserved(queues: Sequence[str]) -> Finding:
     summary = f"Jobs are due in {_names(queues)}, which no live worker serves."
-    advice = "Start a worker that serves the queue: sa-jobqueue worker --queues."
+    advice = f"Start a worker that serves them: sa-jobqueue worker --queues {shlex.quote(','.join(queues[:_NAMED]))}."
     return _found(Code.QUEUE_UNSERVED, CRITICAL, summary, advice, queues=list(queues))
 
 
@@ -342,7 +334,7 @@ def _waiting(report: Health, at: Thresholds) -> Iterator[Finding]:
     for group in report.waiting:
         queue_thresholds = at.of(group.queue)
         bad = _grade(group.waiting_for, queue_thresholds.claim_age_warning, queue_thresholds.claim_age_critical)
-        if bad and (group.move or group.cause not in FOUND_ELSEWHERE):
+        if bad and group.cause not in FOUND_ELSEWHERE:
             late.setdefault(("", group.shared) if group.shared else (group.queue, group.cause + group.type_name), []).append(
                 (bad, group)
             )

@@ -397,7 +397,6 @@ def _waiting(reading: Reading) -> list[figures.Waiting]:
                     type_name=explained.type_name,
                     limit_of=explained.evidence.get("limit_of"),
                     shared=_shared(explained),
-                    move=explained.evidence.get("move", ""),
                     fairness_key=key if is_one_key else "",
                     due_of_key=of_key if is_one_key else 0,
                 )
