@@ -18,7 +18,6 @@ from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, Snooze, Worker, WorkerOptions, wait_chain
-from sa_jobqueue.settings import RateAlgorithm
 from sa_jobqueue.testing.servers import open_server
 
 MINUTE = timedelta(milliseconds=400)  # of this example
@@ -33,12 +32,14 @@ class Prompt(BaseModel):
 jobs = JobQueue()
 failures: list[str] = []
 LIMITS = {"large": 900, "small": 3600}
-"""Tokens a minute: 90 % of the provider's limit, as they are estimated."""
+"""Tokens in any minute: 90 % of the provider's limit, as they are estimated."""
+LONGEST = 300
+"""Tokens of the longest call: the burst, so that no call costs more. In any minute at most the rate and the burst start."""
 for model, tokens in LIMITS.items():
-    window = {"rate_period": MINUTE, "rate_algorithm": RateAlgorithm.SLIDING_WINDOW}
-    jobs.queue(f"llm:{model}", rate_limit=tokens, global_concurrency=20, concurrency_per_key=4, **window)
-    # The tenant is the fairness key, so tenants share the limit. Those on the free plan get a third of it at most.
-    jobs.queue(f"llm:{model}", fairness_key="free", rate_limit=tokens // 3, **window)
+    rate = {"rate_limit": tokens - LONGEST, "rate_burst": LONGEST, "rate_period": MINUTE}
+    jobs.queue(f"llm:{model}", global_concurrency=20, concurrency_per_key=4, **rate)
+    # The tenant is the fairness key, so tenants share the limit. Those on the free plan get half of the rate at most.
+    jobs.queue(f"llm:{model}", fairness_key="free", **rate | {"rate_limit": (tokens - LONGEST) // 2})
 
 
 async def call_model(prompt: Prompt, user: str) -> str:
@@ -127,7 +128,7 @@ def main() -> None:
         print("asked again after the second that the provider wanted:", again - refused >= 1)
         for limit, name, limited_jobs in (
             (900, "all", finished_jobs),
-            (300, "free", [job for job in finished_jobs if job.fairness_key == "free"]),
+            (600, "free", [job for job in finished_jobs if job.fairness_key == "free"]),
         ):
             starts = [(job.started_at, job.rate_cost) for job in limited_jobs]
             most = max(
@@ -147,4 +148,4 @@ if __name__ == "__main__":
 # attempts that failed after their answer: 1
 # asked again after the second that the provider wanted: True
 # all: at most 900 tokens in any period: True
-# free: at most 300 tokens in any period: True
+# free: at most 600 tokens in any period: True

@@ -10,12 +10,12 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, Retry, Worker
-from sa_jobqueue.settings import RateAlgorithm
 from sa_jobqueue.testing.servers import open_server
 
 PERIOD = timedelta(milliseconds=300)
 jobs = JobQueue()
-jobs.queue("models", global_concurrency=3, rate_limit=10, rate_period=PERIOD, rate_algorithm=RateAlgorithm.SLIDING_WINDOW)
+# In any period at most the rate and the burst start: 10 by their cost. No call costs more than the burst.
+jobs.queue("models", global_concurrency=3, rate_limit=6, rate_burst=4, rate_period=PERIOD)
 refused = {4}  # calls that the provider refuses, once
 running: list[int] = []
 most: list[int] = []

@@ -1,6 +1,5 @@
 """Settings of queues, job types, schedules and retention: values that are checked when made."""
 
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.registry.limits import Limits, QueueSettings, TypeSettings
 from sa_jobqueue.registry.schedules import MisfirePolicy
@@ -10,7 +9,6 @@ __all__ = [
     "Limits",
     "MisfirePolicy",
     "QueueSettings",
-    "RateAlgorithm",
     "Retention",
     "RetentionRules",
     "TypeSettings",

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue import __version__
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import JobQueueError, NotFoundError
+from sa_jobqueue.errors.removed import REMOVED
 
 _SECTIONS: Final = {
     "Run": {
@@ -156,6 +157,9 @@ class LazyGroup(Group):
         with _printable_errors(*ctx.meta[_COMMAND]):
             try:
                 return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                reason = REMOVED.get(error.option_name.lstrip("-").replace("-", "_"))
+                raise error if reason is None else click.UsageError(f"{error.option_name} {reason}", error.ctx) from None
             except JobQueueError as error:
                 field = f"{error.field}: " if isinstance(error, NotFoundError) else ""  # of the operation, not the command
                 raise click.ClickException(str(error).removeprefix(field)) from error

@@ -15,13 +15,12 @@ from sa_jobqueue.cli._output import Columns, counted, fields_of, print_changed, 
 from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.operations.pages import Page, collected
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.limits import Limits, settings_of
 
 Operation = Callable[..., Any]
 Option = Callable[[Any], Any]
-_METAVARS: Final[dict[type, str]] = {int: "N", float: "N", timedelta: "DURATION", RateAlgorithm: "NAME"}
+_METAVARS: Final[dict[type, str]] = {int: "N", float: "N", timedelta: "DURATION"}
 
 page_options: Final = opts.stacked(
     opts.limit_option,
@@ -198,8 +197,7 @@ def rate_text(status: QueueStatus | TypeStatus) -> str | None:
     if status.rate_limit is None or status.rate_period is None:
         return None
     burst = f", {status.rate_burst} at once" if status.rate_burst is not None else ""
-    any_ = "any " if status.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
-    return f"{status.rate_limit} in {any_}{shown(status.rate_period)}{burst}"
+    return f"{status.rate_limit} in {shown(status.rate_period)}{burst}"
 
 
 def _changes(changed: Any, name: str) -> str:
@@ -213,7 +211,7 @@ def _read(text: str, kind: type[Any]) -> Any:
     if kind is timedelta:
         return opts.duration(text)
     try:
-        return text if kind is RateAlgorithm else kind(text)
+        return kind(text)
     except ValueError:
         noun = "a whole number" if kind is int else "a number"
         raise click.BadParameter(f"{text!r} is neither {noun} nor 'none'") from None

@@ -15,7 +15,6 @@ from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Changes, Context
 from sa_jobqueue.display.durations import write_duration
 from sa_jobqueue.operations.pages import BulkResult
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.limits import Limits, settings_of
 
 Operation = Callable[..., Any]
@@ -68,7 +67,6 @@ def settings(context: Context, settings_class: type[S]) -> S:
         int: params.whole,
         float: params.decimal,
         timedelta: params.duration,
-        RateAlgorithm: params.text,
     }
     values = {name: read[setting.kind](name) for name, setting in settings_of(settings_class).items()}
     return settings_class(**{name: value for name, value in values.items() if value is not None})

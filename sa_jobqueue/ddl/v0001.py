@@ -301,7 +301,7 @@ CREATE TABLE ${q}queue (
   weight smallint DEFAULT 1 NOT NULL,
   concurrency_per_key integer,
   global_concurrency integer,
-  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  rate_limit integer, rate_period interval, rate_burst integer,
   retry_base interval, retry_factor double precision, retry_cap interval,
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
@@ -315,10 +315,7 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
-    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
-    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window')
-    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
   CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
     AND retry_base > '0'::interval AND retry_factor >= 1 AND retry_factor < 'Infinity'
@@ -334,7 +331,7 @@ CREATE TABLE ${q}job_type (
   paused_at timestamptz, paused_by text,
   queue text, priority smallint, max_attempts integer, timeout interval, rate_cost integer, input_version integer,
   global_concurrency integer,
-  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  rate_limit integer, rate_period interval, rate_burst integer,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
@@ -349,10 +346,7 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}ck_job_type_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
-    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
-    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window')
-    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1)
 )
 --;
 CREATE TABLE ${q}schedule (
@@ -406,13 +400,10 @@ CREATE TABLE ${q}rate_state (
   name text NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   version bigint DEFAULT 1 NOT NULL,
   tokens double precision,
-  starts bigint[],
   spent_at timestamptz NOT NULL,
   CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, fairness_key, version),
   CONSTRAINT ${p}ck_rate_state_version CHECK (version BETWEEN 1 AND 1000000000000000000),
   CONSTRAINT ${p}ck_rate_state_tokens CHECK (abs(tokens) <= 1e15),
-  CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
-    AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),
   CONSTRAINT ${p}ck_rate_state_times CHECK (spent_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00')
 )
 --;

@@ -11,6 +11,8 @@ from sa_jobqueue.errors.bounds import Refuse
 REMOVED: Final[Mapping[str, str]] = {
     "skip_while_retrying": "is no option: a job that waits for a retry holds its ordering key. Set max_attempts, or a retry"
     " policy that gives up: a dead job releases its key",
+    "rate_algorithm": "is no option: every rate is a token bucket, which starts at most rate_limit and rate_burst"
+    " together in any rate_period. For at most N in any period, set rate_limit to N - 1 and rate_burst to 1",
 }
 """What replaces each of them, as the reason of an error."""
 

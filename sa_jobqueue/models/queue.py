@@ -28,8 +28,6 @@ class _Controlled(Companion):
     """Period of `rate_limit`."""
     rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
     """How many may start together after a pause; null means `rate_limit`."""
-    rate_algorithm: Mapped[str | None] = mapped_column(Text, sort_order=-7)
-    """How starts are counted, a `RateAlgorithm`; null means a token bucket."""
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )
@@ -48,10 +46,7 @@ def _rules(noun: str, key: str) -> dict[str, str]:
         "global_concurrency": "global_concurrency >= 1",
         "rate": "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
         f" AND rate_period <= '{LONGEST.days} days'::interval"
-        " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
-        " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
-        " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
-        " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
+        " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1",
     }
     return {f"ck_{noun}_{what}": condition for what, condition in rules.items()}
 

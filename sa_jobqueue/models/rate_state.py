@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from sqlalchemy import BigInteger, Boolean, Double, Text, text
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue.models.base import Companion, within_times
@@ -29,9 +29,7 @@ class RateStateMixin(Companion):
     version: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("1"), autoincrement=False)
     """Number of times it was written."""
     tokens: Mapped[float | None] = mapped_column(Double)
-    """Capacity of a token bucket as of `spent_at`; null when it is full."""
-    starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
-    """For a sliding window: the time of each start in it, in microseconds since 1970, each followed by its cost."""
+    """Content of the token bucket as of `spent_at`; null when it is full."""
     spent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
     """When a claim last recorded its starts."""
 
@@ -39,8 +37,5 @@ class RateStateMixin(Companion):
     __checks__: ClassVar = {
         "ck_rate_state_version": "version BETWEEN 1 AND 1000000000000000000",
         "ck_rate_state_tokens": "abs(tokens) <= 1e15",
-        # Pairs of an instant and a number, the instants before the year 9000.
-        "ck_rate_state_starts": "array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0"
-        " AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)",
         "ck_rate_state_times": within_times("spent_at"),
     }

@@ -30,7 +30,7 @@ from sa_jobqueue.operations.schedules import schedule_of
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import explaining, limits, quarantine, steps, storage
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWrite, StepKind, WorkerState
 
@@ -532,11 +532,9 @@ class _Case:
             if rate is None or rate.fitting([weight]):
                 continue
             wait, of, behind = rate.wait(weight), QueueKey(row.name, row.fairness_key), ""
-            self.evidence |= {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm}
+            self.evidence |= {"per_second": rate.per_second, "next_start": wait}
             self.evidence |= {"weight": weight, "limit_of": (row.what, *of)}
             what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
-            if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
-                what += f" of {rate.limit:,} in any {span(rate.period)}"
             if self._ahead:
                 turn = self._expected(wait + timedelta(seconds=self._ahead * weight / rate.per_second))
                 behind = f", {_many(self._ahead)} are before it and its turn comes in {turn}"

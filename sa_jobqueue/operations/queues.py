@@ -62,7 +62,7 @@ class QueueStatus(QueueColumns, RowState, QueueName):
     """Settings and state of one queue; the defaults if it has no row.
 
     `name`, `fairness_key`, `weight`, `concurrency_per_key`, `global_concurrency`, `rate_limit`, `rate_period`,
-    `rate_burst`, `rate_algorithm`: as in `QueueSettings`.
+    `rate_burst`: as in `QueueSettings`.
     `retry_base`, `retry_factor`, `retry_cap`: the backoff. `retain_completed`, `retain_cancelled`, `retain_dead`: the
     retention.
     `paused_at`, `paused_by`: when and by whom it was paused, or None. `created_at`, `updated_at`: of its row; None without
@@ -79,9 +79,9 @@ class QueueStatus(QueueColumns, RowState, QueueName):
 class TypeStatus(Limits, RowState, TypeName):
     """Settings and state of one job type; the defaults if it has no row.
 
-    `type_name`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `paused_at`,
-    `paused_by`, `created_at`, `updated_at`, `workers`: as in `QueueStatus`. The other fields are declared by its handler,
-    or None if no worker has recorded them.
+    `type_name`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `paused_at`, `paused_by`,
+    `created_at`, `updated_at`, `workers`: as in `QueueStatus`. The other fields are declared by its handler, or None if no
+    worker has recorded them.
     """
 
     queue: str | None

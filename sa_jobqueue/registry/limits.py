@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration, check_number
+from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models.checks import NAME_RULE, is_name
 from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT
@@ -36,7 +36,7 @@ class Setting:
     of_keys: bool = True
     """Whether fairness keys have it."""
     kind: type[Any] = int
-    """Type of its values, from the annotation of its field: int, float, timedelta or RateAlgorithm."""
+    """Type of its values, from the annotation of its field: int, float or timedelta."""
 
     def check(self, name: str, value: object) -> None:
         """Check a value. Raises: InvalidOptionError naming the setting."""
@@ -44,9 +44,6 @@ class Setting:
             check_number(name, value, 1, self.most)
         if self.kind is timedelta:
             check_duration(name, value)
-        if self.kind is RateAlgorithm and value not in list(RateAlgorithm):  # a list: refuses what cannot be hashed, too
-            reason = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {value!r}"
-            raise InvalidOptionError(name, reason)
 
 
 def settings_of(of: type[Limits]) -> dict[str, Setting]:
@@ -64,9 +61,9 @@ class Limits:
     """Limits of a queue, a fairness key or a job type, across all workers. None means no limit.
 
     `global_concurrency`: maximum number of its jobs that run at a time.
-    `rate_limit`: how many jobs may start within `rate_period`, each counted with its `rate_cost`. `rate_burst`: how many
-    may start together after a pause; `rate_limit` by default. `rate_algorithm`: a token bucket by default; a sliding window
-    has no burst.
+    `rate_limit`: how many jobs may start per `rate_period`, on average, each counted with its `rate_cost`. `rate_burst`: how
+    many may start together after a pause; `rate_limit` by default. In any period at most `rate_limit` and `rate_burst`
+    together start.
     """
 
     global_concurrency: Annotated[
@@ -82,10 +79,12 @@ class Limits:
         int | None,
         Setting("Rate burst", "Maximum number of jobs to start together after an idle time.", empty="the rate limit"),
     ] = None
-    rate_algorithm: Annotated[
-        RateAlgorithm | str | None,
-        Setting("Rate algorithm", "token_bucket, or sliding_window (exact in any period).", empty="default"),
-    ] = None
+
+    if not TYPE_CHECKING:  # to a type checker, what is missing stays missing
+
+        def __new__(cls, *_: Any, **settings: Any) -> Any:
+            refuse_removed(settings)
+            return super().__new__(cls)
 
     def _check(self) -> None:
         for name, setting in settings_of(type(self)).items():
@@ -95,12 +94,8 @@ class Limits:
             raise InvalidOptionError("rate_period", "is needed with a rate limit, such as 1m")
         if self.rate_limit is None and self.rate_period is not None:
             raise InvalidOptionError("rate_period", "needs a rate limit")
-        for name in ("rate_burst", "rate_algorithm"):
-            if getattr(self, name) is not None and self.rate_limit is None:
-                raise InvalidOptionError(name, "needs rate_limit and rate_period")
-        if self.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and self.rate_burst is not None:
-            reason = "must be None for a sliding_window, which may start rate_limit jobs at once"
-            raise InvalidOptionError("rate_burst", reason)
+        if self.rate_burst is not None and self.rate_limit is None:
+            raise InvalidOptionError("rate_burst", "needs rate_limit and rate_period")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +174,7 @@ class QueueSettings(Limits, QueueShare, QueueName):
     empty for the queue itself. `weight`: its share among the queues of a worker, or among the other keys; 1 to 100.
     `global_concurrency`: maximum number of its jobs that run at a time, across all workers. `concurrency_per_key`: the same
     for each fairness key that has no limit itself.
-    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`: as in `Limits`.
+    `rate_limit`, `rate_period`, `rate_burst`: as in `Limits`.
     `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
     ended chains are kept; only for queues, not for fairness keys.
     """

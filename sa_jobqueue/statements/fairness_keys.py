@@ -21,7 +21,7 @@ def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Sele
     Parameters: `queue` with `in_queue`; `prefix` of the keys, or empty; `scan`, how many pending jobs are read, those whose
     keys come first; `limit`.
     Shape: `(queue, fairness_key, due, oldest_at, later, running, weight, paused_at, paused_by, global_concurrency,
-    rate_limit, rate_period, rate_burst, rate_algorithm, read)`: the settings are null without a row; `read`, the number of
+    rate_limit, rate_period, rate_burst, read)`: the settings are null without a row; `read`, the number of
     pending jobs that were read. Clock: the database's. Locks: none.
     Index: `ix_job_claim` from `prefix` on, `ix_job_running`, the primary key of `queue`.
     """
@@ -78,7 +78,7 @@ def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Sele
     read = sa.select(sa.func.count()).select_from(pending).scalar_subquery().label("read")
     of_key = (t.queue.c.name == found.c.queue) & (t.queue.c.fairness_key == found.c.fairness_key)
     return (
-        sa.select(*found.c, *(t.queue.c[name] for name in (*settings, "rate_burst", "rate_algorithm")), read)
+        sa.select(*found.c, *(t.queue.c[name] for name in (*settings, "rate_burst")), read)
         .select_from(found.outerjoin(t.queue, of_key))
         .order_by(*orders[order], found.c.queue, found.c.fairness_key)
         .limit(sa.bindparam("limit", type_=sa.Integer))

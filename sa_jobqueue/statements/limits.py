@@ -15,15 +15,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._parts import Tables, array, relation, statement, status
 from sa_jobqueue.types import JobStatus
 
-RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
-STATE: Final = ("tokens", "starts", "spent_at")
+RATE: Final = ("rate_limit", "rate_period", "rate_burst")
+STATE: Final = ("tokens", "spent_at")
 """Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
 
 
@@ -141,8 +140,8 @@ def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 def spend(t: Tables) -> sa.Insert:
     """Record starts under rate limits, each in a new version of its state, if the one that `lock` returned is the newest.
 
-    Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` as returned, null for none, `tokens`, and
-    `starts`, each an array as text; all in the same order. Shape: `(name,)` of each that was written.
+    Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` as returned, null for none, and `tokens`;
+    all in the same order. Shape: `(name,)` of each that was written.
     Changes: a new row, `spent_at` the database's `now()`, as in `lock`; the row before is deleted.
     Locks: no others, since a writer of these rows holds the locks of `lock`.
     Obliges: roll back if a row was not written, because another claim has spent meanwhile. Run it after `lock`, as a
@@ -155,7 +154,6 @@ def spend(t: Tables) -> sa.Insert:
         fairness_key=array("fairness_keys", sa.Text()),
         version=array("versions", sa.BigInteger()),
         tokens=array("tokens", sa.Double()),
-        starts=array("starts", sa.Text()),  # arrays of different lengths, which one array of all could not hold
     )
     key = ("is_type", "name", "fairness_key")
     # Scalar subqueries, which the planner never turns into a scan of the whole index.
@@ -170,11 +168,8 @@ def spend(t: Tables) -> sa.Insert:
     version = sa.func.coalesce(spent.c.version, sa.literal_column("0", sa.BigInteger))
     of_newer = sa.select(newer.c.version).where(*(newer.c[name] == spent.c[name] for name in key), newer.c.version > version)
     is_newest = of_newer.limit(sa.literal_column("1")).correlate(spent).scalar_subquery().is_(None)
-    starts = sa.cast(spent.c.starts, ARRAY(sa.BigInteger))
-    new = sa.select(
-        *(spent.c[name] for name in key), version + sa.literal_column("1"), spent.c.tokens, starts, sa.func.now()
-    )
-    columns = [*key, "version", "tokens", "starts", "spent_at"]
+    new = sa.select(*(spent.c[name] for name in key), version + sa.literal_column("1"), spent.c.tokens, sa.func.now())
+    columns = [*key, "version", "tokens", "spent_at"]
     written = sa.insert(t.rate_state).from_select(columns, new.where(is_newest)).returning(t.rate_state.c.name)
     return written.add_cte(before)
 

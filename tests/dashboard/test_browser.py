@@ -30,7 +30,6 @@ from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.minutes import Figures
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.limits import Limits, settings_of
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
@@ -304,7 +303,7 @@ def test_every_component_is_shown_in_its_states(
 def components(context: Context) -> dict[str, Any]:
     """Return values of every state."""
     now, minute = datetime.now(UTC), timedelta(minutes=1)
-    limits = {"rate_limit": 5, "rate_period": minute, "rate_burst": 2, "rate_algorithm": RateAlgorithm.TOKEN_BUCKET}
+    limits = {"rate_limit": 5, "rate_period": minute, "rate_burst": 2}
     one = SimpleNamespace(paused_at=None, paused_by="bob", workers=1, used=3, concurrency=20, stuck_threads=0, **limits)
     key = {"queue": "mail", "due": 1234, "later": 0, "running": 3, "global_concurrency": 5, "oldest_at": now - minute}
     share = SimpleNamespace(received=0.1, due_share=0.8, is_starving=True)
@@ -330,7 +329,6 @@ def components(context: Context) -> dict[str, Any]:
         "charts": charts(minutes, since=minutes[0].key, step=minute, marks=[Mark(now - 5 * minute, "mail paused by bob")]),
         "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
         "settings": settings_of(Limits),
-        "algorithms": list(RateAlgorithm),
         "picture": svg([chain, dead], {("8", "7"): False}, current="7", label="Graph of two chains"),
     }
 

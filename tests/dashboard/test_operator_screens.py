@@ -201,18 +201,6 @@ def test_limits_show_the_remaining_rate_and_shares_of_queues(
     assert re.findall(r'/job\?id=([^"]+)"', page) == [str(held)]  # has held a slot of the limit longest
 
 
-def test_limits_show_the_remaining_capacity_of_a_sliding_window(client: Client, session: Session) -> None:
-    window = QueueSettings(name="mail", rate_limit=4, rate_period=timedelta(hours=2), rate_algorithm="sliding_window")
-    upsert_queue(session, window)
-    started = "ARRAY[(extract(epoch FROM now()) * 1000000)::bigint, 4]"
-    session.execute(
-        text(f"INSERT INTO rate_state (is_type, name, starts, spent_at) VALUES (false, 'mail', {started}, now())")
-    )
-    session.commit()
-    page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits")))
-    assert re.search(r"0\.0 of 4, 4\.0 used in (2 h|1 h 59 min)", page), page
-
-
 def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weights(
     client: Client, session: Session, jobs: Jobs
 ) -> None:

@@ -56,7 +56,7 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
     [what] = forms(page, "upsert-queue")
     given = fields(page, "upsert-queue") | {
         **{"weight": "3", "global_concurrency": "20", "concurrency_per_key": "2", "rate_limit": "100"},
-        **{"rate_period": "1m30s", "rate_burst": "7", "rate_algorithm": "token_bucket"},
+        **{"rate_period": "1m30s", "rate_burst": "7"},
         **{"retry_base": "500ms", "retry_cap": "2h", "retain_completed": "30d"},
     }
     preview = client.post("upsert-queue", what, **given).text
@@ -75,7 +75,6 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
         rate_limit=100,
         rate_period=timedelta(seconds=90),
         rate_burst=7,
-        rate_algorithm="token_bucket",
         retry=Backoff(base=timedelta(seconds=0.5), cap=timedelta(hours=2)),
         retention=one.retention,
     )
@@ -121,7 +120,6 @@ def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, s
         ({"weight": "x"}, "weight"),
         ({"rate_limit": "5"}, "rate_period"),
         ({"rate_limit": "5", "rate_period": "60"}, "add a unit: 60s"),
-        ({"rate_limit": "5", "rate_period": "1m", "rate_algorithm": "unknown"}, "rate_algorithm"),
         ({"retry_factor": "2"}, "retry_base"),
         ({"retry_base": "1s", "retry_factor": "nan"}, "retry_factor"),
         ({"retry_base": "1s", "retry_cap": "0"}, "cap"),

@@ -260,7 +260,7 @@ def rate_limit(world: World) -> Staged:
         settings = QueueSettings(name="texts", rate_limit=1, rate_period=timedelta(minutes=1), rate_burst=1)
         upsert_queue(session, settings)
     world.enqueue(*(due("send_text", "texts") for _ in range(200)))
-    gone = {"rate_limit": "", "rate_period": "", "rate_burst": "", "rate_algorithm": ""}
+    gone = {"rate_limit": "", "rate_period": "", "rate_burst": ""}
     return Staged("send_text", lambda seen: world.press(seen, "upsert-queue", **gone), DUE)
 
 

@@ -27,7 +27,7 @@ _GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default"
 JOB = ClaimedJob(**_GIVEN | {"id": 1, "priority": 0, "scheduled_at": datetime.now(UTC)})
 LIGHT = JOB._replace(rate_cost=1)
 RULE = """
-INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5, interval '1 hour', 'sliding_window')
+INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 5, interval '1 hour')
 """
 GATE = 1763
 
@@ -53,7 +53,7 @@ async def test_a_claim_older_than_the_last_spend_of_its_rate_limit_starts_nothin
             async with transaction(second):
                 assert await quick.capacity(second, 9) == (5, {})
                 await quick.rates.spend(second, [JOB])
-            # Its jobs would be started at a `now()` before that of the others: a window that ends there would miss them.
+            # Its jobs would start at a `now()` before that of the others, and an interval that ends there would miss those.
             assert await late.capacity(first, 9) == (0, {})
             assert late.retry_in == BUSY
         async with transaction(first):

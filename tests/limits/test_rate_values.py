@@ -1,4 +1,4 @@
-"""The starts that a rate allows, against the promise itself: no stretch of time, and no window, has more."""
+"""The starts that a rate allows, against the promise itself: no stretch of time has more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.policies.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
+from sa_jobqueue.policies.rates import STEPPED_BACK, Rate
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)
@@ -44,14 +44,6 @@ def drive(rate: Rate, claims: list[tuple[int, list[int]]]) -> list[tuple[datetim
     return started
 
 
-@given(claims=CLAIMS, limit=st.integers(1, 200))
-def test_no_window_exceeds_the_limit_except_by_a_single_heavier_job(claims: list[tuple[int, list[int]]], limit: int) -> None:
-    started = drive(Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), claims)
-    for last, _ in started:
-        within = [weight for at, weight in started if last - PERIOD < at <= last]
-        assert sum(within) <= limit or len(within) == 1
-
-
 @given(claims=CLAIMS, limit=st.integers(1, 200), burst=st.integers(1, 100))
 def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
     claims: list[tuple[int, list[int]]], limit: int, burst: int
@@ -65,24 +57,14 @@ def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
             assert total <= max(burst, heaviest) + limit * ((ended - begun) / PERIOD) + 1e-6
 
 
-def test_a_sliding_window_frees_capacity_exactly_one_period_later() -> None:
-    rate = Rate(limit=3, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
-    rate = rate.as_of(START + PERIOD / 2)
-    assert (rate.left, rate.wait(1), rate.wait(2)) == (1, timedelta(0), PERIOD / 2)
-    assert rate.as_of(START + PERIOD - timedelta(microseconds=1)).left == 1
-    assert rate.as_of(START + PERIOD).left == 3
-
-
-def test_a_large_window_is_stored_as_few_sums_and_loses_at_most_a_64th() -> None:
-    rate, now, started = Rate(limit=1000, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), START, 0
-    while now < START + 10 * PERIOD:
-        rate = rate.as_of(now)
-        if count := rate.fitting([1] * 7):
-            rate = rate.spent(count)
-            started += count
-        assert len(rate.starts) <= 2 * (SLOTS + 2)
-        now += timedelta(milliseconds=3)
-    assert started >= 10 * 1000 * SLOTS / (SLOTS + 2)
+@given(claims=CLAIMS, limit=st.integers(2, 200))
+def test_a_limit_of_one_less_with_a_burst_of_one_never_exceeds_it_in_any_period(
+    claims: list[tuple[int, list[int]]], limit: int
+) -> None:
+    """What the answer to `rate_algorithm` promises."""
+    of_one = [(wait, [1] * len(weights)) for wait, weights in claims]
+    started = [at for at, _ in drive(Rate(limit=limit - 1, period=PERIOD, burst=1), of_one)]
+    assert all(sum(first <= at <= first + PERIOD for at in started) <= limit for first in started)
 
 
 def test_a_job_costing_more_than_the_burst_starts_when_the_bucket_is_full() -> None:
@@ -95,39 +77,19 @@ def test_a_job_costing_more_than_the_burst_starts_when_the_bucket_is_full() -> N
 
 
 def test_a_clock_stepped_back_blocks_a_rate_for_at_most_one_period() -> None:
-    for algorithm in RateAlgorithm:
-        rate = Rate(limit=5, period=PERIOD, algorithm=algorithm).as_of(START).spent(5)
-        assert rate.is_after(START - timedelta(milliseconds=3))
-        back = START - timedelta(hours=1)
-        assert not rate.is_after(back)
-        again = rate.as_of(back)
-        assert again.left == 0
-        assert again.as_of(back + PERIOD).left == 5
-        assert not replace(rate, at=back + STEPPED_BACK + timedelta(seconds=1)).is_after(back)
+    rate = Rate(limit=5, period=PERIOD).as_of(START).spent(5)
+    assert rate.is_after(START - timedelta(milliseconds=3))
+    back = START - timedelta(hours=1)
+    assert not rate.is_after(back)
+    again = rate.as_of(back)
+    assert again.left == 0
+    assert again.as_of(back + PERIOD).left == 5
+    assert not replace(rate, at=back + STEPPED_BACK + timedelta(seconds=1)).is_after(back)
 
 
 def test_fitting_counts_the_leading_jobs_within_the_limit() -> None:
     rate = Rate(limit=10, period=PERIOD).as_of(START)
     assert [rate.fitting(weights) for weights in ([1, 2, 3, 4, 1], [9, 2, 1], [11], [11, 1], [])] == [4, 1, 1, 1, 0]
-
-
-def test_a_window_counts_all_its_starts_also_after_the_clock_steps_back() -> None:
-    rate = Rate(limit=20, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
-    for seconds, weight in ((1, 3), (2, 4)):
-        rate = rate.as_of(START + timedelta(seconds=seconds)).spent(weight)
-    rate = rate.spent(1)
-    assert (rate.left, rate.starts[1::2]) == (10, (2, 3, 5))
-    back = rate.as_of(START - timedelta(hours=1))
-    assert (back.left, back.starts[1::2]) == (10, (10,))
-
-
-def test_only_windows_with_many_starts_round_their_instants_up() -> None:
-    begun, slot = START + timedelta(milliseconds=3), PERIOD / SLOTS
-    for limit, leaves in ((SLOTS, begun + PERIOD), (SLOTS + 1, START + slot + PERIOD)):
-        rate = Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(begun).spent(1)
-        assert rate.as_of(leaves - timedelta(microseconds=1)).left == limit - 1
-        assert rate.as_of(leaves).left == limit
-        assert all(isinstance(instant, int) for instant in rate.starts)
 
 
 def test_a_claim_at_the_same_instant_is_not_later() -> None:
@@ -141,23 +103,13 @@ def test_a_claim_at_the_same_instant_is_not_later() -> None:
 
 def test_a_rate_is_loaded_as_of_now_unless_a_later_claim_wrote_it() -> None:
     row = SimpleNamespace(
-        rate_limit=10,
-        rate_period=PERIOD,
-        rate_burst=None,
-        rate_algorithm="sliding_window",
-        tokens=None,
-        starts=[int(START.timestamp()) * 10**6, 4],
-        spent_at=START,
-        now=START + PERIOD / 2,
+        rate_limit=10, rate_period=PERIOD, rate_burst=5, tokens=2.5, spent_at=START, now=START + PERIOD / 10
     )
-    window = Rate.of(row)
-    assert window is not None
-    assert (window.at, window.left, window.period, window.algorithm) == (row.now, 6, PERIOD, RateAlgorithm.SLIDING_WINDOW)
+    bucket = Rate.of(row)
+    assert bucket is not None
+    assert (bucket.at, bucket.period, bucket.most, bucket.left) == (row.now, PERIOD, 5, 3.5)
     row.now = START - timedelta(milliseconds=1)
     assert (faster := Rate.of(row)) is not None
-    assert faster.at == START
-    row.rate_algorithm, row.starts, row.rate_burst, row.tokens, row.now = None, None, 5, 2.5, START + PERIOD / 10
-    assert (bucket := Rate.of(row)) is not None
-    assert (bucket.algorithm, bucket.most, bucket.left, bucket.starts) == (RateAlgorithm.TOKEN_BUCKET, 5, 3.5, ())
+    assert (faster.at, faster.left) == (START, 2.5)
     row.rate_limit = None
     assert Rate.of(row) is None

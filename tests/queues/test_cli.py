@@ -48,15 +48,18 @@ def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     assert "1 queue resumed" in run("queues", "resume", "mail").stdout
     names = [one["name"] for one in document(run("queues", "list", "--json"))["queues"] if one["paused_at"]]
     assert names == ["other"]
-    window = ["--rate-limit", "100", "--rate-period", "60s", "--rate-algorithm", "sliding_window"]
-    assert document(run("queues", "set", "other", *window, "--json"))["rate_algorithm"] == "sliding_window"
-    assert "100 in any" in run("queues", "list").stdout
+    rate = ["--rate-limit", "100", "--rate-period", "60s", "--rate-burst", "7"]
+    assert document(run("queues", "set", "other", *rate, "--json"))["rate_burst"] == 7
+    assert "7 at once" in run("queues", "list").stdout
+    assert "--rate-algorithm is no option: every rate is a token bucket" in run(
+        "queues", "set", "other", "--rate-algorithm", "sliding_window", status=2
+    ).stderr.replace("\n", " ")
     run("queues", "set", "other", "--concurrency-per-key", "1234")
     listed = run("queues", "list").stdout
     assert "1234" in listed
     (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
-    assert (other["concurrency_per_key"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "sliding_window")
-    assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
+    assert (other["concurrency_per_key"], other["rate_limit"], other["rate_burst"]) == (1234, 100, 7)
+    assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_burst"] is None
     settings = document(run("queues", "set", "other", "--retry-base", "5s", "--retry-cap", "60s", "--json"))
     assert (settings["retry_base"], settings["retry_factor"], settings["retry_cap"]) == (5, 2, 60)
     settings = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))

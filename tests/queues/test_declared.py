@@ -89,7 +89,6 @@ async def test_concurrently_starting_workers_write_each_queue_once_and_notify_ru
         global_concurrency=3,
         rate_limit=2,
         rate_period=MINUTE,
-        rate_algorithm="sliding_window",
         retry=Backoff(base=timedelta(seconds=1.5), factor=1.5),
         retention=Retention(completed=MINUTE, dead=timedelta(days=7)),
     )

@@ -318,16 +318,13 @@ SELECT max(total) FROM (SELECT (SELECT sum(other.rate_cost) FROM job AS other WH
 """)
 
 
-@pytest.mark.parametrize("algorithm", variants([None, "sliding_window"], default=["sliding_window"]))
 async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_within_it(
-    engine: Engine, jobs: Jobs, start: Start, algorithm: str | None
+    engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     """Which fit is found by rolling claims back, and counted in the ordinary order: fewer may start than would fit."""
-    rule = (
-        "INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 12, interval '300 ms', :kind)"
-    )
+    rule = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 12, interval '300 ms')"
     with engine.begin() as connection:
-        connection.execute(text(rule), {"kind": algorithm})
+        connection.execute(text(rule))
     queue, seen = recorder()
 
     @queue.selector("default", window=20, inputs=True)
@@ -342,6 +339,6 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert seen == list(reversed(range(20)))  # none passes one that is too heavy yet
     with engine.connect() as connection:
-        # Of a bucket its burst, and what comes in meanwhile.
-        assert connection.execute(_MOST, {"seconds": 0.3}).scalar_one() <= (24 if algorithm is None else 12)
+        # The burst, and what comes in meanwhile.
+        assert connection.execute(_MOST, {"seconds": 0.3}).scalar_one() <= 24
         assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1

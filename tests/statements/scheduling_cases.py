@@ -54,7 +54,6 @@ _SPENT = {
     "fairness_keys": ["1", ""],
     "versions": [None, 7],
     "tokens": [2.5, None],
-    "starts": [None, "{1,2}"],
 }
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 

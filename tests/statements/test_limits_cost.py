@@ -99,7 +99,7 @@ def test_a_count_from_a_cursor_finds_claims_that_committed_late(
 def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, database_url: str) -> None:
     server.execute("ALTER TABLE rate_state SET (autovacuum_enabled = off)")
     server.execute(RATE)
-    rate: dict[str, Any] = {"is_types": [False], "names": ["default"], "fairness_keys": [""], "starts": [None]}
+    rate: dict[str, Any] = {"is_types": [False], "names": ["default"], "fairness_keys": [""]}
     given_names = {"queue": "default", "fairness_keys": [""], "type_name": None}
     lock, spend = Prepared(server, "lock", limits.lock(Job)), Prepared(server, "spend", limits.spend(Job))
     engine = create_engine(database_url, poolclass=NullPool)

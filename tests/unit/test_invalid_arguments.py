@@ -12,7 +12,6 @@ from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
 from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Snooze, WorkerOptions, enqueue_many
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import ChainFilter, DeadLetterFilter, JobFilter
-from sa_jobqueue.settings import QueueSettings
 
 
 class Base(DeclarativeBase):
@@ -68,7 +67,6 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: JobQueue().batch_handler("a", max_size=5, max_wait=3), "max_wait", "a timedelta"),  # type: ignore[arg-type]
     (lambda: Schedule(name="a", cron="@daily", type_name="a", overlap=3), "overlap", "True or False"),  # type: ignore[arg-type]
     (lambda: Schedule(name="a", cron="@daily", type_name="a", catch_up=1.5), "catch_up", "from 1"),  # type: ignore[arg-type]
-    (lambda: QueueSettings(name="a", rate_limit=1, rate_period=timedelta(1), rate_algorithm=[]), "rate_algorithm", "one of"),  # type: ignore[arg-type]
     (lambda: JobFilter(types="slow"), "types", "must be a list"),
     (lambda: JobFilter(statuses=["failed"]), "statuses", "got 'failed'"),  # type: ignore[list-item]
     (lambda: JobFilter(chain_ids="7"), "chain_ids", "must be a list"),

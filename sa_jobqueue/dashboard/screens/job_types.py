@@ -16,7 +16,6 @@ from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.limits import Limits, TypeSettings, settings_of
 
 HOUR: Final = timedelta(hours=1)
@@ -87,7 +86,6 @@ def view_one(context: Context) -> dict[str, Any]:
         "failures": [(failure, context.error_line(name, failure.error)) for failure in failures[:_FAILURES]],
         "serving": serving,
         "settings": settings_of(Limits),
-        "algorithms": list(RateAlgorithm),
     }
 
 

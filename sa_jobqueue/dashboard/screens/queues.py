@@ -15,7 +15,7 @@ from sa_jobqueue.dashboard.screens.activity import activity
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.fairness_keys import keys
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.registry.limits import QueueColumns, QueueSettings, settings_of
 from sa_jobqueue.statements import limits
 
@@ -88,7 +88,6 @@ def view_one(context: Context) -> dict[str, Any]:
         "workers": live,
         "seen": forms.seen(statuses[0].updated_at if statuses else None),
         "settings": {column: setting for column, setting in settings_of(QueueColumns).items() if setting.of_keys or not key},
-        "algorithms": list(RateAlgorithm),
     }
 
 

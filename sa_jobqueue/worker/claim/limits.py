@@ -46,9 +46,7 @@ class LimitRow(NamedTuple):
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
-    rate_algorithm: str | None
     tokens: float | None
-    starts: list[int] | None
     spent_at: datetime | None
     version: int | None
     now: datetime

@@ -124,7 +124,6 @@ class Rates:
             "fairness_keys": [name.fairness_key for _, name in spent],
             "versions": [self._versions[key] for key in spent],
             "tokens": [rate.tokens for rate in spent.values()],
-            "starts": [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in spent.values()],
         }
 
     def _first_weight(self, key: Key) -> int:
