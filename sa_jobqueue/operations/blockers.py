@@ -161,7 +161,7 @@ class Unblocked:
     moved: list[Moved] = field(default_factory=list)
     finished: list[JobId] = field(default_factory=list)
     """Chains whose waiters were all unblocked."""
-    left: dict[JobId, JobId | None] = field(default_factory=dict)
+    unfinished: dict[JobId, JobId | None] = field(default_factory=dict)
     """Chains to continue with: those with many waiters, with the job after which to continue; those whose waiting jobs
     or roots were locked by another transaction; and those that ended because a job died of its blocker."""
     retained: list[JobId] = field(default_factory=list)
@@ -188,7 +188,7 @@ def unblock(
     outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
     if len(outcomes) < len(chains):
         others = [chain_id for chain_id in chains if chain_id not in outcomes]
-        result.left |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": others}))
+        result.unfinished |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": others}))
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
     held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
@@ -212,16 +212,16 @@ def unblock(
                 queue_key = QueueKey(row.queue, row.fairness_key)
                 result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
                 if row.has_waiters and row.status == JobStatus.DEAD:
-                    result.left[row.chain_id] = None
+                    result.unfinished[row.chain_id] = None
         if seen < BATCH:
             result.finished = [chain_id for chain_id in afters if chain_id not in held]
             break
     else:
-        result.left |= afters
+        result.unfinished |= afters
     # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
-    result.left |= held
+    result.unfinished |= held
     if only is not None:
-        result.left |= chains
+        result.unfinished |= chains
         result.finished = []
     elif excluded and result.finished:
         waited = {"chains": result.finished, "jobs": list(excluded)}
@@ -241,4 +241,4 @@ def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[Job
     seen: set[tuple[JobId, JobId | None]] = set()
     while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
         seen |= set(todo.items())
-        todo = unblock(connection, model, todo).left
+        todo = unblock(connection, model, todo).unfinished

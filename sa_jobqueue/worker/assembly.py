@@ -38,7 +38,7 @@ from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.shared import Part, Shared
-from sa_jobqueue.worker.signals import Answer
+from sa_jobqueue.worker.signals import TickResult
 
 _CLOCKS_DIFFER = 1.0
 """Seconds by which the database's clock may move against the worker's between two ticks; more is a clock that was set."""
@@ -98,7 +98,7 @@ class Assembly(Part):
             on_drain=on_drain,
             report=self._report,
             idle_for=lambda: self._claimer.idle_for,
-            snapshot=lambda rest: self._claimer.snapshot(rest),  # noqa: PLW0108 - it is made later
+            snapshot=lambda next_tick_in: self._claimer.snapshot(next_tick_in),  # noqa: PLW0108 - it is made later
             on_answer=self._answered,
         )
         self._claimer = Claimer(
@@ -154,7 +154,7 @@ class Assembly(Part):
             "failure": next(failures, None),
         }
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: TickResult) -> None:
         before = self._clocks
         if answer.now is not None:
             self._clocks = answer.now.timestamp() - time.monotonic()
@@ -182,10 +182,10 @@ class Assembly(Part):
 
     def _outgrown(self) -> bool:
         """Report that this process uses more than `max_memory`, and return whether it does."""
-        held = resident_bytes(os.getpid())
-        is_outgrown = held > (self._options.max_memory or held)
+        used_bytes = resident_bytes(os.getpid())
+        is_outgrown = used_bytes > (self._options.max_memory or used_bytes)
         if is_outgrown:
-            self._on_outgrown(held)
+            self._on_outgrown(used_bytes)
         return is_outgrown
 
     async def start(self) -> None:
@@ -219,14 +219,16 @@ class Assembly(Part):
         claiming = self._begin(self._claimer)
         try:
             while not (stopping.done() or claiming.done()):
-                done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+                finished_tasks, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
                 # Cancelled by code of the application: without this part the worker would go on as if it did its work.
-                for task in [task for task in done if task in self._tasks and task.cancelled() and not stopping.done()]:
+                for task in [
+                    task for task in finished_tasks if task in self._tasks and task.cancelled() and not stopping.done()
+                ]:
                     part = self._tasks[task]
                     self._events.emit(ComponentFailed(part.name, RuntimeError("its task was cancelled"), timedelta(0)))
                     again = self._begin(part)
                     claiming = again if part is self._claimer else claiming
-                for task in done:
+                for task in finished_tasks:
                     self._tasks.pop(task, None)
             if claiming.done() and not stopping.done():
                 await self._prune_once(stopping)
@@ -268,8 +270,8 @@ class Assembly(Part):
         await self._children.close()
         await asyncio.to_thread(self._heartbeat.stop)
         await self._disconnect()
-        for made in self._sessions.own_engines:
-            await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+        for engine in self._sessions.own_engines:
+            await engine.dispose() if isinstance(engine, AsyncEngine) else engine.dispose()
         await _within(self._close_providers(), _CLOSING)
 
     async def _leave_nothing(self) -> None:
@@ -287,8 +289,8 @@ class Assembly(Part):
 
     async def _close_providers(self) -> None:
         """Close the dependencies. A failure is only reported, because no attempt waits for the result."""
-        providers = {id(one): one for kind in self._jobs.registry for one in kind.provided.values()}
-        closings = (asyncio.to_thread(one.close) for one in providers.values())
+        providers = {id(provider): provider for kind in self._jobs.registry for provider in kind.provided.values()}
+        closings = (asyncio.to_thread(provider.close) for provider in providers.values())
         for failed in await asyncio.gather(*closings, return_exceptions=True):
             if isinstance(failed, BaseException):
                 self._events.emit(ProviderFailed(failed))

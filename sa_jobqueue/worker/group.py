@@ -60,9 +60,9 @@ class WorkerGroup:
         self.workers: list[Worker] = []
         """The workers, in the order of the engines."""
         for engine, weight in weights.items():
-            made = Worker(jobs, engine, options=options, events=self.events, connect_args=connect_args, app=app)
-            made.share(slots, weight)
-            self.workers.append(made)
+            worker = Worker(jobs, engine, options=options, events=self.events, connect_args=connect_args, app=app)
+            worker.share(slots, weight)
+            self.workers.append(worker)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._stop_called = False
@@ -90,20 +90,20 @@ class WorkerGroup:
     @property
     def running_by_type(self) -> dict[str, int]:
         """The number of attempts that are running now by job type. Thread-safe."""
-        found: dict[str, int] = {}
+        count_by_type: dict[str, int] = {}
         for worker in self.workers:
             for name, count in worker.running_by_type.items():
-                found[name] = found.get(name, 0) + count
-        return found
+                count_by_type[name] = count_by_type.get(name, 0) + count
+        return count_by_type
 
     @property
     def vitals(self) -> Vitals:
         """The parts of all workers. It is ready if one of them is: one database cannot end the process. Thread-safe."""
-        found = [worker.vitals for worker in self.workers]
-        best = max(found, key=lambda one: (not one.unready, one.phase is Phase.RUNNING))
+        worker_vitals = [worker.vitals for worker in self.workers]
+        best = max(worker_vitals, key=lambda vitals: (not vitals.unready, vitals.phase is Phase.RUNNING))
         return Vitals(
             phase=best.phase,
-            parts=tuple(part for one in found for part in one.parts),
+            parts=tuple(part for vitals in worker_vitals for part in vitals.parts),
             database_silent=best.database_silent,
             is_leased=best.is_leased,
             is_listening=best.is_listening,

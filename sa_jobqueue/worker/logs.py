@@ -98,7 +98,7 @@ _WORDS: Final[Mapping[int, Mapping[type, str]]] = {
     },
 }
 """Words of each event, by level; those of an attempt follow `_OF_ATTEMPT`."""
-_LINES: Final = {kind: (level, words) for level, of in _WORDS.items() for kind, words in of.items()}
+_LINES: Final = {kind: (level, words) for level, words_by_kind in _WORDS.items() for kind, words in words_by_kind.items()}
 _OF_ATTEMPT: Final = "job %(job_id)s (%(job_type)s) attempt %(job_attempt)d "
 _NAMES: Final = {
     "type_name": "job_type",
@@ -113,7 +113,10 @@ _NAMES: Final = {
     "known": "known_version",
 }
 """Fields of records that are not called as those of events."""
-_FIELDS: Final = {kind: [one.name for one in fields(kind) if one.name not in {"error", "outcome"}] for kind in _LINES}
+_FIELDS: Final = {
+    kind: [event_field.name for event_field in fields(kind) if event_field.name not in {"error", "outcome"}]
+    for kind in _LINES
+}
 _OF_ONE_LINE: Final = (events.WriteQuarantined, events.ChainsReferenced)
 """Events whose errors are logged without a traceback."""
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
@@ -163,18 +166,18 @@ def _write(target: logging.Logger, event: str, record: Record) -> None:
     if not target.isEnabledFor(record.level):
         return
     # Escaped for any formatter: a name or an error's message must not start a second line.
-    arguments = {name: printable(one) if isinstance(one, str) else one for name, one in record.arguments.items()}
+    arguments = {name: printable(value) if isinstance(value, str) else value for name, value in record.arguments.items()}
     error = record.exception
     raised = None if error is None else (type(error), error, error.__traceback__)
-    written = target.makeRecord(
+    log_record = target.makeRecord(
         *(target.name, record.level, __file__, 0, record.message, (arguments,), raised),
         func="describe",
         extra={"event": event} | record.fields,
         sinfo=printable(record.stack, newline="\n") or None,
     )
     if record.traceback:  # the standard formatters append it as they do the text of an exception
-        written.exc_text = printable(record.traceback, newline="\n")
-    target.handle(written)
+        log_record.exc_text = printable(record.traceback, newline="\n")
+    target.handle(log_record)
 
 
 def warn_of_blocked_loop(seconds: float, name: str, job: ClaimedJob | None, handler: str, stack: str) -> None:
@@ -182,57 +185,57 @@ def warn_of_blocked_loop(seconds: float, name: str, job: ClaimedJob | None, hand
 
     `name`: the job type, or the name of a task that runs no job. `stack`: of the loop's thread.
     """
-    what = f"task {name}" if job is None else f"job {job.id} ({name}) attempt {job.attempt}"
-    what += f", handler {handler}" if handler else ""
-    named: dict[str, Any] = {"blocked_seconds": round(seconds, 1), "task": name, "handler": handler}
+    subject = f"task {name}" if job is None else f"job {job.id} ({name}) attempt {job.attempt}"
+    subject += f", handler {handler}" if handler else ""
+    record_fields: dict[str, Any] = {"blocked_seconds": round(seconds, 1), "task": name, "handler": handler}
     if job is not None:
-        named |= {"job_id": str(job.id), "job_type": name, "job_attempt": job.attempt}
+        record_fields |= {"job_id": str(job.id), "job_type": name, "job_attempt": job.attempt}
     words = (
-        "event loop blocked for over %(seconds).1f s by %(what)s; the worker's other async jobs wait: declare the handler "
-        "with def instead of async def, or call what blocks with asyncio.to_thread"
+        "event loop blocked for over %(seconds).1f s by %(subject)s; the worker's other async jobs wait: declare the "
+        "handler with def instead of async def, or call what blocks with asyncio.to_thread"
     )
     stack = f"Stack (most recent call last):\n{stack.rstrip()}"
-    record = Record(logging.WARNING, words, {"seconds": seconds, "what": what}, named, stack=stack)
+    record = Record(logging.WARNING, words, {"seconds": seconds, "subject": subject}, record_fields, stack=stack)
     _write(logging.getLogger(LOGGER_NAME), "EventLoopBlocked", record)
 
 
 def describe(event: events.Event) -> Record:
     """Return the log record of an event: its own fields, and the words of `_LINES` for them. Pure."""
     level, words = _LINES[type(event)]
-    named = dict(_field(name, getattr(event, name)) for name in _FIELDS[type(event)])
-    shown: dict[str, Any] = {}
+    record_fields = dict(_field(name, getattr(event, name)) for name in _FIELDS[type(event)])
+    arguments: dict[str, Any] = {}
     if isinstance(event, events.AttemptEvent):
         words = _OF_ATTEMPT + words
-        named["job_outcome"] = str(event.outcome)  # type: ignore[attr-defined]
+        record_fields["job_outcome"] = str(event.outcome)  # type: ignore[attr-defined]
     match event:
         case events.JobRescheduled():
             level = logging.INFO if event.outcome in _EXPECTED else level
-            shown["ended"] = event.outcome.value.replace("_", " ")
-            shown["due"] = f"at {event.at.isoformat()}" if event.at else f"in {event.delay.total_seconds():.1f} s"
+            arguments["ended"] = event.outcome.value.replace("_", " ")
+            arguments["due"] = f"at {event.at.isoformat()}" if event.at else f"in {event.delay.total_seconds():.1f} s"
             words += "" if event.error is None else ": %(error)s"
         case events.JobDied():
-            shown["ended"] = event.reason.value.replace("_", " ")
+            arguments["ended"] = event.reason.value.replace("_", " ")
         case events.JobRescued(died=True):
             level = logging.ERROR
             words = words.replace(", which died or exceeded its lease", " and died: it was the last attempt")
         case events.SettingsDiffer() | events.JobTypesDiffer() | events.SchedulesChanged() | events.SchedulesDiffer():
             lines = [
                 f"{queue} {setting}={stored} (declared: {now})"
-                for queue, of in event.differences.items()
-                for setting, (stored, now) in of.items()
+                for queue, columns in event.differences.items()
+                for setting, (stored, now) in columns.items()
             ]
-            shown["lines"] = "; ".join(lines)
+            arguments["lines"] = "; ".join(lines)
         case events.PoolerFound():
             polls = f"it polls every {event.poll_interval.total_seconds():g} s"
-            shown["how"] = "it listens on a separate connection" if event.listens else polls
+            arguments["how"] = "it listens on a separate connection" if event.listens else polls
         case events.MemoryExceeded():
-            shown |= {"resident": event.resident_bytes / 2**20, "limit": event.limit_bytes / 2**20}
+            arguments |= {"resident": event.resident_bytes / 2**20, "limit": event.limit_bytes / 2**20}
         case events.ScheduleFired():
-            shown["times"] = ", ".join(named["fire_times"]) or "no time"
+            arguments["times"] = ", ".join(record_fields["fire_times"]) or "no time"
             if event.missed_since is not None:
                 level, words = logging.WARNING, f"{words}; times from %(missed_since)s on were skipped"
-    shown |= {name: ", ".join(value) or "none" for name, value in named.items() if isinstance(value, list)}
-    record = Record(level, words, named | shown, named)
+    arguments |= {name: ", ".join(value) or "none" for name, value in record_fields.items() if isinstance(value, list)}
+    record = Record(level, words, record_fields | arguments, record_fields)
     return _with_error(record, event, event.error) if hasattr(event, "error") else record
 
 
@@ -246,11 +249,11 @@ def _with_error(record: Record, event: Any, error: Any) -> Record:
         if not (hidden or is_plain or isinstance(error, StatementError) or isinstance(event, _OF_ONE_LINE)):
             exception = error
     else:
-        kept = redacted_error(event.type_name, error)
-        line, traceback = error_line(kept), _QUOTED.sub("", _stored(kept, "traceback")).rstrip()
-    named = record.fields | ({} if error is None else {"error_type": _kind(error)})
+        redacted = redacted_error(event.type_name, error)
+        line, traceback = error_line(redacted), _QUOTED.sub("", _stored(redacted, "traceback")).rstrip()
+    record_fields = record.fields | ({} if error is None else {"error_type": _kind(error)})
     arguments = {**record.arguments, "error": line}
-    return replace(record, arguments=arguments, fields=named, exception=exception, traceback=traceback)
+    return replace(record, arguments=arguments, fields=record_fields, exception=exception, traceback=traceback)
 
 
 def _field(name: str, value: Any) -> tuple[str, Any]:
@@ -266,9 +269,9 @@ def _field(name: str, value: Any) -> tuple[str, Any]:
         case Enum():
             return name, value.value
         case tuple():
-            return name, [_field("", one)[1] for one in value]
+            return name, [_field("", element)[1] for element in value]
         case Mapping():
-            return name, {key: _field("", one)[1] for key, one in value.items()}
+            return name, {key: _field("", element)[1] for key, element in value.items()}
     return name, str(value)
 
 

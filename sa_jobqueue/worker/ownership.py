@@ -24,7 +24,7 @@ class Ownership:
         self._worker_id = worker_id
         self._holders = compiled(job_statements.named, model, columns=COLUMNS)
 
-    async def held(self, jobs: Iterable[ClaimedJob], connection: AsyncConnection | None = None) -> set[JobId]:
+    async def owned_ids(self, jobs: Iterable[ClaimedJob], connection: AsyncConnection | None = None) -> set[JobId]:
         """Return the ids of the jobs whose attempts this worker still holds."""
         jobs = list(jobs)
         rows = await self._rows(jobs, connection)

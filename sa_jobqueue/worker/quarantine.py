@@ -64,12 +64,16 @@ class Quarantine:
     def quarantined(self, write: RefusedWrite) -> list[Any]:
         """Return the rows that this write must leave out for now, at most `MOST`."""
         now = self._clock()
-        return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until > now]
+        return [
+            subject for (entry_write, subject), entry in self._entries.items() if entry_write is write and entry.until > now
+        ]
 
     def lapsed(self, write: RefusedWrite, since: float | None = None) -> list[Any]:
         """Return the rows that are due to be tried again, or were due at `since` and have not failed after it."""
         now = self._clock() if since is None else since
-        return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until <= now]
+        return [
+            subject for (entry_write, subject), entry in self._entries.items() if entry_write is write and entry.until <= now
+        ]
 
     def is_quarantined(self, write: RefusedWrite, subject: Any) -> bool:
         """Return whether a write must leave a row out for now."""
@@ -87,13 +91,17 @@ class Quarantine:
         None if no row did; zero for one whose pause has ended since then, which the write before has left out.
         """
         now = self._clock()
-        ends = (entry.until for (of, _), entry in self._entries.items() if of in writes and entry.until > (since or now))
+        ends = (
+            entry.until
+            for (entry_write, _), entry in self._entries.items()
+            if entry_write in writes and entry.until > (since or now)
+        )
         first = min(ends, default=None)
         return None if first is None else max(first - now, 0.0)
 
     async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, Exception]]) -> dict[Any, timedelta]:
         """Quarantine rows, each longer than the last time; record and report them. Return their delays."""
-        given, pauses = [], {}
+        records, pauses = [], {}
         for subject, error in refused:
             entry = self._entries.get((write, subject))
             if entry is None and len(self._entries) >= MOST:
@@ -103,7 +111,7 @@ class Quarantine:
             if entry is not None or len(self._entries) < MOST:
                 self._entries[write, subject] = _Entry(failures, self._clock() + pause.total_seconds())
             state = sqlstate(error)
-            given.append(
+            records.append(
                 {
                     "subject": str(subject),
                     "statement": write.value,
@@ -114,18 +122,18 @@ class Quarantine:
                 }
             )
             self._events.emit(WriteQuarantined(write, str(subject), self._worker_id, error, state, failures, pause))
-        if given:
+        if records:
             # Sorted by key, because every worker locks them in this order.
-            await self._record(self._put, sorted(given, key=lambda one: (one["subject"], one["statement"])))
+            await self._record(self._put, sorted(records, key=lambda record: (record["subject"], record["statement"])))
         return pauses
 
     async def written(self, write: RefusedWrite, subjects: Iterable[Any]) -> None:
         """Delete the records of rows that have been written, or that this worker no longer has to write."""
         if not self._entries:
             return
-        found = [subject for subject in subjects if self._entries.pop((write, subject), None) is not None]
-        if found:
-            await self.erase(write, map(str, found))
+        released_subjects = [subject for subject in subjects if self._entries.pop((write, subject), None) is not None]
+        if released_subjects:
+            await self.erase(write, map(str, released_subjects))
 
     async def note(self, write: RefusedWrite, subject: str, error: Exception, message: str, *, pause: timedelta) -> None:
         """Record something that writes leave out on purpose. It is neither reported nor counted, and writes may include it.
@@ -156,9 +164,9 @@ class Quarantine:
 
         `otherwise`: the subject of the items and its error, to quarantine if none of them fails alone.
         """
-        written, refused = await in_parts(items, run)
+        results, refused = await in_parts(items, run)
         await self.add(write, refused or ([otherwise] if otherwise is not None else []))
-        return written
+        return results
 
     async def select(
         self,
@@ -173,15 +181,15 @@ class Quarantine:
         `run`: given the parameters, with the rows to leave out as `excluded`, and after a failure the only `ids` to write.
         `candidates`: with the same parameters, returns the ids that it would select. `subject`: returns the id of a row.
         """
-        given = parameters | {"excluded": self.quarantined(write)}
+        full_parameters = parameters | {"excluded": self.quarantined(write)}
         try:
-            rows = list(await run(given))
+            rows = list(await run(full_parameters))
         except Exception as error:
             if not is_of_a_row(error):
                 raise
             async with self._engine.connect() as connection:
-                ids = (await connection.scalars(candidates, given)).all()
-            parts = await self.write(write, ids, lambda some: run(given | {"ids": list(some)}))
+                ids = (await connection.scalars(candidates, full_parameters)).all()
+            parts = await self.write(write, ids, lambda some: run(full_parameters | {"ids": list(some)}))
             rows = [row for part in parts for row in part]
         await self.written(write, map(subject, rows))
         return rows
@@ -190,8 +198,8 @@ class Quarantine:
         old = self._clock() - FORGOTTEN.total_seconds()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.until > old}
 
-    async def _record(self, statement: Any, given: Any) -> None:
+    async def _record(self, statement: Any, parameters: Any) -> None:
         # The rows are already handled; those that cannot be recorded are still in the log and the metrics.
         with suppress(Exception):
             async with self._engine.begin() as connection:
-                await connection.execute(statement, given)
+                await connection.execute(statement, parameters)

@@ -16,7 +16,7 @@ Hints = Collection[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TickResult:
     """Result of a tick, see `statements.ticks`. The defaults are those of one that failed: components look themselves."""
 
     now: datetime | None = None
@@ -26,7 +26,7 @@ class Answer:
     has_arrivals: bool = True
     settings: str | None = ""
     schedule_in: float | None = 0.0
-    held: int = 0
+    running_jobs: int = 0
     has_orphans: bool | None = True
     is_ahead: bool | None = True
     has_leftovers: bool | None = True
@@ -54,7 +54,7 @@ class Signals:
     """The signals of one worker."""
 
     def __init__(self) -> None:
-        self.ticked = Signal[[Answer]]()
+        self.ticked = Signal[[TickResult]]()
         """The worker has sent a heartbeat, and learnt what there is to do."""
         self.clock_set = Signal[[]]()
         """The database's clock was set."""

@@ -312,5 +312,5 @@ class Worker:
 
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
-    given = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
-    return replace(options, **given | {"queues": jobs.queues})
+    option_values = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
+    return replace(options, **option_values | {"queues": jobs.queues})

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, func, text, update
 
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, JobStarted
-from sa_jobqueue.worker.background.rescuer import BATCH
+from sa_jobqueue.worker.background.rescuer import RESCUE_BATCH
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, Start, until
 
@@ -26,7 +26,7 @@ CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'comp
 
 async def test_jobs_of_a_lost_worker_are_rescued_in_batches_without_pauses(engine: Engine, jobs: Jobs, start: Start) -> None:
     """Hundreds are due again after the first rescue run; the next tick here would be five minutes later."""
-    lost = jobs.add_many(2 * BATCH + 50)
+    lost = jobs.add_many(2 * RESCUE_BATCH + 50)
     jobs.add_worker("gone:1", silent_for=3600)
     with engine.begin() as connection:
         running = {"status": JobStatus.RUNNING, "attempt": 1, "leased_by": "gone:1", "started_at": func.now()}

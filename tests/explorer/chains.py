@@ -187,7 +187,7 @@ def unblocks_fully(chain: str) -> Operation[Scene]:
         todo: dict[Any, Any] = {scene.ids[chain]: None}
         rounds = 0
         while todo and rounds < 8:
-            todo = unblock(session.connection(), Job, todo).left
+            todo = unblock(session.connection(), Job, todo).unfinished
             rounds += 1
             if todo and rounds < 8:
                 yield "unblock"

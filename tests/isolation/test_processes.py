@@ -69,7 +69,7 @@ def test_a_continuation_from_a_child_is_rebuilt_from_the_columns_that_it_sets() 
     assert (remade._at, remade._delay, remade.fairness_key, remade.chain_id) == (NOW, None, "ann", JOB.chain_id)
     assert [one.chain_id for one in remade._blockers] == [UUID(int=5)]
     with pytest.raises(InvalidJobError, match="priority"):
-        result_of(answer | {"given": packed({"type_name": "t", "priority": 99})}, JOB, Job)
+        result_of(answer | {"values": packed({"type_name": "t", "priority": 99})}, JOB, Job)
 
 
 def test_the_end_that_a_child_decided_is_the_workers() -> None:

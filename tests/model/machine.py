@@ -486,7 +486,7 @@ class QueueMachine(RuleBasedStateMachine):
         moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
         same(moved, expected.moved)
         same(set(self.system.numbered(got.finished)), expected.unblocked)
-        same(set(self.system.numbered(got.left)), expected.left)
+        same(set(self.system.numbered(got.unfinished)), expected.left)
         self._end(worker, trial, commit=commit)
 
     def _rescue(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:

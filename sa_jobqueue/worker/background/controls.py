@@ -35,7 +35,7 @@ from sa_jobqueue.statements import controls, workers
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
-from sa_jobqueue.worker.signals import Answer
+from sa_jobqueue.worker.signals import TickResult
 
 R = TypeVar("R")
 
@@ -115,8 +115,8 @@ class ControlReader(Part, Component):
 
     def __init__(self, shared: Shared, *, on_change: Callable[[Controls], None], is_notified: Callable[[], bool]) -> None:
         super().__init__(shared)
-        self._declared = {QueueKey(one.name, one.fairness_key): one for one in shared.jobs.declared_queues}
-        self._types = {one.name: one for one in shared.jobs.registry}
+        self._declared = {QueueKey(queue.name, queue.fairness_key): queue for queue in shared.jobs.declared_queues}
+        self._types = {job_type.name: job_type for job_type in shared.jobs.registry}
         self._written: set[RefusedWrite] = set()
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
@@ -140,7 +140,7 @@ class ControlReader(Part, Component):
         """Read now: the settings may have changed."""
         self._woken.set()
 
-    def ticked(self, answer: Answer) -> None:
+    def ticked(self, answer: TickResult) -> None:
         """Read if the settings are others than at the last tick."""
         if answer.settings != self._hash:
             self._hash = answer.settings
@@ -161,7 +161,9 @@ class ControlReader(Part, Component):
             pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
             write = WRITE_AGAIN if self._type_differences or any(map(self._is_to_write, _DECLARATIONS)) else None
-            await waited(self._woken, min((one for one in (every, write, pause) if one is not None), default=None))
+            await waited(
+                self._woken, min((seconds for seconds in (every, write, pause) if seconds is not None), default=None)
+            )
 
     async def read(self) -> None:
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
@@ -187,16 +189,16 @@ class ControlReader(Part, Component):
             self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
             self._woken.set()
         await self._compare_types(recorded)
-        types = {name: one for name, one in types.items() if one != DEFAULTS}
+        types = {name: control for name, control in types.items() if control != DEFAULTS}
         now = Controls(queues=queues, types=types, concurrency=concurrency)
         if now != self.current:
             self.current = now
             self._on_change(now)
 
     async def _declare(self) -> None:
-        declared = {part.label: one for part, one in self._declared.items()}
+        declared = {queue_key.label: queue for queue_key, queue in self._declared.items()}
         parts = await self._write(RefusedWrite.DECLARE_QUEUE, declared, add_declared_queues)
-        differences = {name: of for part in parts for name, of in part.items()}
+        differences = {name: columns for part in parts for name, columns in part.items()}
         if differences and differences != self._differences:
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
@@ -209,7 +211,9 @@ class ControlReader(Part, Component):
         differences: Differences = {}
         for name, values in recorded.items():
             columns = zip(DECLARED, values, recorded_values(self._types[name]), strict=True)
-            if column_differences := {column: (stored, own) for column, stored, own in columns if stored != own}:
+            if column_differences := {
+                column: (stored, declared) for column, stored, declared in columns if stored != declared
+            }:
                 differences[name] = column_differences
         if differences and RefusedWrite.RECORD_TYPE not in self._denied:
             parameters = {"worker_id": self._worker_id, "types": list(differences), "ttl": self._options.heartbeat_timeout}
@@ -231,7 +235,7 @@ class ControlReader(Part, Component):
         """Write declarations that are not quarantined; after a failure, the next reading tries again."""
         self._written.add(write)  # before it is: `declare_again` may be called meanwhile
         quarantined = self._quarantine.quarantined(write)
-        declared = {name: one for name, one in declared.items() if name not in quarantined}
+        declared = {name: declaration for name, declaration in declared.items() if name not in quarantined}
 
         async def some(names: Sequence[str]) -> tuple[Sequence[str], R]:
             async with AsyncSession(self._transactions) as session, session.begin():

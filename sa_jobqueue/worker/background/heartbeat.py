@@ -23,7 +23,7 @@ from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.worker.quarantine import FORGOTTEN
 from sa_jobqueue.worker.shared import Shared
-from sa_jobqueue.worker.signals import Answer
+from sa_jobqueue.worker.signals import TickResult
 
 IDLE_SHARE: Final = 15
 """An idle worker ticks after one part in so many of the time for which it has been idle."""
@@ -33,7 +33,7 @@ RARELY: Final = 12
 """Ticks between two that look for what happens rarely: jobs and workers left behind, unhandled job types."""
 
 
-_FIELDS: Final = [one.name for one in fields(Answer)]
+_FIELDS: Final = [field.name for field in fields(TickResult)]
 
 
 def tick_after(interval: float, idle_for: float) -> float:
@@ -60,8 +60,8 @@ class Heartbeat:
         on_drain: Callable[[], object] = lambda: None,
         report: Callable[[], dict[str, Any]] = dict,
         idle_for: Callable[[], float] = lambda: 0.0,
-        snapshot: Callable[[float], tuple[str, Sequence[str]] | None] = lambda rest: None,
-        on_answer: Callable[[Answer], object] = lambda answer: None,
+        snapshot: Callable[[float], tuple[str, Sequence[str]] | None] = lambda next_tick_in: None,
+        on_answer: Callable[[TickResult], object] = lambda answer: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, model, heartbeat_timeout = engine, shared.model, shared.options.heartbeat_timeout
@@ -82,7 +82,7 @@ class Heartbeat:
         self._clock = clock
         self._connection: Connection | None = None
         self._driver: Any = None
-        self._asked: float | None = None
+        self._asked_at: float | None = None
         """When the heartbeat that is waiting for the server's answer was sent; None without one."""
         self._wake = threading.Event()
         self._stop = False
@@ -153,26 +153,26 @@ class Heartbeat:
         this thread, by the heartbeat that finds a request to stop.
         """
         sent = self._clock()
-        rest = tick_after(self._interval, self._idle_for())
-        asked_at, answer = self._send(rest)
+        next_tick_in = tick_after(self._interval, self._idle_for())
+        drain_requested_at, answer = self._send(next_tick_in)
         # After a pause of the whole process this thread may continue before the loop, which then would notice nothing.
         if sent - self._last >= self._patience + self._pause and not self._is_reported:
             self._late = sent - self._last
-        self._last, self._pause = sent, rest - self._interval
+        self._last, self._pause = sent, next_tick_in - self._interval
         self._is_reported = False
-        if asked_at is not None and not self._asked_to_drain:
+        if drain_requested_at is not None and not self._asked_to_drain:
             self._asked_to_drain = True
             self._on_drain()
         self._on_answer(answer)
         if answer.lost_in is not None and answer.lost_in > 0:  # not all workers at once
-            rest = min(rest, answer.lost_in + random.uniform(0.01, min(0.5, 0.1 * self._interval)))
-        return rest
+            next_tick_in = min(next_tick_in, answer.lost_in + random.uniform(0.01, min(0.5, 0.1 * self._interval)))
+        return next_tick_in
 
-    def _send(self, rest: float) -> tuple[Any, Answer]:
-        snapshot = self._snapshot(rest)
-        given = asdict(self._identity) | {"state": WorkerState.RUNNING.value} | self._report()
-        given |= {
-            "heartbeat_pause": timedelta(seconds=rest - self._interval),
+    def _send(self, next_tick_in: float) -> tuple[Any, TickResult]:
+        snapshot = self._snapshot(next_tick_in)
+        parameters = asdict(self._identity) | {"state": WorkerState.RUNNING.value} | self._report()
+        parameters |= {
+            "heartbeat_pause": timedelta(seconds=next_tick_in - self._interval),
             "worker_id": self._identity.id,
             "types": self._identity.job_types,
             "ttl": self._timeout,
@@ -185,13 +185,13 @@ class Heartbeat:
         }
         self._count += 1
         try:
-            row = self._ask(self._tick, given).one()
+            row = self._ask(self._tick, parameters).one()
         except DBAPIError as error:
             if error.connection_invalidated or sqlstate(error) is None:
                 raise
             # What the tick reads beside the worker's row must not cost the lease.
-            return self._ask(self._heartbeat, given).scalar_one(), Answer()
-        return row[0], Answer(**dict(zip(_FIELDS, row[1:], strict=True)))
+            return self._ask(self._heartbeat, parameters).scalar_one(), TickResult()
+        return row[0], TickResult(**dict(zip(_FIELDS, row[1:], strict=True)))
 
     def check(self) -> None:
         """Report once that the lease is in danger; close the connection of a heartbeat that is not answered.
@@ -214,27 +214,27 @@ class Heartbeat:
             self.last_active = self._clock()
             self._wake.clear()
             try:
-                rest = self.send()
+                next_tick_in = self.send()
             except DBAPIError:
                 # Without its answer it is unknown which pause the row has.
                 self._pause = 0.0
                 self._disconnect()
-                rest = self._interval / 5
-            self._wake.wait(rest)
+                next_tick_in = self._interval / 5
+            self._wake.wait(next_tick_in)
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:
         connection = self._connected()
-        self._asked = self._clock()
+        self._asked_at = self._clock()
         try:
             with connection.begin():
                 return connection.execute(statement, parameters)
         finally:
-            self._asked = None
+            self._asked_at = None
 
     def _give_up_unanswered(self) -> None:
         """Close the connection when its answer is so late that only a heartbeat on a new one can still be in time."""
-        asked, driver = self._asked, self._driver
-        if asked is not None and driver is not None and self._clock() - asked >= self._patience / 2:
+        asked_at, driver = self._asked_at, self._driver
+        if asked_at is not None and driver is not None and self._clock() - asked_at >= self._patience / 2:
             hang_up(driver)
 
     def _watch(self, stopped: threading.Event) -> None:

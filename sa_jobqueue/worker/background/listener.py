@@ -171,11 +171,11 @@ class Listener(Part, Component):
             self.is_announced, self._withdraws = False, True
             self._asked.set()
 
-    def _announced(self, done: bool) -> None:
+    def _announced(self, is_announced: bool) -> None:
         announcing, self._announcing = self._announcing, None
         if announcing is not None:
-            self.is_announced = done
-            announcing.set_result(done)
+            self.is_announced = is_announced
+            announcing.set_result(is_announced)
 
     async def _answer(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Announce or withdraw, as asked; otherwise check the connection."""

@@ -130,8 +130,8 @@ class Pruner(Part, Component):
                 if isinstance(error, DatabaseUnavailableError) or _is_of_the_connection(error):
                     raise
                 errors.append(error)
-        for other in errors[1:]:
-            self._events.emit(ComponentFailed(self.name, other, timedelta(0)))
+        for later_error in errors[1:]:
+            self._events.emit(ComponentFailed(self.name, later_error, timedelta(0)))
         if errors:
             raise errors[0]
 

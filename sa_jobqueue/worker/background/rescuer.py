@@ -17,12 +17,12 @@ from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.shared import Part, Shared
-from sa_jobqueue.worker.signals import Answer
+from sa_jobqueue.worker.signals import TickResult
 
-BATCH = 100
+RESCUE_BATCH = 100
 CORRECTED = 1000
 """Rows corrected per transaction: about 20 ms."""
-_RETRY: Final = Answer(has_ended_chains=False, is_ahead=False, has_leftovers=False)
+_RETRY: Final = TickResult(has_ended_chains=False, is_ahead=False, has_leftovers=False)
 """What to do when the pause of a quarantined row ends: rescue and expire again."""
 
 
@@ -43,12 +43,12 @@ class Rescuer(Part, Component):
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
         self._correct_leases = compiled(corrections.correct_leases, model)
         self._correct_transactions = compiled(corrections.correct_transactions, model)
-        self._answer = Answer()
+        self._answer = TickResult()
         self._began = time.monotonic()
         """When it last began to rescue, by the monotonic clock."""
         self._woken = asyncio.Event()
 
-    def ticked(self, answer: Answer) -> None:
+    def ticked(self, answer: TickResult) -> None:
         """Do the work that a tick has found."""
         self._answer = answer
         self._woken.set()
@@ -62,11 +62,11 @@ class Rescuer(Part, Component):
             answer = self._answer if self._woken.is_set() else _RETRY
             self._woken.clear()
             if answer.has_orphans or (answer.lost_in is not None and answer.lost_in <= 0):
-                while await self.rescue(orphans=bool(answer.has_orphans)) >= BATCH:
+                while await self.rescue(orphans=bool(answer.has_orphans)) >= RESCUE_BATCH:
                     pass
             if answer.has_ended_chains:
                 self._unblocker.search()
-            while answer.has_expired and await self.expire() == BATCH:
+            while answer.has_expired and await self.expire() == RESCUE_BATCH:
                 pass
             if answer.is_ahead:
                 await self.correct()
@@ -80,32 +80,34 @@ class Rescuer(Part, Component):
 
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
-        given: dict[str, Any] = {"limit": BATCH} | ({} if orphans else {"ttl": self._options.heartbeat_timeout})
+        parameters: dict[str, Any] = {"limit": RESCUE_BATCH} | ({} if orphans else {"ttl": self._options.heartbeat_timeout})
 
-        async def rescue_some(which: dict[str, Any]) -> Sequence[Rescued]:
+        async def rescue_some(write_parameters: dict[str, Any]) -> Sequence[Rescued]:
             async with self._transactions.begin() as connection:
-                return await connection.run_sync(rescue, self._model, which)
+                return await connection.run_sync(rescue, self._model, write_parameters)
 
         lost = leases.lost(self._model, orphans=orphans)
-        rescued = await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, lost, given)
+        rescued = await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, lost, parameters)
         if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
             self._signals.may_start()
-        for one in rescued:
-            died = one.status is JobStatus.DEAD
-            if died and one.has_waiters:
-                self._unblocker.put(one.chain_id)
-            self._events.emit(JobRescued(one.id, one.type_name, one.attempt, one.worker_id, died))
+        for job in rescued:
+            died = job.status is JobStatus.DEAD
+            if died and job.has_waiters:
+                self._unblocker.put(job.chain_id)
+            self._events.emit(JobRescued(job.id, job.type_name, job.attempt, job.worker_id, died))
         return len(rescued) if not orphans else len(rescued) + await self.rescue()
 
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started before they expired, and report it; return their number."""
 
-        async def cancel(which: dict[str, Any]) -> Sequence[Any]:
+        async def cancel(write_parameters: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                return await compiled(expiry.expire, self._model, only="ids" in which).execute(connection, which)
+                return await compiled(expiry.expire, self._model, only="ids" in write_parameters).execute(
+                    connection, write_parameters
+                )
 
-        late = await self._quarantine.select(RefusedWrite.EXPIRE, cancel, expiry.late(self._model), {"limit": BATCH})
+        late = await self._quarantine.select(RefusedWrite.EXPIRE, cancel, expiry.late(self._model), {"limit": RESCUE_BATCH})
         for job_id, type_name, attempt, chain_id, has_waiters in late:
             if has_waiters:
                 self._unblocker.put(chain_id)

@@ -20,7 +20,7 @@ from sa_jobqueue.statements import schedules, workers
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.shared import Part, Shared
-from sa_jobqueue.worker.signals import Answer
+from sa_jobqueue.worker.signals import TickResult
 
 _HELD_REST: Final = 0.2
 """Seconds until the next try when everything due is locked by another worker that is about to commit."""
@@ -54,7 +54,7 @@ class Scheduler(Part, Component):
         self._sleeps_until: float | None = None
         """By the loop's clock; None until woken."""
 
-    def ticked(self, answer: Answer) -> None:
+    def ticked(self, answer: TickResult) -> None:
         """Wake if a schedule is due earlier than known."""
         if answer.schedule_in is not None:
             due_at = asyncio.get_running_loop().time() + answer.schedule_in
@@ -99,9 +99,9 @@ class Scheduler(Part, Component):
                 continue
             declare_in = self._quarantine.retry_in(RefusedWrite.DECLARE, since=began)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
-            rest = min(pauses, default=None)
-            self._sleeps_until = None if rest is None else asyncio.get_running_loop().time() + rest
-            await waited(self._woken, rest)
+            sleep_seconds = min(pauses, default=None)
+            self._sleeps_until = None if sleep_seconds is None else asyncio.get_running_loop().time() + sleep_seconds
+            await waited(self._woken, sleep_seconds)
 
     async def synchronise(self) -> None:
         """Write the declared schedules; report those of handled types that are no longer declared.
@@ -128,20 +128,26 @@ class Scheduler(Part, Component):
                     replaced: dict[str, Any] = {"ids": synced.changed, "differences": synced.differences}
                     replaced |= {"replaced_those_of": earlier} if earlier else {}
                     await session.run_sync(
-                        lambda own: record(own, "sync_schedules", by=self._user, model=self._model, **replaced)
+                        lambda sync_session: record(
+                            sync_session, "sync_schedules", by=self._user, model=self._model, **replaced
+                        )
                     )
                 return synced
 
         parts = await self._quarantine.write(RefusedWrite.DECLARE, list(declared), some) or [await some([])]
-        written = [name for synced in parts for name in (*synced.created, *synced.changed, *synced.unchanged)]
-        await self._quarantine.written(RefusedWrite.DECLARE, written)
+        written_names = [name for synced in parts for name in (*synced.created, *synced.changed, *synced.unchanged)]
+        await self._quarantine.written(RefusedWrite.DECLARE, written_names)
         if differences := {name: columns for synced in parts for name, columns in synced.differences.items()}:
             self._events.emit(SchedulesChanged(self._worker_id, differences))
         undeclared = {name: type_name for synced in parts for name, type_name in synced.undeclared.items()}
-        known = {one.name for one in self._jobs.schedules}
-        left = tuple(name for name, of in undeclared.items() if of in self._identity.job_types and name not in known)
-        if left:
-            self._events.emit(SchedulesUndeclared(left))
+        declared_names = {schedule.name for schedule in self._jobs.schedules}
+        undeclared_names = tuple(
+            name
+            for name, type_name in undeclared.items()
+            if type_name in self._identity.job_types and name not in declared_names
+        )
+        if undeclared_names:
+            self._events.emit(SchedulesUndeclared(undeclared_names))
 
     async def compare(self) -> None:
         """Report once that declared schedules have been replaced by another worker or `sync_schedules`."""
@@ -162,24 +168,28 @@ class Scheduler(Part, Component):
         """Return the seconds until the next schedule is due; None without schedules."""
         began = time.monotonic()
         async with self._transactions.connect() as connection:
-            given = {"excluded": self._quarantine.quarantined(RefusedWrite.FIRE)}
-            found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
+            parameters = {"excluded": self._quarantine.quarantined(RefusedWrite.FIRE)}
+            next_due_in: float | None = (await connection.execute(self._next_due, parameters)).scalar_one()
         pause = self._quarantine.retry_in(RefusedWrite.FIRE, since=began)
-        return min((seconds for seconds in (found, pause) if seconds is not None), default=None)
+        return min((seconds for seconds in (next_due_in, pause) if seconds is not None), default=None)
 
     async def fire(self) -> int:
         """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""
 
-        async def some(which: dict[str, Any]) -> list[ScheduleRun]:
+        async def some(write_parameters: dict[str, Any]) -> list[ScheduleRun]:
             async with AsyncSession(self._transactions) as session, session.begin():
-                given: dict[str, Any] = {"names": which.get("ids"), "excluded": which["excluded"]}
-                return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)
+                selection: dict[str, Any] = {"names": write_parameters.get("ids"), "excluded": write_parameters["excluded"]}
+                return await aio.fire_schedules(session, limit=BATCH, model=self._model, **selection)
 
         due = schedules.due_names(self._model)
         fired = await self._quarantine.select(RefusedWrite.FIRE, some, due, {"limit": BATCH}, attrgetter("schedule"))
-        for one in fired:
-            if one.error is not None:
-                self._events.emit(ScheduleBroken(one.schedule, one.error))
+        for schedule_run in fired:
+            if schedule_run.error is not None:
+                self._events.emit(ScheduleBroken(schedule_run.schedule, schedule_run.error))
             else:
-                self._events.emit(ScheduleFired(one.schedule, one.fire_times, one.job_ids, one.missed_since))
+                self._events.emit(
+                    ScheduleFired(
+                        schedule_run.schedule, schedule_run.fire_times, schedule_run.job_ids, schedule_run.missed_since
+                    )
+                )
         return len(fired)

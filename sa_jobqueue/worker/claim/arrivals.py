@@ -114,8 +114,8 @@ class Arrivals:
             await self._read_page(connection, self._after or _FIRST_LANE)
             return
         began = self._clock()
-        known = [lane for lane, _ in zip(backlog.open, range(_KNOWN), strict=False)]
-        asked = backlog.asks()
+        open_lanes = [lane for lane, _ in zip(backlog.open, range(_KNOWN), strict=False)]
+        asked_lanes = backlog.asks()
         rows = await self._catch_up.execute(
             connection,
             {
@@ -127,33 +127,33 @@ class Arrivals:
                 "most": _ARRIVALS,
                 "most_read": _READ,
                 "paused_keys": [key.text for key in self._partitions.paused if key.fairness_key],
-                **_given("known", known),
-                "known_at": [cursors.of_lane[lane][0] for lane in known],
-                "known_id": [cursors.of_lane[lane][1] for lane in known],
-                **_given("ended", asked),
-                "read_to": min([cursors.of_lane[lane][0] for lane in asked], default=None),
+                **_lane_parameters("known", open_lanes),
+                "known_at": [cursors.of_lane[lane][0] for lane in open_lanes],
+                "known_id": [cursors.of_lane[lane][1] for lane in open_lanes],
+                **_lane_parameters("ended", asked_lanes),
+                "read_to": min([cursors.of_lane[lane][0] for lane in asked_lanes], default=None),
             },
         )
         now = self._clock()
         self._catch_up_at = now + max(CATCH_UP_EVERY, _SHARE_OF_CATCH_UPS * (now - began))
         database_now, xmax, xip, is_cut = rows[0][:4]
-        found: list[Arrival] = []
+        arrivals: list[Arrival] = []
         due: list[tuple[Lane, float]] = []
         own_types = self._partitions.own_types
         for _, _, _, _, job_id, queue, fairness_key, priority, type_name, at, xid, wait in rows:
             if queue is None:  # there was nothing
                 continue
-            own = type_name if job_id is None or type_name in own_types else ""
-            lane = Lane(queue, fairness_key, priority, own)
+            own_type = type_name if job_id is None or type_name in own_types else ""
+            lane = Lane(queue, fairness_key, priority, own_type)
             if self._partitions.of_lane(lane) is None:
                 continue
             due.append((lane, now + wait))
             if job_id is not None:
-                found.append(Arrival(lane, at, job_id, xid))
-        rewound = cursors.caught_up(found, Snapshot(xmax, xip), database_now, is_cut=is_cut)
+                arrivals.append(Arrival(lane, at, job_id, xid))
+        rewound = cursors.caught_up(arrivals, Snapshot(xmax, xip), database_now, is_cut=is_cut)
         for lane, at in due:
             backlog.found(lane, at, now)
-        backlog.answered(asked)
+        backlog.answered(asked_lanes)
         if rewound:
             backlog.open_again(cursors.of_lane, now)
             self._full_scan_at = min(self._full_scan_at, self._full_scan_began + _AFTER_A_CUT * self._full_scan_took)
@@ -162,8 +162,8 @@ class Arrivals:
         """Read one page of a full scan."""
         began = self._clock()
         names = ("after_queue", "after_fairness_key", "after_priority")
-        given = dict(zip(names, after, strict=True)) | {"served_queues": self._partitions.queues, "most": _PAGE}
-        rows = await self._full_scan.execute(connection, given)
+        parameters = dict(zip(names, after, strict=True)) | {"served_queues": self._partitions.queues, "most": _PAGE}
+        rows = await self._full_scan.execute(connection, parameters)
         now = self._clock()
         if after == _FIRST_LANE:
             self._full_scan_began, self._full_scan_took = began, 0.0
@@ -188,7 +188,7 @@ class Arrivals:
         await self.catch_up(connection)
 
 
-def _given(name: str, lanes: list[Lane]) -> dict[str, list[Any]]:
+def _lane_parameters(name: str, lanes: list[Lane]) -> dict[str, list[Any]]:
     return {
         f"{name}_queues": [lane.queue for lane in lanes],
         f"{name}_fairness_keys": [lane.fairness_key for lane in lanes],

@@ -27,7 +27,7 @@ from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.shared import Part, Shared
-from sa_jobqueue.worker.signals import Answer, Hints
+from sa_jobqueue.worker.signals import Hints, TickResult
 
 _DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -67,7 +67,7 @@ class Claimer(Part, Component):
         self._loop = asyncio.get_running_loop()
         self._division, self._until_idle, self._may_start = division, until_idle, may_start
         self._executor, self._completer, self._unblocker = executor, completer, unblocker
-        self._held = compiled(leases.held, self._model)
+        self._running_jobs = compiled(leases.held, self._model)
         self._chains_to_unblock = blockers.chains_to_unblock(self._model)
         self._woken = asyncio.Event()
         self._was_notified = True
@@ -88,21 +88,21 @@ class Claimer(Part, Component):
             return 0.0
         return self._loop.time() - self._busy_at
 
-    def snapshot(self, rest: float) -> Snapshot | None:
+    def snapshot(self, next_tick_in: float) -> Snapshot | None:
         """Return the snapshot of the last catch-up if the tick that asks is the last before a poll is due. Thread-safe.
 
-        `rest`: seconds until the next tick.
+        `next_tick_in`: seconds until the next tick.
         """
-        is_due = self._loop.time() + rest > self._claim_began + self._options.poll_interval.total_seconds()
+        is_due = self._loop.time() + next_tick_in > self._claim_began + self._options.poll_interval.total_seconds()
         return self._division.lanes.cursors.watermark if self._is_asleep and is_due else None
 
-    def ticked(self, answer: Answer) -> None:
+    def ticked(self, answer: TickResult) -> None:
         """Poll if a tick has found jobs, and close connections that an idle worker does not need."""
         if answer.has_arrivals and self._is_asleep:
             self._woken.set()
             if self._listener is not None and self._listener.is_announced:
                 self._listener.check()  # no notification of them has arrived
-        if answer.held > len(self._executor.attempts | self._completer.attempts):
+        if answer.running_jobs > len(self._executor.attempts | self._completer.attempts):
             self._may_have_orphans = True
             self._woken.set()
         is_quiet = self._executor.running == 0 and self._loop.time() - self._busy_at > _QUIET
@@ -194,9 +194,9 @@ class Claimer(Part, Component):
         does an attempt whose end was not written, such as by a commit that the server has lost: that one is counted.
         """
         # Read before the query: a job that ends during it is not orphaned. No claim runs at the same time.
-        known = self._executor.attempts | self._completer.attempts
-        rows = await self._held.execute(connection, {"worker_id": self._worker_id})
-        orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
+        known_attempts = self._executor.attempts | self._completer.attempts
+        rows = await self._running_jobs.execute(connection, {"worker_id": self._worker_id})
+        orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known_attempts]
         for job in orphans:
             self._completer.put(self._executor.end_of_orphan(job))
         return len(orphans)
@@ -234,7 +234,7 @@ class Claimer(Part, Component):
         times.append(self._quarantine.retry_in(RefusedWrite.START, RefusedWrite.CLAIM, since=self._claim_began))
         seconds = min(time for time in times if time is not None)
         waits = [asyncio.ensure_future(self._woken.wait())]
-        if self._until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
+        if self._until_idle or any(partition.has_capacity_of_its_own for partition in lanes.partitions.every):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         self._is_asleep = True
         try:

@@ -56,11 +56,11 @@ class Claim:
         capacity = selection.window - len(late)
         plan = lanes.planner.plan({partition: dict.fromkeys(self._shares[partition], capacity)}, capacity)
         plan = plan._replace(late=late, limit=selection.window)
-        found, at = await selection.read(connection, lanes.cursors.parameters(plan, lanes.excluded))
-        lanes.offered(plan, found, at)
-        xids = {one.id: xid for one, xid in found}
-        chosen = await selection.choose([one for one, _ in found], limit, lanes.clock(), partition.own_type)
-        return [(one, xids[one.id]) for one in chosen]
+        candidates, at = await selection.read(connection, lanes.cursors.parameters(plan, lanes.excluded))
+        lanes.offered(plan, candidates, at)
+        xids = {candidate.id: xid for candidate, xid in candidates}
+        chosen = await selection.choose([candidate for candidate, _ in candidates], limit, lanes.clock(), partition.own_type)
+        return [(candidate, xids[candidate.id]) for candidate in chosen]
 
     async def _try(self, connection: AsyncConnection, limit: int, limits: Limits) -> list[ClaimedJob] | None:
         """Claim as many jobs as the limits allow; return None if the claim must be repeated.
@@ -68,11 +68,12 @@ class Claim:
         It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
         time. No job is started before the commit.
         """
-        partition, clock, taken = self._partition, self._lanes.clock, None
+        partition, clock = self._partition, self._lanes.clock
+        jobs: list[ClaimedJob] | None = None
         if self._selection is None:
             keys = self._lanes.planner.names(self._shares)
         else:
-            keys = sorted({one.queue_key for one, _ in self._chosen if one.fairness_key})
+            keys = sorted({candidate.queue_key for candidate, _ in self._chosen if candidate.fairness_key})
         try:
             async with transaction(connection):
                 limit, capacities = await limits.capacity(connection, limit, keys)
@@ -81,26 +82,26 @@ class Claim:
                     self._lanes.back_off(capacities)
                 if limit > 0:
                     plan = self._plan(limit, {key: capacities.get(key, limit) for key in keys})
-                    taken = await self._lanes.take(connection, plan)
-                    await limits.rates.spend(connection, taken[0])
+                    jobs, now = await self._lanes.take(connection, plan)
+                    await limits.rates.spend(connection, jobs)
         except RolledBackError:  # the cursors have not moved
             return None
-        if taken is None:
+        if jobs is None:
             return []
-        if taken[0] and len(taken[0]) == limits.left:  # all that the count left: another one would find nothing
+        if jobs and len(jobs) == limits.free_slots:  # all that the count left: another one would find nothing
             partition.full_until = max(partition.full_until, clock() + FULL)
-        return self._claimed(plan, *taken)
+        return self._claimed(plan, jobs, now)
 
     def _plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
         """Return the plan. `capacities`: how many jobs each fairness key may start, if that is limited."""
         if self._selection is None:
             return self._lanes.planner.plan(self._shares, limit, capacities)
         late: dict[Any, str] = {}
-        for one, xid in self._chosen:
-            if capacities.get(one.queue_key, 1) > 0:
-                if one.queue_key in capacities:
-                    capacities[one.queue_key] -= 1
-                late[one.id] = xid
+        for candidate, xid in self._chosen:
+            if capacities.get(candidate.queue_key, 1) > 0:
+                if candidate.queue_key in capacities:
+                    capacities[candidate.queue_key] -= 1
+                late[candidate.id] = xid
         return Plan([Segment([], 0, self._partition.types)], late, limit)
 
     def _claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> list[ClaimedJob]:

@@ -93,8 +93,8 @@ class Cursors:
 
     def lane_of(self, job: Any) -> Lane:
         """Return the lane of a job that was claimed, or offered to a selector."""
-        own = job.type_name if job.type_name in self._own_types else ""
-        return Lane(job.queue, job.fairness_key, job.priority, own)
+        own_type = job.type_name if job.type_name in self._own_types else ""
+        return Lane(job.queue, job.fairness_key, job.priority, own_type)
 
     def lower(self, lane: Lane, at: datetime) -> None:
         """Have a lane scanned from `at` on at the latest, since a job is there; makes the lane known."""
@@ -143,9 +143,9 @@ class Cursors:
         """
         if plan.late:
             for lane in list(self.late):
-                others = {job_id: xid for job_id, xid in self.late[lane].items() if plan.late.get(job_id) != xid}
-                if others:
-                    self.late[lane] = others
+                xid_by_id = {job_id: xid for job_id, xid in self.late[lane].items() if plan.late.get(job_id) != xid}
+                if xid_by_id:
+                    self.late[lane] = xid_by_id
                 else:
                     del self.late[lane]
         if self._steps_back(now):
@@ -162,25 +162,25 @@ class Cursors:
                 of_lane[lane].append(job)
             else:
                 of_lane[lane] = [job]
-        started = Counter({lane: len(own) for lane, own in of_lane.items()})
+        started = Counter({lane: len(lane_jobs) for lane, lane_jobs in of_lane.items()})
         started.update(late)
         recent = (now - RECENT, self._lowest_id)
         ended: list[Lane] = []
-        left = plan.limit - sum(late.values())
+        remaining_limit = plan.limit - sum(late.values())
         for lanes, quota, _ in plan.segments:
-            if min(left, quota) <= 0:
+            if min(remaining_limit, quota) <= 0:
                 continue  # not scanned
-            gave, read = self._read(lanes, of_lane, min(left, quota))
+            gave, read = self._read(lanes, of_lane, min(remaining_limit, quota))
             for lane in lanes[:read]:
                 self._advance(lane, of_lane.get(lane, ()), recent)
                 ended.append(lane)
             if read < len(lanes):
                 self._advance(lanes[read], of_lane[lanes[read]])
-            left -= gave
+            remaining_limit -= gave
         return ended, started
 
-    def _advance(self, lane: Lane, jobs: Iterable[Any], *others: Key) -> None:
-        self.of_lane[lane] = max(self.of_lane[lane], *others, *((job.scheduled_at, job.id) for job in jobs))
+    def _advance(self, lane: Lane, jobs: Iterable[Any], *keys: Key) -> None:
+        self.of_lane[lane] = max(self.of_lane[lane], *keys, *((job.scheduled_at, job.id) for job in jobs))
 
     @staticmethod
     def _read(lanes: Sequence[Lane], jobs: Mapping[Lane, Sequence[Any]], allowed: int) -> tuple[int, int]:
@@ -223,9 +223,9 @@ class Cursors:
             "late_xids": [plan.late[job_id] for job_id in late],
             "apart": list(excluded),
             "limit": plan.limit,
-            "segment_first": [one[0] for one in segments],
-            "segment_last": [one[1] for one in segments],
-            "segment_quota": [one[2] for one in segments],
-            "segment_first_type": [one[3] for one in segments],
-            "segment_last_type": [one[4] for one in segments],
+            "segment_first": [segment[0] for segment in segments],
+            "segment_last": [segment[1] for segment in segments],
+            "segment_quota": [segment[2] for segment in segments],
+            "segment_first_type": [segment[3] for segment in segments],
+            "segment_last_type": [segment[4] for segment in segments],
         }

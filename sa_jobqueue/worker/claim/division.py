@@ -40,8 +40,8 @@ class Division(Part):
         self._clock = asyncio.get_running_loop().time
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
-        own = self._model, self._worker_id, self._events
-        self._selections = {queue: Selection(selector, *own) for queue, selector in jobs.selectors.items()}
+        selection_arguments = self._model, self._worker_id, self._events
+        self._selections = {queue: Selection(selector, *selection_arguments) for queue, selector in jobs.selectors.items()}
         self._ordered = False
         self._ended: list[QueueKey] = []
         """Queue keys of the jobs under limits that ended since the last claim under limits began."""
@@ -101,9 +101,9 @@ class Division(Part):
     async def _claim_all(self, connection: AsyncConnection) -> int:
         """Claim until something started; lanes that turn out empty and late arrivals that may not start make way."""
         while True:
-            known = self.lanes.left
+            lane_count = self.lanes.size
             started = await self._divide(connection)
-            if started or not 0 < self.lanes.left < known:
+            if started or not 0 < self.lanes.size < lane_count:
                 return started
 
     async def _divide(self, connection: AsyncConnection) -> int:
@@ -116,18 +116,18 @@ class Division(Part):
         planner, now = self.lanes.planner, self._clock()
         started: Counter[Queue] = Counter()
         tried: set[Partition] = set()
-        while (left := free - started.total()) > 0 and (shares := planner.share(left, now, tried)):
+        while (unused_slots := free - started.total()) > 0 and (shares := planner.share(unused_slots, now, tried)):
             before = started.total()
-            apart = {one: of for one, of in shares.items() if not one.is_plain}
-            for partition, of in apart.items():
-                limit = min(sum(of.values()), free - started.total())
+            apart = {partition: queue_shares for partition, queue_shares in shares.items() if not partition.is_plain}
+            for partition, queue_shares in apart.items():
+                limit = min(sum(queue_shares.values()), free - started.total())
                 if limit > 0:
-                    started += await self._start({partition: of}, connection, limit)
+                    started += await self._start({partition: queue_shares}, connection, limit)
                 tried.add(partition)
-            plain = {one: of for one, of in shares.items() if one.is_plain}
+            plain = {partition: queue_shares for partition, queue_shares in shares.items() if partition.is_plain}
             if plain and (limit := free - started.total()) > 0:
                 started += await self._start(plain, connection, limit)
-            if not apart or started.total() - before >= left:
+            if not apart or started.total() - before >= unused_slots:
                 break
         planner.charge_queues(started)
         return started.total()
@@ -139,8 +139,8 @@ class Division(Part):
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
         await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
-        own = self.lanes.partitions.own_types
-        return Counter((job.queue, job.type_name if job.type_name in own else "") for job in jobs)
+        own_types = self.lanes.partitions.own_types
+        return Counter((job.queue, job.type_name if job.type_name in own_types else "") for job in jobs)
 
     async def _claim(self, shares: Shares, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
         """Claim without the jobs that the database refuses to start, and not at all where it refuses the limits."""

@@ -79,10 +79,10 @@ class Lanes(Part):
                 from_start.lower(lane, START)
                 window = 0 if partition.selection is None else partition.selection.window
                 segments.append(Segment([lane], max(most, window) + len(self.excluded), partition.types))
-        given = from_start.parameters(Plan(segments, {}, MOST_TRIED), self.excluded)
-        rows = await compiled(claims.candidates, self._model, inputs=False).execute(connection, given)
+        parameters = from_start.parameters(Plan(segments, {}, MOST_TRIED), self.excluded)
+        rows = await compiled(claims.candidates, self._model, inputs=False).execute(connection, parameters)
         xids = {row[2]: row[1] for row in rows if row[2] is not None}
-        types = sorted({name for one in partitions for name in one.types})
+        types = sorted({name for partition in partitions for name in partition.types})
 
         async def try_to_start(ids: Sequence[Any]) -> None:
             by_id = Plan([Segment([], 0, types)], {job_id: xids[job_id] for job_id in ids}, len(ids))
@@ -106,13 +106,13 @@ class Lanes(Part):
         self.backlog.read_to_end(ended, self.clock())
         self.arrivals.claimed()
 
-    def offered(self, plan: Plan, found: Sequence[tuple[Candidate, str]], at: Any) -> None:
+    def offered(self, plan: Plan, candidates: Sequence[tuple[Candidate, str]], at: Any) -> None:
         """Record the jobs that a selector is offered, each with the transaction that changed it last."""
-        ended, _ = self.cursors.claimed(plan, [one for one, _ in found], at)
-        for one, xid in found:
-            lane = self.cursors.lane_of(one)
-            if (one.scheduled_at, one.id) <= self.cursors.of_lane[lane]:  # not where lanes were rewound
-                self.cursors.late.setdefault(lane, {})[one.id] = xid
+        ended, _ = self.cursors.claimed(plan, [candidate for candidate, _ in candidates], at)
+        for candidate, xid in candidates:
+            lane = self.cursors.lane_of(candidate)
+            if (candidate.scheduled_at, candidate.id) <= self.cursors.of_lane[lane]:  # not where lanes were rewound
+                self.cursors.late.setdefault(lane, {})[candidate.id] = xid
         self.backlog.read_to_end(ended, self.clock())
         self.arrivals.claimed()
 
@@ -133,7 +133,7 @@ class Lanes(Part):
                 yield from self.cursors.late[lane].items()
 
     @property
-    def left(self) -> int:
+    def size(self) -> int:
         """Number of open lanes and late arrivals."""
         return len(self.backlog.open) + sum(map(len, self.cursors.late.values()))
 
@@ -142,7 +142,7 @@ class Lanes(Part):
         seconds = [self.arrivals.full_scan_in()]
         if (opens_at := self.backlog.next_at) is not None:
             seconds.append(max(opens_at - self.clock(), _SOON))
-        if any(one.selection is not None and any(self.late(one)) for one in self.partitions.every):
+        if any(partition.selection is not None and any(self.late(partition)) for partition in self.partitions.every):
             seconds.append(_SELECT_AGAIN)
         return seconds
 
@@ -151,8 +151,8 @@ class Lanes(Part):
 
         Zero if that time has already passed.
         """
-        waiting = (one for one in self.planner.waiting() if not one.is_refused)
-        ends = [one.full_until for one in waiting if one.full_until > since]
+        waiting = (partition for partition in self.planner.waiting() if not partition.is_refused)
+        ends = [partition.full_until for partition in waiting if partition.full_until > since]
         return max(min(ends) - self.clock(), 0.0) if ends else None
 
     def back_off(self, capacities: Mapping[QueueKey, int]) -> None:

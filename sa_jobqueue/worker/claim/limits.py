@@ -76,13 +76,13 @@ class Limits:
     ) -> None:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
-        self._own = frozenset(queue_keys)
+        self._limited_keys = frozenset(queue_keys)
         self._queue_of_keys = queue if queue is not None else next((name.queue for name in queue_keys), None)
         self._running = compiled(limits.running, model)
         self._running_by_key = compiled(limits.running_by_fairness_key, model)
         self._since = self._since_of_keys = _START
         self.rates = Rates(model, queue, queue_keys)
-        self.left: int | None = None
+        self.free_slots: int | None = None
         """How many more jobs the concurrency limits of all its jobs together allowed at the last count; None without one."""
         self.retry_in = 0.0
         """Seconds until a retry may find capacity; zero if there was some."""
@@ -94,13 +94,13 @@ class Limits:
 
         Must be called in a transaction.
         """
-        own = [name for name in queue_keys if name in self._own]
-        keys = [*([""] if self._queue is not None else []), *(name.fairness_key for name in own)]
-        asked = {"queue": self._queue_of_keys, "fairness_keys": keys, "type_name": self._type}
-        rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
+        limited_keys = [name for name in queue_keys if name in self._limited_keys]
+        keys = [*([""] if self._queue is not None else []), *(name.fairness_key for name in limited_keys)]
+        parameters = {"queue": self._queue_of_keys, "fairness_keys": keys, "type_name": self._type}
+        rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, parameters))}
         shared = [(False, QueueKey(self._queue))] if self._queue is not None else []
         shared += [(True, QueueKey(self._type))] if self._type is not None else []
-        self.retry_in, self.left = 0.0, None
+        self.retry_in, self.free_slots = 0.0, None
         if any(key not in rows for key in shared):
             self.retry_in = BUSY
             return 0, {}
@@ -115,9 +115,9 @@ class Limits:
         for key in shared:
             row = rows[key]
             if row.global_concurrency is not None:
-                left = row.global_concurrency - (of_type if row.is_type else in_queue)
-                self.left = left if self.left is None else min(left, self.left)
-                limit = min(limit, left)
+                free_slots = row.global_concurrency - (of_type if row.is_type else in_queue)
+                self.free_slots = free_slots if self.free_slots is None else min(free_slots, self.free_slots)
+                limit = min(limit, free_slots)
             if (capacity := self.rates.capacity(key)) is not None:
                 limit = min(limit, capacity)
                 if capacity == 0:
@@ -126,29 +126,31 @@ class Limits:
         if limit <= 0:
             self.retry_in = FULL
             return 0, {}
-        return limit, await self._capacity_of_keys(connection, limit, queue_keys, own, rows)
+        return limit, await self._capacity_of_keys(connection, limit, queue_keys, limited_keys, rows)
 
     async def _capacity_of_keys(
         self,
         connection: AsyncConnection,
         limit: int,
         queue_keys: Sequence[QueueKey],
-        own: Sequence[QueueKey],
+        limited_keys: Sequence[QueueKey],
         rows: Mapping[Key, LimitRow],
     ) -> dict[QueueKey, int]:
         of_queue = rows.get((False, QueueKey(self._queue or "")))
         each = of_queue.concurrency_per_key if of_queue is not None else None
         # Locked by another claim: no capacity for this one.
-        capacities = {name: limit if (False, name) in rows else 0 for name in own}
-        of_own = {name: row.global_concurrency for name in own if (row := rows.get((False, name))) is not None}
-        most = {name: number for name, number in of_own.items() if number is not None}
+        capacities = {name: limit if (False, name) in rows else 0 for name in limited_keys}
+        concurrency_by_key = {
+            name: row.global_concurrency for name in limited_keys if (row := rows.get((False, name))) is not None
+        }
+        most = {name: number for name, number in concurrency_by_key.items() if number is not None}
         if each is not None:
             most = dict.fromkeys(queue_keys, each) | most
         if most:
             counts = await self._count_by_key(connection)
             for name, number in most.items():
                 capacities[name] = min(capacities.get(name, limit), number - counts[name])
-        for name in own:
+        for name in limited_keys:
             if (capacity := self.rates.capacity((False, name))) is not None:
                 capacities[name] = min(capacities[name], capacity)
         return capacities
@@ -158,14 +160,14 @@ class Limits:
 
         Another one may lead to another server, whose transactions are not comparable.
         """
-        given = {"queue": self._queue, "type_name": self._type, "since": self._since}
-        ((in_queue, of_type, self._since),) = await self._running.execute(connection, given)
+        parameters = {"queue": self._queue, "type_name": self._type, "since": self._since}
+        ((in_queue, of_type, self._since),) = await self._running.execute(connection, parameters)
         return in_queue, of_type
 
     async def _count_by_key(self, connection: AsyncConnection) -> Counter[QueueKey]:
         """Return how many of each fairness key of the queue run. As `_count`, always on the same connection."""
-        given = {"queue": self._queue_of_keys, "since": self._since_of_keys}
-        rows = await self._running_by_key.execute(connection, given)
+        parameters = {"queue": self._queue_of_keys, "since": self._since_of_keys}
+        rows = await self._running_by_key.execute(connection, parameters)
         if rows:
             self._since_of_keys = str(min(int(since) for _, _, since in rows))
         return Counter({QueueKey(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})
@@ -173,9 +175,9 @@ class Limits:
     @property
     def name(self) -> str:
         """Name for logs and notifications: `queue mail`, `type report`, or `queue mail, type report`."""
-        queue = self._queue or next((key.label for key in sorted(self._own)), None)
-        named = {"queue": queue, "type": self._type}
-        return ", ".join(f"{what} {name}" for what, name in named.items() if name is not None)
+        queue = self._queue or next((key.label for key in sorted(self._limited_keys)), None)
+        name_by_kind = {"queue": queue, "type": self._type}
+        return ", ".join(f"{kind} {name}" for kind, name in name_by_kind.items() if name is not None)
 
 
 @asynccontextmanager

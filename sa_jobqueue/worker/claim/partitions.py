@@ -106,7 +106,7 @@ class Partitions:
         for queue, type_name in self._of:
             self._types_of.setdefault(queue, []).append(type_name)
         self._controls, self.paused = controls, controls.paused_queues
-        self.is_limited = any(one.limits is not None for one in self.every)
+        self.is_limited = any(partition.limits is not None for partition in self.every)
         """Whether limits across all workers hold for any of them."""
 
     def weight(self, queue_key: QueueKey) -> int:

@@ -24,7 +24,7 @@ Shares: TypeAlias = Mapping[Partition, Mapping[Queue, int]]
 """How many jobs each queue of some partitions may start with the next claim, in the order to claim in."""
 
 
-class _OfQueue:
+class _QueueLanes:
     """The open lanes of one queue, by fairness key."""
 
     def __init__(self, weight: Callable[[str], int]) -> None:
@@ -45,21 +45,21 @@ class Planner:
         self._fair = fair
         self._weight = weight
         self._queues: Stride[Queue] = Stride(lambda queue: weight(QueueKey(queue[0])))
-        self._of: dict[Queue, _OfQueue] = {}
+        self._queue_lanes: dict[Queue, _QueueLanes] = {}
 
     def open(self, lane: Lane) -> None:
         """Add a lane to the plans that follow."""
         queue = (lane.queue, lane.type_name)
         self._queues.open(queue)
-        of = self._of.get(queue)
-        if of is None:
-            of = self._of[queue] = _OfQueue(lambda key: self._weight(QueueKey(lane.queue, key)))
-        of.keys.open(lane.fairness_key).lanes[lane] = None
+        queue_lanes = self._queue_lanes.get(queue)
+        if queue_lanes is None:
+            queue_lanes = self._queue_lanes[queue] = _QueueLanes(lambda key: self._weight(QueueKey(lane.queue, key)))
+        queue_lanes.keys.open(lane.fairness_key).lanes[lane] = None
 
     def close(self, lane: Lane) -> None:
         """Remove a lane from the plans that follow."""
         queue = (lane.queue, lane.type_name)
-        keys = self._of[queue].keys
+        keys = self._queue_lanes[queue].keys
         sharer = keys.sharers[lane.fairness_key]
         del sharer.lanes[lane]
         if not sharer.lanes:
@@ -75,13 +75,14 @@ class Planner:
         """Divide `free` slots among the queues that have open lanes and capacity, by partition, in the order to claim in."""
         waiting = self._queues.next(len(self._queues.sharers))
         capacities = [
-            0 if self._partitions.of(one.name) in without else self._capacity(one.name, free, now) for one in waiting
+            0 if self._partitions.of(sharer.name) in without else self._capacity(sharer.name, free, now)
+            for sharer in waiting
         ]
-        given = quotas(waiting, free, capacities) if self._fair else capacities
-        planned = [(sharer, quota) for sharer, quota in zip(waiting, given, strict=True) if quota > 0]
+        sharer_quotas = quotas(waiting, free, capacities) if self._fair else capacities
+        planned = [(sharer, quota) for sharer, quota in zip(waiting, sharer_quotas, strict=True) if quota > 0]
         if self._fair:
             # The one that used its whole quota comes last: it may use what the others leave.
-            planned.sort(key=lambda one: one[0].is_busy)
+            planned.sort(key=lambda sharer_quota: sharer_quota[0].is_busy)
         shares: dict[Partition, dict[Queue, int]] = {}
         for sharer, quota in planned:
             if (partition := self._partitions.of(sharer.name)) is not None:
@@ -98,9 +99,9 @@ class Planner:
         """Return the fairness keys that a plan of these shares names."""
         return [
             QueueKey(queue[0], sharer.name)
-            for of in shares.values()
-            for queue in of
-            for sharer in self._of[queue].keys.next(MOST_KEYS)
+            for queue_shares in shares.values()
+            for queue in queue_shares
+            for sharer in self._queue_lanes[queue].keys.next(MOST_KEYS)
             if sharer.name
         ]
 
@@ -111,43 +112,49 @@ class Planner:
         """
         late: dict[Any, str] = {}
         segments: list[Segment] = []
-        left_of_type: dict[str, int] = {}
+        slots_by_type: dict[str, int] = {}
         # A selector is offered more than may start.
-        capacities_of = {one: one.capacity(limit) if one.selection is None else limit for one in shares}
-        limit = min(limit, sum(capacities_of.values()))
+        capacity_by_partition = {
+            partition: partition.capacity(limit) if partition.selection is None else limit for partition in shares
+        }
+        limit = min(limit, sum(capacity_by_partition.values()))
         for partition, of_partition in shares.items():
-            is_offer, capacity = partition.selection is not None, capacities_of[partition]
+            is_offer, capacity = partition.selection is not None, capacity_by_partition[partition]
             if partition.own_type is not None:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
-                left = left_of_type.get(partition.own_type, capacity)
-                capacity = max(min(capacity, left), 0)
-                left_of_type[partition.own_type] = left - sum(of_partition.values())
-            before, of = len(late), list[Segment]()
+                type_slots = slots_by_type.get(partition.own_type, capacity)
+                capacity = max(min(capacity, type_slots), 0)
+                slots_by_type[partition.own_type] = type_slots - sum(of_partition.values())
+            late_before, partition_segments = len(late), list[Segment]()
             for queue, quota in of_partition.items():
-                of += self._segments(queue, min(quota, limit), capacities or {}, None if is_offer else late, partition.types)
-            lanes = [lane for segment in of for lane in segment.lanes]
+                partition_segments += self._segments(
+                    queue, min(quota, limit), capacities or {}, None if is_offer else late, partition.types
+                )
+            lanes = [lane for segment in partition_segments for lane in segment.lanes]
             if not self._fair and not any(lane.fairness_key for lane in lanes):
-                of = [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
-            left = max(capacity - (len(late) - before), 0)
-            for lanes_of, quota, types in of or [Segment([], 0, partition.types)]:
-                segments.append(Segment(lanes_of, min(quota, left), types))
+                partition_segments = [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
+            free_slots = max(capacity - (len(late) - late_before), 0)
+            for segment_lanes, quota, types in partition_segments or [Segment([], 0, partition.types)]:
+                segments.append(Segment(segment_lanes, min(quota, free_slots), types))
                 if capacity < limit:  # otherwise the limit of the claim is enough
-                    left -= segments[-1].quota
+                    free_slots -= segments[-1].quota
         if segments and not capacities and capacity == limit:
-            segments[-1] = segments[-1]._replace(quota=left)  # it may use all slots that others leave
+            segments[-1] = segments[-1]._replace(quota=free_slots)  # it may use all slots that others leave
         return Plan(segments, late, limit)
 
     def _segments(
         self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str] | None, types: Sequence[str]
     ) -> list[Segment]:
-        of = self._of[queue]
-        sharers = of.keys.next(MOST_KEYS)
+        queue_lanes = self._queue_lanes[queue]
+        sharers = queue_lanes.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
-        most_of = [capacities.get(QueueKey(queue[0], one.name), 0 if capacities and one.name else quota) for one in sharers]
-        given = quotas(sharers, quota, [min(most, quota) for most in most_of])
-        aged = self._longest_waiting(of, sharers, quota)
+        key_capacities = [
+            capacities.get(QueueKey(queue[0], sharer.name), 0 if capacities and sharer.name else quota) for sharer in sharers
+        ]
+        sharer_quotas = quotas(sharers, quota, [min(most, quota) for most in key_capacities])
+        aged = self._longest_waiting(queue_lanes, sharers, quota)
         segments: list[Segment] = []
-        for sharer, most_of_key in zip(sharers, given, strict=True):
+        for sharer, most_of_key in zip(sharers, sharer_quotas, strict=True):
             if (most := most_of_key) <= 0:
                 continue
             lanes = list(sharer.lanes)
@@ -172,9 +179,11 @@ class Planner:
                 late[job_id] = xid
         return len(late) - before
 
-    def _longest_waiting(self, of: _OfQueue, sharers: Sequence[Sharer[str]], quota: int) -> tuple[Lane, int] | None:
+    def _longest_waiting(
+        self, queue_lanes: _QueueLanes, sharers: Sequence[Sharer[str]], quota: int
+    ) -> tuple[Lane, int] | None:
         """Return the lane whose cursor is the oldest, so whose next job may have waited longest, and its share."""
-        due = min(of.ageing.due(), quota) if sharers else 0
+        due = min(queue_lanes.ageing.due(), quota) if sharers else 0
         if not due:
             return None
         return min((lane for sharer in sharers for lane in sharer.lanes), key=self._cursors.of_lane.__getitem__), due
@@ -187,9 +196,9 @@ class Planner:
         for of_partition in shares.values():
             for queue, quota in of_partition.items():
                 counts = keys.get(queue, Counter[str]())
-                of, started = self._of[queue], counts.total()
-                of.keys.charge(counts)
-                of.ageing.started(started, full=started >= quota)
+                queue_lanes, started = self._queue_lanes[queue], counts.total()
+                queue_lanes.keys.charge(counts)
+                queue_lanes.ageing.started(started, full=started >= quota)
                 if (sharer := self._queues.sharers.get(queue)) is not None:
                     sharer.is_busy = started >= quota
 
@@ -200,7 +209,9 @@ class Planner:
     def lanes_of_key(self, queue_key: QueueKey) -> list[Lane]:
         """Return the open lanes of a fairness key, in all types."""
         queue, key = queue_key
-        sharers = [of.keys.sharers.get(key) for (name, _), of in self._of.items() if name == queue]
+        sharers = [
+            queue_lanes.keys.sharers.get(key) for (name, _), queue_lanes in self._queue_lanes.items() if name == queue
+        ]
         return [lane for sharer in sharers if sharer is not None for lane in sharer.lanes]
 
 

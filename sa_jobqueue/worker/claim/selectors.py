@@ -48,8 +48,8 @@ class Selection:
     def __init__(self, selector: Selector, model: JobClass, worker_id: str, events: EventBus) -> None:
         self._selector, self._worker_id, self._events = selector, worker_id, events
         self._statement = compiled(claims.candidates, model, inputs=selector.inputs)
-        named: Any = type(selector.choose).__call__
-        self._is_async = inspect.iscoroutinefunction(selector.choose) or inspect.iscoroutinefunction(named)
+        call_method: Any = type(selector.choose).__call__
+        self._is_async = inspect.iscoroutinefunction(selector.choose) or inspect.iscoroutinefunction(call_method)
         self._under_way: asyncio.Future[Any] | None = None
         self._not_before = 0.0
         self._rest = _REST
@@ -69,21 +69,21 @@ class Selection:
         return [(Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None], rows[0][0]
 
     async def choose(
-        self, found: Iterable[Candidate], limit: int, now: float, own_type: str | None = None
+        self, due_jobs: Iterable[Candidate], limit: int, now: float, own_type: str | None = None
     ) -> list[Candidate]:
         """Have the selector choose from candidates of `own_type` or the others, best first; return those to start."""
-        candidates = sorted(found, key=_in_order)
+        candidates = sorted(due_jobs, key=_in_order)
         before = self._since.get(own_type, {})
-        since = self._since[own_type] = {one.id: before.get(one.id, now) for one in candidates}
+        since = self._since[own_type] = {candidate.id: before.get(candidate.id, now) for candidate in candidates}
         if not candidates:
             return []
         chosen = await self._call(candidates, limit, now)
         longest = self._selector.max_wait
         if longest is None:
             return list(chosen)
-        overdue = [one for one in candidates if now - since[one.id] >= longest.total_seconds()]
-        overdue.sort(key=lambda one: since[one.id])
-        return list({one.id: one for one in [*overdue, *chosen]}.values())
+        overdue = [candidate for candidate in candidates if now - since[candidate.id] >= longest.total_seconds()]
+        overdue.sort(key=lambda candidate: since[candidate.id])
+        return list({candidate.id: candidate for candidate in [*overdue, *chosen]}.values())
 
     async def _call(self, candidates: Sequence[Candidate], free: int, now: float) -> Sequence[Candidate]:
         """Return what to start, best first; all of it in its ordinary order where the function does not say."""
@@ -151,15 +151,15 @@ class Selection:
         return ended
 
 
-def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
-    return -one.priority, one.scheduled_at, one.id
+def _in_order(candidate: Candidate) -> tuple[int, datetime, Any]:
+    return -candidate.priority, candidate.scheduled_at, candidate.id
 
 
 def _checked(selector: Selector, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the chosen jobs, as they were offered, each once. Raises: InvalidOptionError."""
-    offered = {one.id: one for one in candidates}
+    offered = {candidate.id: candidate for candidate in candidates}
     try:
-        ids = dict.fromkeys(one.id for one in answer)
+        ids = dict.fromkeys(candidate.id for candidate in answer)
     except (TypeError, AttributeError):
         reason = f"must return those of its candidates that are to start, got {type(answer).__name__}"
         raise InvalidOptionError(selector.name, reason) from None

@@ -111,17 +111,17 @@ def quotas(sharers: Sequence[Sharer[Any]], free: int, capacities: Sequence[int])
     `capacities`: the most that each may have. Cost: free * log(sharers).
     """
     steps = [STRIDE // sharer.weight for sharer in sharers]
-    given = [0] * len(sharers)
+    slot_counts = [0] * len(sharers)
     heap = [(sharer.pass_value, place) for place, sharer in enumerate(sharers) if capacities[place] > 0]
     while free > 0 and heap:
         pass_value, place = heap[0]
-        given[place] += 1
+        slot_counts[place] += 1
         free -= 1
-        if given[place] >= capacities[place]:
+        if slot_counts[place] >= capacities[place]:
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, (pass_value + steps[place], place))
-    return given
+    return slot_counts
 
 
 class Ageing:

@@ -21,7 +21,7 @@ from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.continuations import ChainWriter
-from sa_jobqueue.worker.finish.outcomes import Completed, Written
+from sa_jobqueue.worker.finish.outcomes import Completed, WriteOutcome
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.quarantine import MOST
 from sa_jobqueue.worker.shared import Part, Shared
@@ -110,16 +110,16 @@ class Completer(Part, Component):
         """Write one batch and report the outcome. A batch that fails as a whole stays queued for the next run."""
         batch = [self._queue[index] for index in range(min(len(self._queue), self._options.completion_batch_size))]
         repeated, self._uncertain = self._uncertain, True
-        done = await self._write(connection, batch)
+        outcome = await self._write(connection, batch)
         for _ in batch:
             self._queue.popleft()
         self._uncertain = False
-        await self._apply(batch, done, repeated=repeated)
-        if len(done.held) == len(batch):
+        await self._apply(batch, outcome, repeated=repeated)
+        if len(outcome.locked_ids) == len(batch):
             await asyncio.sleep(_HELD_REST)
 
-    async def _write(self, connection: AsyncConnection, batch: Sequence[Completed | Finished]) -> Written:
-        done = Written()
+    async def _write(self, connection: AsyncConnection, batch: Sequence[Completed | Finished]) -> WriteOutcome:
+        outcome = WriteOutcome()
         alone: list[Completed] = []
         chained: list[Completed] = []
         ended: list[Finished] = []
@@ -130,41 +130,41 @@ class Completer(Part, Component):
                 alone.append(end)
             else:
                 chained.append(end)
-        await done.add(alone, partial(self._write_completed, connection))
+        await outcome.add(alone, partial(self._write_completed, connection))
         if chained:
-            await self._chained.write(connection, chained, done)
-        await done.add(ended, partial(self._write_finished, connection))
-        if len(done.ids) < len(batch):
-            known = done.ids | done.failed.keys() | {end.job.id for end, _ in done.refused}
-            unwritten = [end.job for end in batch if end.job.id not in known]
-            done.held = await self._ownership.held(unwritten, connection) if unwritten else set()
-        return done
+            await self._chained.write(connection, chained, outcome)
+        await outcome.add(ended, partial(self._write_finished, connection))
+        if len(outcome.ids) < len(batch):
+            decided_ids = outcome.ids | outcome.failed.keys() | {end.job.id for end, _ in outcome.refused}
+            unwritten = [end.job for end in batch if end.job.id not in decided_ids]
+            outcome.locked_ids = await self._ownership.owned_ids(unwritten, connection) if unwritten else set()
+        return outcome
 
-    async def _apply(self, batch: Sequence[Completed | Finished], done: Written, *, repeated: bool) -> None:
+    async def _apply(self, batch: Sequence[Completed | Finished], outcome: WriteOutcome, *, repeated: bool) -> None:
         """Report results that are no longer queued, and keep those that are still to be written."""
-        refused = {end.job.id for end, _ in done.refused}
+        refused = {end.job.id for end, _ in outcome.refused}
         completed: list[Completed] = []
         for end in batch:
             job = end.job
-            if job.id in done.ids:
+            if job.id in outcome.ids:
                 if isinstance(end, Finished):
                     self.report(end)
                 else:
                     completed.append(end)
-            elif job.id in done.failed:
-                self.put(done.failed[job.id])
-            elif job.id in done.held:
+            elif job.id in outcome.failed:
+                self.put(outcome.failed[job.id])
+            elif job.id in outcome.locked_ids:
                 self.put(end)
             elif job.id not in refused and not repeated:
                 # After a failed try, that try itself may have ended a missing attempt: nothing to report.
                 self._signals.ended(job)
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         self._report_completed(completed)
-        kept = refused | done.held
+        queued_ids = refused | outcome.locked_ids
         for write in (RefusedWrite.COMPLETE, RefusedWrite.FINISH):
-            over = (end.job.id for end in batch if end.job.id not in kept and _write_of(end) is write)
+            over = (end.job.id for end in batch if end.job.id not in queued_ids and _write_of(end) is write)
             await self._quarantine.written(write, over)
-        await self._set_aside(done.refused)
+        await self._set_aside(outcome.refused)
 
     async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, Exception]]) -> None:
         now = time.monotonic()
@@ -191,8 +191,8 @@ class Completer(Part, Component):
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        given = finish_parameters(ends, worker_id=self._worker_id, model=self._model)
-        rows = await self._finish.execute(connection, given)
+        parameters = finish_parameters(ends, worker_id=self._worker_id, model=self._model)
+        rows = await self._finish.execute(connection, parameters)
         return self._unblocker.put_ended(rows)
 
     def _report_completed(self, ends: Sequence[Completed]) -> None:

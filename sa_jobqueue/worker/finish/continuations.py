@@ -18,7 +18,7 @@ from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.operations.writer import Group, arrays, group_by_columns, uncarried
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
-from sa_jobqueue.worker.finish.outcomes import Completed, Written, of_error
+from sa_jobqueue.worker.finish.outcomes import Completed, WriteOutcome, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.shared import Part, Shared
 
@@ -33,7 +33,7 @@ class ChainWriter(Part):
         super().__init__(shared)
         self._unblocker = unblocker
 
-    async def write(self, connection: AsyncConnection, ends: Sequence[Completed], written: Written) -> None:
+    async def write(self, connection: AsyncConnection, ends: Sequence[Completed], outcome: WriteOutcome) -> None:
         """Complete attempts, each fenced; those neither written nor failed are locked elsewhere, or lost."""
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
@@ -43,14 +43,14 @@ class ChainWriter(Part):
             # Those that end here travel with the first of them; their place in the arrays is all the same.
             batch = [*(going_on[id(job)] for job in group), *last]
             last = []
-            await self._write_parts(connection, batch, names, written)
+            await self._write_parts(connection, batch, names, outcome)
         if last:
-            await self._write_parts(connection, last, {}, written)
+            await self._write_parts(connection, last, {}, outcome)
         waiting = [end for end in ends if isinstance(end.result, JobMixin) and end.result._blockers]
         for end in [*waiting, *(end for end, _ in unprepared)]:
-            await self._write_alone(end, written)
+            await self._write_alone(end, outcome)
         for end in going_on.values():
-            if end.job.id in written.ids:
+            if end.job.id in outcome.ids:
                 self._notify_due(end)
 
     async def _grouped(self, ends: Sequence[Completed]) -> list[Group]:
@@ -63,17 +63,17 @@ class ChainWriter(Part):
         return groups
 
     async def _write_parts(
-        self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], written: Written
+        self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], outcome: WriteOutcome
     ) -> None:
         """Complete attempts with one statement; if a row makes it fail, with as many as needed."""
-        found, refused = await in_parts(ends, partial(self._execute, connection, columns))
-        written.ids.update(*found)
+        id_parts, refused = await in_parts(ends, partial(self._execute, connection, columns))
+        outcome.ids.update(*id_parts)
         for end, error in refused:
             if isinstance(end.result, JobMixin):
                 # The cause may be the continuation: a duplicate id, a column that does not fit.
-                await self._write_alone(end, written)
+                await self._write_alone(end, outcome)
             else:
-                written.refuse(end, error)
+                outcome.refuse(end, error)
 
     async def _execute(self, connection: AsyncConnection, columns: dict[str, str], ends: Sequence[Completed]) -> set[Any]:
         going_on = [end for end in ends if isinstance(end.result, JobMixin)]
@@ -95,32 +95,32 @@ class ChainWriter(Part):
         )
         return self._unblocker.put_ended(result.all())
 
-    async def _write_alone(self, end: Completed, written: Written) -> None:
+    async def _write_alone(self, end: Completed, outcome: WriteOutcome) -> None:
         """Write one result as a handler's own commit would: lock what its continuation waits for, with a short timeout."""
         async with AsyncSession(self._transactions, expire_on_commit=False) as session:
             try:
                 await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
-                one, worker_id = [(end.job, end.result)], self._worker_id
-                completion = await session.run_sync(complete_attempts, one, worker_id=worker_id, model=self._model)
+                results, worker_id = [(end.job, end.result)], self._worker_id
+                completion = await session.run_sync(complete_attempts, results, worker_id=worker_id, model=self._model)
                 if completion.unwritten:
                     return
                 await session.commit()
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, CompletionRefusedError) else error
                 if cause is not None and is_of_a_row(cause):
-                    self._fail(end, error, written)
+                    self._fail(end, error, outcome)
                 # Otherwise it is tried again: rows are locked, or the connection failed, of which the statement that
                 # looks for locked rows finds out. It may also be another connection, of a listener of the application.
                 return
-        written.ids.add(end.job.id)
+        outcome.ids.add(end.job.id)
         self._notify_due(end)
 
-    def _fail(self, end: Completed, error: Exception, written: Written) -> None:
+    def _fail(self, end: Completed, error: Exception, outcome: WriteOutcome) -> None:
         """Fail an attempt whose continuation cannot be written, naming the column that is the cause."""
         names_it = isinstance(error, JobQueueError) and getattr(error, "field", None) != "job"
         if isinstance(end.result, JobMixin) and not names_it:
             error = fault_of(end.result, error) or error
-        written.failed[end.job.id] = of_error(end.job, cause_of(error), None)
+        outcome.failed[end.job.id] = of_error(end.job, cause_of(error), None)
 
     def _notify_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):

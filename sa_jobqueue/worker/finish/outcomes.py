@@ -58,22 +58,22 @@ E = TypeVar("E", Completed, Finished)
 
 
 @dataclass(slots=True)
-class Written:
+class WriteOutcome:
     """The outcome of writing some results."""
 
     ids: set[Any] = field(default_factory=set)
     """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
     """Attempts whose continuation or output cannot be written, by job: they fail."""
-    held: set[Any] = field(default_factory=set)
+    locked_ids: set[Any] = field(default_factory=set)
     """Jobs whose rows another transaction has locked."""
     refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
     """Results that cannot be written."""
 
     async def add(self, ends: Sequence[E], write: Callable[[Sequence[E]], Awaitable[Iterable[Any]]]) -> None:
         """Write results together, and what fails alone not at all; `write` returns the ids of the jobs that it wrote."""
-        written, refused = await in_parts(ends, write)
-        self.ids.update(*written)
+        id_parts, refused = await in_parts(ends, write)
+        self.ids.update(*id_parts)
         for end, error in refused:
             self.refuse(end, error)
 

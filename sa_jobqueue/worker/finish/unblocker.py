@@ -43,7 +43,7 @@ class Unblocker(Part, Component):
         self._due: set[str] = set()
         self._chains_to_unblock = blockers.chains_to_unblock(self._model)
         self._searches = self._notifies = False
-        self._found: JobId | None = None
+        self._search_position: JobId | None = None
         """The last chain of the page before, while a search is under way."""
         self._held_rest = _HELD_REST
         self._arrived = asyncio.Event()
@@ -59,12 +59,12 @@ class Unblocker(Part, Component):
 
     def put_ended(self, rows: Iterable[Sequence[Any]]) -> set[JobId]:
         """Return the jobs of rows that were written, and process the chains that ended and have waiters."""
-        written = set()
+        job_ids = set()
         for job_id, status, chain_id, has_waiters in rows:
-            written.add(job_id)
+            job_ids.add(job_id)
             if has_waiters and status is not None and status in ENDED:
                 self.put(chain_id)
-        return written
+        return job_ids
 
     def notify_due(self, queue: str) -> None:
         """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""
@@ -93,7 +93,7 @@ class Unblocker(Part, Component):
     async def run(self) -> None:
         """Process what arrives until cancelled."""
         while True:
-            searches = self._searches or self._found is not None
+            searches = self._searches or self._search_position is not None
             if not (self._chains or self._due or self._notifies or searches):
                 self._empty.set()
                 self._arrived.clear()
@@ -105,17 +105,17 @@ class Unblocker(Part, Component):
 
     async def _find(self) -> None:
         """Read one page. The next is read after a flush: a large backlog takes longer to read than a page to process."""
-        begins = self._found is None
+        begins = self._search_position is None
         if begins:
             self._searches = False
-        given = {"limit": BATCH} if begins else {"limit": BATCH, "after": self._found}
+        parameters = {"limit": BATCH} if begins else {"limit": BATCH, "after": self._search_position}
         try:
             async with self._transactions.begin() as connection:
-                page = list(await connection.scalars(self._chains_to_unblock, given))
+                page = list(await connection.scalars(self._chains_to_unblock, parameters))
         except BaseException:
             self._searches = self._searches or begins
             raise
-        self._found = page[-1] if len(page) == BATCH else None
+        self._search_position = page[-1] if len(page) == BATCH else None
         for chain_id in page:
             if chain_id not in self._later:
                 self._chains.setdefault(chain_id)
@@ -146,7 +146,7 @@ class Unblocker(Part, Component):
 
     async def _write(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> bool:
         """Process chains in one transaction, and keep what remains of them; return whether anything moved."""
-        due, notifies, done = list(self._due), self._notifies, Unblocked()
+        due, notifies, outcome = list(self._due), self._notifies, Unblocked()
         async with self._transactions.begin() as connection:
             if notifies:
                 await connection.execute(notifications.notify_unblock(self._model))
@@ -154,25 +154,25 @@ class Unblocker(Part, Component):
                 await connection.execute(notifications.notify_due(self._model), {"queue": queue})
             if chains:
                 excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
-                done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
+                outcome = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
         self._due.difference_update(due)
         self._notifies = self._notifies and not notifies
         for chain_id in chains:
             self._chains.pop(chain_id, None)
-        for chain_id in done.retained:
+        for chain_id in outcome.retained:
             self._process_later(chain_id)
-        for chain_id, after in done.left.items():
+        for chain_id, after in outcome.unfinished.items():
             self._chains.setdefault(chain_id, after)
-        for moved in done.moved:
+        for moved in outcome.moved:
             self._report(moved)
-        await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.finished, *(moved.job_id for moved in done.moved)])
-        return bool(done.moved or done.finished)
+        await self._quarantine.written(RefusedWrite.UNBLOCK, [*outcome.finished, *(moved.job_id for moved in outcome.moved)])
+        return bool(outcome.moved or outcome.finished)
 
     async def _write_by_job(self, chain_id: JobId, after: JobId | None, error: Exception) -> None:
         """Unblock the jobs that wait for a chain in parts; quarantine those that fail alone, or else the chain."""
-        given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
+        parameters = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
         async with self._transactions.begin() as connection:
-            rows = (await connection.execute(blockers.waiting(self._model), given)).all()
+            rows = (await connection.execute(blockers.waiting(self._model), parameters)).all()
         quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
         job_ids = [row.job_id for row in rows if row.job_id not in quarantined]
 

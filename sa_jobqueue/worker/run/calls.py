@@ -97,25 +97,27 @@ class Call:
         job_type = self.job_type
         with job_type.around_call(session), open_dependencies(self.contexts[0], job_type) as provided:
             try:
-                return self._outcomes(job_type.func(*self._arguments(), **self._given(session), **provided))
+                return self._outcomes(job_type.func(*self._arguments(), **self._keyword_arguments(session), **provided))
             except BatchFailed as failed:
                 return self._without(failed)
 
     async def run_async(self, session: Any = None, threads: Threads | None = None) -> list[Any]:
         """Call an async handler. Its dependencies are opened in one of `threads`, or in a separate thread."""
-        job_type, own = self.job_type, None
+        job_type, own_threads = self.job_type, None
         if threads is None:
-            threads = own = Threads(1, "sa_jobqueue provided")
+            threads = own_threads = Threads(1, "sa_jobqueue provided")
         try:
             with job_type.around_call(session):
                 async with open_dependencies_in_thread(self.contexts[0], job_type, threads) as provided:
                     try:
-                        return self._outcomes(await job_type.func(*self._arguments(), **self._given(session), **provided))
+                        return self._outcomes(
+                            await job_type.func(*self._arguments(), **self._keyword_arguments(session), **provided)
+                        )
                     except BatchFailed as failed:
                         return self._without(failed)
         finally:
-            if own is not None:
-                own.close()
+            if own_threads is not None:
+                own_threads.close()
 
     def _arguments(self) -> Sequence[Any]:
         batch = self.job_type.batch
@@ -123,7 +125,7 @@ class Call:
             return self.payloads
         return [list(map(BatchItem, self.payloads, self.contexts)) if batch.takes_items else list(self.payloads)]
 
-    def _given(self, session: Any) -> dict[str, Any]:
+    def _keyword_arguments(self, session: Any) -> dict[str, Any]:
         job_type = self.job_type
         names = (job_type.session_argument, job_type.context_argument, job_type.blockers_argument)
         values = (session, self.contexts[0], self.blockers)
@@ -162,7 +164,7 @@ class LostAttemptsError(LostAttemptError):
 
 
 @dataclass(slots=True)
-class _Completed:
+class _CallCompletion:
     """The writes of a handler's transaction about its attempts, before its commit."""
 
     results: list[Result | Failed]
@@ -214,16 +216,16 @@ class Calls(Part):
                 return self._encoded(call, await call.run_async(threads=self.threads))
         session: AsyncSession
         async with self._sessions.open(call.job_type) as session:
-            held = guard(session, call.contexts)
-            with held, self._leave_if_forked:
+            session_guard = guard(session, call.contexts)
+            with session_guard, self._leave_if_forked:
                 outcomes = await call.run_async(session, self.threads)
 
-            def still_held(jobs: Iterable[ClaimedJob]) -> set[JobId]:
-                return await_only(self._ownership.held(jobs))
+            def leased_ids_of(jobs: Iterable[ClaimedJob]) -> set[JobId]:
+                return await_only(self._ownership.owned_ids(jobs))
 
-            done = await session.run_sync(self._complete, call, outcomes, held, still_held)
-            if done.statuses:
-                held.may_commit = True
+            call_completion = await session.run_sync(self._complete, call, outcomes, session_guard, leased_ids_of)
+            if call_completion.statuses:
+                session_guard.may_commit = True
                 commit = self._loop.create_task(session.commit())
                 try:
                     await asyncio.shield(commit)
@@ -232,9 +234,9 @@ class Calls(Part):
                     await asyncio.wait({commit})
                     if commit.exception() is not None:
                         raise
-                _note(attempts, done)
-        self._follow(done)
-        return done.results
+                _note(attempts, call_completion)
+        self._follow(call_completion)
+        return call_completion.results
 
     async def _in_thread(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
         running = self.threads.run(partial(contextvars.copy_context().run, self._run, call, attempts))
@@ -242,10 +244,10 @@ class Calls(Part):
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # The thread knows by its context that it should stop, and has a moment to.
-            for one in attempts:
-                one.context.stop(one.stopping or CancelReason.SHUTDOWN)
-            done, _ = await asyncio.wait({running}, timeout=self._options.cancel_timeout.total_seconds())
-            if not done:
+            for attempt in attempts:
+                attempt.context.stop(attempt.stopping or CancelReason.SHUTDOWN)
+            finished_tasks, _ = await asyncio.wait({running}, timeout=self._options.cancel_timeout.total_seconds())
+            if not finished_tasks:
                 self.stuck_threads += 1
                 running.add_done_callback(self._came_back)
             elif running.exception() is None and call.job_type.session_argument is not None:
@@ -263,22 +265,22 @@ class Calls(Part):
                 return self._encoded(call, call.run())
         session: Session
         with self._sessions.open(call.job_type) as session:
-            held = guard(session, call.contexts)
-            with held, self._leave_if_forked:
+            session_guard = guard(session, call.contexts)
+            with session_guard, self._leave_if_forked:
                 outcomes = call.run(session)
 
-            def still_held(jobs: Iterable[ClaimedJob]) -> set[JobId]:
+            def leased_ids_of(jobs: Iterable[ClaimedJob]) -> set[JobId]:
                 _check_not_stopped(call)  # a thread that was left behind may outlive the worker, and its loop
-                return asyncio.run_coroutine_threadsafe(self._ownership.held(jobs), self._loop).result()
+                return asyncio.run_coroutine_threadsafe(self._ownership.owned_ids(jobs), self._loop).result()
 
-            done = self._complete(session, call, outcomes, held, still_held)
-            if done.statuses:
+            call_completion = self._complete(session, call, outcomes, session_guard, leased_ids_of)
+            if call_completion.statuses:
                 _check_not_stopped(call)
-                held.may_commit = True
+                session_guard.may_commit = True
                 session.commit()
-                _note(attempts, done)
-        self._loop.call_soon_threadsafe(self._follow, done)
-        return done.results
+                _note(attempts, call_completion)
+        self._loop.call_soon_threadsafe(self._follow, call_completion)
+        return call_completion.results
 
     def _encoded(self, call: Call, outcomes: Sequence[Any]) -> list[Result | Failed]:
         """Return outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
@@ -296,32 +298,32 @@ class Calls(Part):
         session: Session,
         call: Call,
         outcomes: Sequence[Any],
-        held: Guard,
-        still_held: Callable[[Iterable[ClaimedJob]], set[JobId]],
-    ) -> _Completed:
+        session_guard: Guard,
+        leased_ids_of: Callable[[Iterable[ClaimedJob]], set[JobId]],
+    ) -> _CallCompletion:
         """Complete the attempts that did not fail, in the handler's own transaction.
 
-        `still_held`: returns the jobs that are this worker's, by the committed rows.
+        `leased_ids_of`: returns the jobs that are this worker's, by the committed rows.
         Raises: LostAttemptsError; CompletionRefusedError.
         """
         results = self._encoded(call, outcomes)
         jobs = [context.job for context in call.contexts]
         ends = [(job, result) for job, result in zip(jobs, results, strict=True) if not isinstance(result, Failed)]
-        done = _Completed(results, {job.id: JobStatus.COMPLETED for job, _ in ends}, [], set())
+        call_completion = _CallCompletion(results, {job.id: JobStatus.COMPLETED for job, _ in ends}, [], set())
         if not ends:
-            return done
+            return call_completion
         try:
-            with held.explaining_extensions():
+            with session_guard.explaining_extensions():
                 completion = complete_attempts(
-                    session, ends, worker_id=self._worker_id, model=self._model, session_name=held.name
+                    session, ends, worker_id=self._worker_id, model=self._model, session_name=session_guard.name
                 )
             # Before the commit expires them.
             unwritten = {each.job.id: each.end for each in completion.unwritten}
             following = [end for job, end in ends if isinstance(end, JobMixin) and job.id not in unwritten]
-            done.due = {QueueKey(job.queue, job.fairness_key) for job in following}
+            call_completion.due = {QueueKey(job.queue, job.fairness_key) for job in following}
             if unwritten:
                 jobs = [each.job for each in completion.unwritten]
-                leased = still_held(jobs)
+                leased = leased_ids_of(jobs)
                 if lost := [job for job in jobs if job.id not in leased]:
                     raise LostAttemptsError(lost)
             # No other transaction has changed these jobs. So their handler has, in this one, and its change stands; or its
@@ -329,20 +331,20 @@ class Calls(Part):
             for job_id, end in unwritten.items():
                 if isinstance(end, CompletionRefusedError):
                     raise end
-                done.statuses[job_id] = end
+                call_completion.statuses[job_id] = end
         except CompletionRefusedError:
-            held.discard_connections()
+            session_guard.discard_connections()
             raise
         if completion.was_hidden:
-            held.discard_connections()
-        done.ended = completion.ended_chains
-        return done
+            session_guard.discard_connections()
+        call_completion.ended = completion.ended_chains
+        return call_completion
 
-    def _follow(self, done: _Completed) -> None:
+    def _follow(self, call_completion: _CallCompletion) -> None:
         """Handle the consequences of a commit: chains that others wait for, and the next jobs."""
-        for chain_id in done.ended:
+        for chain_id in call_completion.ended:
             self._unblocker.put(chain_id)
-        for queue_key in sorted(done.due):
+        for queue_key in sorted(call_completion.due):
             self._unblocker.notify_due(queue_key.text)
 
 
@@ -352,6 +354,6 @@ def _check_not_stopped(call: Call) -> None:
             raise LostAttemptError(context.job.id, context.attempt)
 
 
-def _note(attempts: Sequence[Running], done: _Completed) -> None:
+def _note(attempts: Sequence[Running], call_completion: _CallCompletion) -> None:
     for running in attempts:
-        running.ended = done.statuses.get(running.job.id)
+        running.ended = call_completion.statuses.get(running.job.id)

@@ -46,9 +46,9 @@ def open_dependencies_in_thread(
 def _opened(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
     failed: BaseException | None = None
     with ExitStack() as stack:
-        given = {name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.provided.items()}
+        dependencies = {name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.provided.items()}
         try:
-            yield given
+            yield dependencies
         except BaseException as error:
             failed = error
             raise
@@ -66,7 +66,7 @@ async def _opened_in_thread(attempt: AttemptContext, job_type: JobType, threads:
     providing = _opened(attempt, job_type)
     opening = beside(providing.__enter__)
     try:
-        given = await asyncio.shield(opening)
+        dependencies = await asyncio.shield(opening)
     except asyncio.CancelledError:
 
         def close_unused(opened: asyncio.Future[Any]) -> None:
@@ -77,7 +77,7 @@ async def _opened_in_thread(attempt: AttemptContext, job_type: JobType, threads:
         raise
     raised: Any = (None, None, None)
     try:
-        yield given
+        yield dependencies
     except BaseException:
         raised = sys.exc_info()
         raise

@@ -97,8 +97,8 @@ class Executor(Part):
     @property
     def free(self) -> int:
         """How many more jobs may be started; a thread that does not stop keeps its slot."""
-        own = self.concurrency - len(self._running) - self.stuck_threads
-        return min(own, self._slots.free(self))
+        free_slots = self.concurrency - len(self._running) - self.stuck_threads
+        return min(free_slots, self._slots.free(self))
 
     def claiming(self) -> AbstractAsyncContextManager[None]:
         """Reserve slots that are shared with other workers, for the duration of a claim."""
@@ -144,18 +144,18 @@ class Executor(Part):
 
         A heartbeat writes it, which must not fail because of a text: characters that the database cannot store are escaped.
         """
-        found: dict[str, Any] = {}
+        reports: dict[str, Any] = {}
         for running in self._running.copy():  # a copy: the loop may change it
             if (reported := running.context.reported) is None:
                 continue
-            done, total, message = reported
-            found[str(running.job.id)] = {
+            done_units, total, message = reported
+            reports[str(running.job.id)] = {
                 "attempt": running.job.attempt,
-                "done": done,
+                "done": done_units,
                 "total": total,
                 "message": None if message is None else printable(message),
             }
-        return found
+        return reports
 
     def resize(self, concurrency: int) -> None:
         """Run at most this many attempts from now on. Running ones are not stopped."""
@@ -431,7 +431,7 @@ class Executor(Part):
         if running not in self._running or running.stopping is not None:
             return
         self._set_deadline(running, timeout)
-        given = {
+        parameters = {
             "job_id": running.job.id,
             "job_attempt": running.job.attempt,
             "worker_id": self._worker_id,
@@ -441,7 +441,7 @@ class Executor(Part):
         while running in self._running and running.timeout is timeout:
             try:
                 async with self._engine.connect() as connection:
-                    is_ours = (await connection.execute(self._extend_lease, given)).first() is not None
+                    is_ours = (await connection.execute(self._extend_lease, parameters)).first() is not None
             except DBAPIError:
                 await asyncio.sleep(1)  # an outage; the attempt may well outlive it
                 continue

@@ -220,8 +220,8 @@ class Guard:
             return commit(driver)
 
         driver.commit = guarded_commit  # type: ignore[method-assign]
-        made: Any = driver
-        made.cursor_factory = _refusing(made.cursor_factory)
+        psycopg_connection: Any = driver
+        psycopg_connection.cursor_factory = _refusing(psycopg_connection.cursor_factory)
         setattr(driver, _GUARDED, self)
 
     def _refuse(self, reason: str) -> None:
@@ -241,9 +241,9 @@ class _Refusing:
     connection: Any
 
     def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-        found: Guard | None = getattr(self.connection, _GUARDED, None)
-        if found is not None:
-            found.execute(_text_of(query), is_autocommit=self.connection.autocommit)
+        session_guard: Guard | None = getattr(self.connection, _GUARDED, None)
+        if session_guard is not None:
+            session_guard.execute(_text_of(query), is_autocommit=self.connection.autocommit)
         return super().execute(query, *args, **options)  # type: ignore[misc]
 
 
@@ -255,8 +255,8 @@ def _text_of(query: Any) -> str:
 
 def guard(session: Session | AsyncSession, contexts: Sequence[AttemptContext]) -> Guard:
     """Return the guard of a session that is about to be given to the handler of these attempts."""
-    made = session.info[GUARD] = Guard(contexts)
-    return made
+    session_guard = session.info[GUARD] = Guard(contexts)
+    return session_guard
 
 
 def _isolation_level(connection: Connection) -> str:
@@ -274,30 +274,30 @@ def _isolation_level(connection: Connection) -> str:
 @event.listens_for(Session, "before_commit")
 def _before_commit(session: Session) -> None:
     # Savepoints are the handler's own business; the outermost commit is the worker's.
-    found = session.info.get(GUARD)
-    if found is not None and session.get_nested_transaction() is None:
-        found.commit()
+    session_guard = session.info.get(GUARD)
+    if session_guard is not None and session.get_nested_transaction() is None:
+        session_guard.commit()
 
 
 @event.listens_for(Session, "after_begin")
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    found = session.info.get(GUARD)
-    if found is not None and not transaction.nested:
-        found.begin(connection)
+    session_guard = session.info.get(GUARD)
+    if session_guard is not None and not transaction.nested:
+        session_guard.begin(connection)
 
 
 @event.listens_for(Session, "after_rollback")
 def _after_rollback(session: Session) -> None:
-    found = session.info.get(GUARD)
-    if found is not None and session.get_nested_transaction() is None:
-        found.roll_back()
+    session_guard = session.info.get(GUARD)
+    if session_guard is not None and session.get_nested_transaction() is None:
+        session_guard.roll_back()
 
 
 @event.listens_for(Session, "after_transaction_end")
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
-    found = session.info.get(GUARD)
-    if found is not None and transaction.parent is None:
-        found.end()
+    session_guard = session.info.get(GUARD)
+    if session_guard is not None and transaction.parent is None:
+        session_guard.end()
 
 
 _watched: WeakSet[Engine] = WeakSet()
@@ -319,10 +319,12 @@ def _watch(engine: Engine) -> None:
 
 
 def _on_commit(connection: Connection) -> None:
-    found = connection.get_execution_options().get(GUARD)
-    if found is not None and found.name is not None:  # without one: a connection that the application gives to sessions
-        found.commit()
-        if found.has_sent_more and _is_aborted(connection):
+    session_guard = connection.get_execution_options().get(GUARD)
+    if (
+        session_guard is not None and session_guard.name is not None
+    ):  # without one: a connection that the application gives to sessions
+        session_guard.commit()
+        if session_guard.has_sent_more and _is_aborted(connection):
             # PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers do not report.
             raise HandlerCommitError(
                 "a statement failed in the handler's transaction after the worker's own, such as in a listener of "
@@ -351,9 +353,11 @@ def _on_checkin(connection: Any, record: ConnectionPoolEntry) -> None:
     refused commit, or begun past it.
     """
     driver: Any = record.driver_connection
-    given = record.info.pop(_SETTINGS, None)
+    earlier_settings = record.info.pop(_SETTINGS, None)
     is_discarded = record.info.pop(_IS_DISCARDED, False)
-    if connection is not None and (is_discarded or _is_in_transaction(driver) or given not in {None, _settings_of(driver)}):
+    if connection is not None and (
+        is_discarded or _is_in_transaction(driver) or earlier_settings not in {None, _settings_of(driver)}
+    ):
         record.invalidate()
     elif connection is not None:
         record.info[_RETURNED] = _settings_of(driver)
@@ -365,8 +369,8 @@ def _settings_of(driver: Any) -> tuple[Any, ...]:
 
 
 def _is_in_transaction(driver: Any) -> bool:
-    if (asked := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
-        return bool(asked())
+    if (is_in_transaction := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(is_in_transaction())
     info = getattr(driver, "info", None)
     return info is not None and int(info.transaction_status) != TransactionStatus.IDLE
 
@@ -384,13 +388,13 @@ def _is_aborted(connection: Connection) -> bool:
 
 
 def _on_execute(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:  # noqa: PLR0917 - SQLAlchemy calls it
-    found = connection.get_execution_options().get(GUARD)
-    if found is not None:
-        found.check_user()
-        found.has_sent_more = found.may_commit
-    if found is None or context is None or context.isinsert or context.isupdate or context.isdelete:
+    session_guard = connection.get_execution_options().get(GUARD)
+    if session_guard is not None:
+        session_guard.check_user()
+        session_guard.has_sent_more = session_guard.may_commit
+    if session_guard is None or context is None or context.isinsert or context.isupdate or context.isdelete:
         return
-    found.execute(statement)
+    session_guard.execute(statement)
 
 
 class Sessions:
@@ -443,20 +447,20 @@ class Sessions:
         """Return the factory of plain sessions, such as those of transactions that are steps. From any thread."""
         with self._making:
             if self._factories[is_async] is None:
-                self._factories[is_async] = self._made(is_async=is_async)
+                self._factories[is_async] = self._new_factory(is_async=is_async)
         return self._factories[is_async]
 
-    def _made(self, *, is_async: bool) -> Any:
+    def _new_factory(self, *, is_async: bool) -> Any:
         maker = async_sessionmaker if is_async else sessionmaker
         if is_async == isinstance(self._engine, AsyncEngine):
             return maker(self._engine)  # type: ignore[arg-type]
         # Each handler holds up to one connection, and the pool of the application may be smaller than that. There is no
         # overflow limit, because the concurrency may be raised at run time.
         size = {"pool_size": self._concurrency, "max_overflow": -1}
-        own = create_async_engine(self._url, **size) if is_async else create_engine(self._url, **size)
-        call_connect_listeners(self._engine.dialect, own.sync_engine if isinstance(own, AsyncEngine) else own)
-        self.own_engines.append(own)
-        return maker(own)  # type: ignore[arg-type]
+        engine = create_async_engine(self._url, **size) if is_async else create_engine(self._url, **size)
+        call_connect_listeners(self._engine.dialect, engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
+        self.own_engines.append(engine)
+        return maker(engine)  # type: ignore[arg-type]
 
     def prepare_nothing(self) -> None:
         """Have handlers' sessions prepare no statements: a pooler forgets them."""
@@ -468,17 +472,18 @@ class Sessions:
 
 def _factory_of(kind: JobType, factory: Any, option: str) -> Any:
     """Return the factory of the session that a handler is annotated with."""
-    wanted: Any = kind.session_class
-    if issubclass(factory.class_, wanted):
+    session_class: Any = kind.session_class
+    if issubclass(factory.class_, session_class):
         return factory
     plain = AsyncSession if kind.wants_async_session else Session
     maker = async_sessionmaker if kind.wants_async_session else sessionmaker
     if option == "engine":
-        return maker(factory.kw["bind"], class_=wanted)
+        return maker(factory.kw["bind"], class_=session_class)
     raise InvalidOptionError(
         option,
         f"makes a {factory.class_.__mro__[1].__qualname__}, but the handler {kind.place} is annotated with "
-        f"{wanted.__qualname__}: pass {maker.__name__}(..., class_={wanted.__qualname__}), or annotate {plain.__name__}",
+        f"{session_class.__qualname__}: pass {maker.__name__}(..., class_={session_class.__qualname__}), or annotate "
+        f"{plain.__name__}",
     )
 
 

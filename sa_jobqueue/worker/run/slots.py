@@ -53,10 +53,12 @@ class Slots:
     def free(self, member: Member) -> int:
         """Return how many more attempts an executor may start; while it claims, of those that it has reserved."""
         now = time.monotonic()
-        reserved = {one: up_to - one.running for one, (up_to, until) in self._reserved.items() if until > now}
+        reserved = {peer: up_to - peer.running for peer, (up_to, until) in self._reserved.items() if until > now}
         mine = reserved.pop(member, None)
-        left = self._total - sum(one.running for one in self._weights) - sum(max(one, 0) for one in reserved.values())
-        free = left if mine is None else min(left, mine)
+        unreserved = (
+            self._total - sum(peer.running for peer in self._weights) - sum(max(slots, 0) for slots in reserved.values())
+        )
+        free = unreserved if mine is None else min(unreserved, mine)
         if free <= 0:
             self._starved.add(member)
         return free

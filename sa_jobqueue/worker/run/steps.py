@@ -177,8 +177,8 @@ class AttemptSteps:
         return call if self._type.is_async else blocking(call)
 
     async def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
-        if (found := await self._find(place, StepKind.STEP)) is not None:
-            return self._decode(place, codec, found.output)
+        if (step_record := await self._find(place, StepKind.STEP)) is not None:
+            return self._decode(place, codec, step_record.output)
         self._stop_if_cancelled()
         began, calls = time.monotonic(), 1
         while True:
@@ -232,7 +232,7 @@ class AttemptSteps:
             yield None
             return
         began, store = time.monotonic(), self._store
-        session, held = store.session(self._context, is_async=is_async)
+        session, session_guard = store.session(self._context, is_async=is_async)
 
         async def on_session(work: Callable[[Session], None]) -> None:
             if is_async:
@@ -244,21 +244,21 @@ class AttemptSteps:
             session.flush()  # first, so that the job is locked for a moment only
             job, worker_id = self._context.job, self._context.worker_id
             try:
-                with held.explaining_extensions():
+                with session_guard.explaining_extensions():
                     was_hidden = record_transaction(
-                        session, store.model, job, worker_id, place=place, took=_since(began), session_name=held.name
+                        session, store.model, job, worker_id, place=place, took=_since(began), session_name=session_guard.name
                     )
             except CompletionRefusedError:
-                held.discard_connections()
+                session_guard.discard_connections()
                 raise
             if was_hidden:
-                held.discard_connections()
-            held.may_commit = True
+                session_guard.discard_connections()
+            session_guard.may_commit = True
             store.commit(session)
             self._report(StepKind.TRANSACTION, place, began)
 
         try:
-            with held:
+            with session_guard:
                 await on_session(store.begin)
                 yield session
             await on_session(commit)
@@ -300,10 +300,10 @@ class AttemptSteps:
 
     async def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
         """Return the position that earlier attempts have reached, None at the start, and whether that was the end."""
-        found = await self._find(place, StepKind.CURSOR)
-        if found is None:
+        step_record = await self._find(place, StepKind.CURSOR)
+        if step_record is None:
             return None, False
-        stored = self._decode(place, _cached(dict[str, Any]), found.output)
+        stored = self._decode(place, _cached(dict[str, Any]), step_record.output)
         if stored["position"] is None:
             return None, stored["is_done"]
         return self._converted(place, codec, stored["position"], "position"), stored["is_done"]
@@ -322,9 +322,13 @@ class AttemptSteps:
         return self._run(self._sleep(self._enter(name, key), duration))
 
     async def _sleep(self, place: Place, duration: timedelta) -> None:
-        found = await self._find(place, StepKind.SLEEP)
-        if found is None or not found.is_over:
-            until = await self._write(StepKind.SLEEP, place, None, took=duration) if found is None else found.completed_at
+        step_record = await self._find(place, StepKind.SLEEP)
+        if step_record is None or not step_record.is_over:
+            until = (
+                await self._write(StepKind.SLEEP, place, None, took=duration)
+                if step_record is None
+                else step_record.completed_at
+            )
             self._context.suspended = Snooze(at=until)
             raise self._context.suspended
 
@@ -337,10 +341,10 @@ class AttemptSteps:
         return self._run(self._wait(self._enter(name, key), codec, event, timeout))
 
     async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
-        found = await self._find(place, StepKind.WAIT)
-        while found is None or not found.is_over:
+        step_record = await self._find(place, StepKind.WAIT)
+        while step_record is None or not step_record.is_over:
             with suppress(_Busy):
-                looking = self._looking(place, codec, found, event, timeout)
+                looking = self._looking(place, codec, step_record, event, timeout)
                 answer = await self._uninterrupted(
                     self._store.call(looking, is_async=self._type.is_async, in_transaction=True)
                 )
@@ -350,12 +354,12 @@ class AttemptSteps:
                     raise answer
                 return answer
             await self._pause(_PAUSE)
-        if not found.has_output:
+        if not step_record.has_output:
             raise EventTimeoutError(event, *place)
-        return self._decode(place, codec, found.output)
+        return self._decode(place, codec, step_record.output)
 
     def _looking(
-        self, place: Place, codec: Codec[Any], found: Any, event: str, timeout: timedelta
+        self, place: Place, codec: Codec[Any], step_record: Any, event: str, timeout: timedelta
     ) -> Callable[[Any], Any | EventTimeoutError | Suspended]:
         """Return a function that looks for the event, and records and returns the payload, the timeout, or that the job
         waits, with the attempt's end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
@@ -380,13 +384,13 @@ class AttemptSteps:
                 sent = Document(row.payload, json.dumps(row.payload))
                 wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
                 return value
-            if found is not None and found.deadline <= row.now:
+            if step_record is not None and step_record.deadline <= row.now:
                 wait(connection, is_over=True)
                 return EventTimeoutError(event, *place)
             deadline = wait(connection, is_over=False)
             end = Finished(self._context.job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
-            given = finish_parameters([end], worker_id=self._context.worker_id, model=model)
-            if connection.execute(completions.finish(model), given).first() is None:  # the chain's root is locked
+            parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
+            if connection.execute(completions.finish(model), parameters).first() is None:  # the chain's root is locked
                 raise _Busy
             return Suspended(end)
 
@@ -449,22 +453,24 @@ class AttemptSteps:
         Raises: StepOutputError for another kind.
         """
         if self._recorded is None:
-            read, given = steps.recorded(self._store.model), {"job_id": self._context.job.id}
-            rows = await self._store.call(lambda one: one.execute(read, given).all(), is_async=self._type.is_async)
+            read, parameters = steps.recorded(self._store.model), {"job_id": self._context.job.id}
+            rows = await self._store.call(
+                lambda connection: connection.execute(read, parameters).all(), is_async=self._type.is_async
+            )
             self._recorded = {(row.name, row.key): row for row in rows}
-        found = self._recorded.get(place)
-        if found is not None and found.kind != kind:
-            raise StepOutputError(*place, f"is recorded as a {found.kind}, but the handler now calls it as a {kind}")
-        left = () if found is not None or self._has_warned else self._recorded.keys() - self._entered
-        if left:  # no error: the handler may take another branch, such as after a step that raised
+        step_record = self._recorded.get(place)
+        if step_record is not None and step_record.kind != kind:
+            raise StepOutputError(*place, f"is recorded as a {step_record.kind}, but the handler now calls it as a {kind}")
+        uncalled_steps = () if step_record is not None or self._has_warned else self._recorded.keys() - self._entered
+        if uncalled_steps:  # no error: the handler may take another branch, such as after a step that raised
             self._has_warned = True
             self._context.logger.warning(
                 "step %s is new, and an earlier attempt recorded steps that were not called: %s. If one was renamed, it "
                 "runs again: give it its recorded name",
                 shown(place),
-                ", ".join(sorted(map(shown, left))[:5]),
+                ", ".join(sorted(map(shown, uncalled_steps))[:5]),
             )
-        return found
+        return step_record
 
     def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Document:
         try:

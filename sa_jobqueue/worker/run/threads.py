@@ -58,13 +58,13 @@ class Threads:
             self._calls.put(None)
 
     def _work(self) -> None:
-        while (taken := self._calls.get()) is not None:
-            future, call = taken
+        while (queued_call := self._calls.get()) is not None:
+            future, call = queued_call
             try:
                 self._ended.append((future, call(), None))
             except BaseException as error:
                 self._ended.append((future, None, contained(error, of_thread=True)))
-            del taken, future, call  # not kept until the next one comes
+            del queued_call, future, call  # not kept until the next one comes
             if not self._is_reported:
                 # Cleared before the loop is woken, so that results appended later wake it again.
                 self._is_reported = True

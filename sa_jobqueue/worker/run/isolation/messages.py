@@ -40,7 +40,7 @@ def line(message: Message) -> bytes:
 
 def of_attempt(attempt: AttemptContext, blockers: Blockers[Any] | None) -> Message:
     """Return the request to run an attempt."""
-    outcomes = [] if blockers is None else [packed(_fields(one)) for one in blockers.outcomes]
+    outcomes = [] if blockers is None else [packed(_fields(outcome)) for outcome in blockers.outcomes]
     request = {"is": "run", "job": packed(attempt.job._asdict()), "blockers": outcomes}
     return request | {"worker_id": attempt.worker_id, "span": current_traceparent()}
 
@@ -54,8 +54,8 @@ def blockers_of(request: Message, job_type: JobType) -> Blockers[Any] | None:
     """Return the blockers of a request; None if the handler does not take them."""
     if job_type.blockers_argument is None:
         return None
-    outcomes = tuple(BlockerOutcome(**unpacked(one)) for one in request["blockers"])
-    return Blockers(job_type.decode_blockers([one.output for one in outcomes]), outcomes)
+    outcomes = tuple(BlockerOutcome(**unpacked(packed_outcome)) for packed_outcome in request["blockers"])
+    return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
 
 
 def of_return(returned: Any, job_type: JobType) -> Message:
@@ -67,10 +67,10 @@ def of_return(returned: Any, job_type: JobType) -> Message:
         raise InvalidOutputError(f"a continuation is of a job, not of a {type(job).__name__}")
     job_type.check_continuation(job.type_name, None if job._handler is None else job._handler.job_type)
     columns = {column.key for column in inspect(type(job)).column_attrs} - _DERIVED
-    given = {name: value for name, value in job.__dict__.items() if name in columns} | {"delay": job._delay, "at": job._at}
+    values = {name: value for name, value in job.__dict__.items() if name in columns} | {"delay": job._delay, "at": job._at}
     try:
-        waits = [packed({"chain": one.chain_id, "on_failure": one.on_failure}) for one in job._blockers]
-        return {"is": "continuation", "given": packed(given), "blockers": waits}
+        waits = [packed({"chain": blocker.chain_id, "on_failure": blocker.on_failure}) for blocker in job._blockers]
+        return {"is": "continuation", "values": packed(values), "blockers": waits}
     except TypeError as error:
         raise InvalidOutputError(f"the continuation cannot be carried to the worker: {error}") from error
 
@@ -92,8 +92,8 @@ def result_of(answer: Message, job: ClaimedJob, model: JobClass) -> str | JobMix
             output: str = answer["output"]
             return output
         case "continuation":
-            blockers = [WaitFor(**unpacked(one)) for one in answer["blockers"]]
-            return attach(model, job, Continuation(model(**unpacked(answer["given"]), blockers=blockers, _handler=None)))
+            blockers = [WaitFor(**unpacked(packed_blocker)) for packed_blocker in answer["blockers"]]
+            return attach(model, job, Continuation(model(**unpacked(answer["values"]), blockers=blockers, _handler=None)))
     end = Finished(job, **unpacked(answer["end"]))
     raise carrying(_raised(answer["signal"], end), end)
 
@@ -150,15 +150,15 @@ _KINDS: Final[dict[str, tuple[type, Any, Any]]] = {
     "uuid": (UUID, str, UUID),
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
     "date": (date, date.isoformat, date.fromisoformat),
-    "timedelta": (timedelta, lambda it: [it.days, it.seconds, it.microseconds], lambda parts: timedelta(*parts)),
+    "timedelta": (timedelta, lambda delta: [delta.days, delta.seconds, delta.microseconds], lambda parts: timedelta(*parts)),
     "decimal": (Decimal, str, Decimal),
 } | {kind.__name__: (kind, str, kind) for kind in (JobStatus, AttemptOutcome, DeadReason)}
 """Values that are no JSON: their type, how they are written, and how they are read."""
 
 
 def _pack(name: str, value: Any) -> list[Any]:
-    for kind, (of, write, _) in _KINDS.items():
-        if isinstance(value, of):
+    for kind, (value_type, write, _) in _KINDS.items():
+        if isinstance(value, value_type):
             return [kind, write(value)]
     try:
         json.dumps(value)
@@ -167,5 +167,5 @@ def _pack(name: str, value: Any) -> list[Any]:
     return ["json", value]
 
 
-def _fields(of: Any) -> dict[str, Any]:
-    return {field.name: getattr(of, field.name) for field in fields(of)}
+def _fields(instance: Any) -> dict[str, Any]:
+    return {field.name: getattr(instance, field.name) for field in fields(instance)}

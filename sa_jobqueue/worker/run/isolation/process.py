@@ -200,16 +200,16 @@ class Process:
             case "extend", (attempt, _):
                 attempt.extend(timedelta(seconds=float(message["seconds"])))
             case "progress", (attempt, _):
-                done, total, text = message["reported"]
-                attempt.progress(done, total, message=text)
+                done_units, total, text = message["reported"]
+                attempt.progress(done_units, total, message=text)
             case _:
                 self._attempt = None
                 self._answer.set_result(message)
 
     async def _watch(self, limit: int) -> None:
         while not self.ended.done():
-            if (held := self.resident()) > limit:
-                self._cause = MemoryLimitError(limit, held)
+            if (used_bytes := self.resident()) > limit:
+                self._cause = MemoryLimitError(limit, used_bytes)
                 self.kill()
                 return
             await asyncio.sleep(_LOOK_SECONDS)
