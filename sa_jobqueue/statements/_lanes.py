@@ -61,14 +61,14 @@ def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
 
 def lanes(t: Tables, block: tuple[Any, Any]) -> TableValuedAlias:
     """Return the lanes given as parameters, from the first to the last position of `block`, as a relation."""
-    given = {
+    columns = {
         "queue": array("queues", sa.Text()),
         "fairness_key": array("fairness_keys", sa.Text()),
         "priority": array("priorities", sa.SmallInteger()),
         "cursor_at": array("cursor_at", TIMESTAMP(timezone=True)),
         "cursor_id": array("cursor_id", t.id_type),
     }
-    return relation("lane", **{name: _slice(values, block) for name, values in given.items()})
+    return relation("lane", **{name: _slice(values, block) for name, values in columns.items()})
 
 
 def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
@@ -110,11 +110,13 @@ def scan(t: Tables, *, locks: bool) -> sa.Select[Any]:
     # The OFFSET has a segment's types sliced once, not for every row that is compared with them.
     segment = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("segment")
     # By name: SQLAlchemy does not correlate what lies within a lateral of a lateral.
-    of = {one.name: sa.literal_column(f"segment.{one.name}", one.type) for one in segment.c}
-    lane = lanes(t, (of["first"], of["last"]))
-    found = ahead(t.job, lane, of["types"]).where(t.job.c.id != sa.all_(t.ids("apart")))
-    probe = locked(found.limit(of["quota"]), locks).lateral("probe")
-    in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(of["quota"]).lateral("in_segment")
+    segment_columns = {column.name: sa.literal_column(f"segment.{column.name}", column.type) for column in segment.c}
+    lane = lanes(t, (segment_columns["first"], segment_columns["last"]))
+    eligible = ahead(t.job, lane, segment_columns["types"]).where(t.job.c.id != sa.all_(t.ids("apart")))
+    probe = locked(eligible.limit(segment_columns["quota"]), locks).lateral("probe")
+    in_segment = (
+        sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(segment_columns["quota"]).lateral("in_segment")
+    )
     return sa.select(in_segment.c.id).select_from(segment.join(in_segment, sa.true()))
 
 
@@ -123,20 +125,20 @@ def late(t: Tables, *, locks: bool) -> sa.Select[Any]:
 
     A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.
     """
-    given = relation("late", id=t.ids("late_ids"), xid=sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
+    late_jobs = relation("late", id=t.ids("late_ids"), xid=sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
     unchanged = (
         sa.select(t.job.c.id)
         .where(
-            t.job.c.id == given.c.id,
-            t.job.c.changed_xid == given.c.xid,
+            t.job.c.id == late_jobs.c.id,
+            t.job.c.changed_xid == late_jobs.c.xid,
             # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
             sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'pending'"),
             *is_eligible(t.job, array("types", sa.Text())),
         )
-        .correlate(given)
+        .correlate(late_jobs)
     )
-    taken = locked(unchanged, locks).lateral("taken")
-    return sa.select(taken.c.id).select_from(given.join(taken, sa.true()))
+    locked_jobs = locked(unchanged, locks).lateral("taken")
+    return sa.select(locked_jobs.c.id).select_from(late_jobs.join(locked_jobs, sa.true()))
 
 
 def locked(rows: sa.Select[Any], locks: bool = True) -> sa.Select[Any]:
@@ -156,18 +158,23 @@ def freed(job: sa.Table) -> sa.Select[Any]:
     stamped the next one.
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
     """
-    left = job.alias("left_key")
-    by = sa.select(left.c.ordering_key).where(
-        left.c.ordering_key.is_not(None),
-        left.c.leased_by.is_(None),
-        left.c.completed_at.is_not(None) | left.c.started_at.is_not(None),
+    released_jobs = job.alias("left_key")
+    by = sa.select(released_jobs.c.ordering_key).where(
+        released_jobs.c.ordering_key.is_not(None),
+        released_jobs.c.leased_by.is_(None),
+        released_jobs.c.completed_at.is_not(None) | released_jobs.c.started_at.is_not(None),
     )
     then = in_progress()
-    of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
+    of_then = by.where(released_jobs.c.changed_xid >= then.c.xid, released_jobs.c.changed_xid <= then.c.xid).lateral(
+        "of_then"
+    )
     # No transaction above the upper bound is visible anyway. The bound is for the planner, which takes a range for
     # selective.
     end: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())")
-    of_since = by.where(left.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()), left.c.changed_xid < end)
+    of_since = by.where(
+        released_jobs.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()),
+        released_jobs.c.changed_xid < end,
+    )
     keys = sa.union_all(sa.select(of_then.c.ordering_key).select_from(then.join(of_then, sa.true())), of_since).subquery(
         "keys"
     )
@@ -176,8 +183,8 @@ def freed(job: sa.Table) -> sa.Select[Any]:
     names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid", "status")
     columns = (first.c[name] for name in names)
     waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
-    found = sa.select(*waiting.c).select_from(key.join(waiting, sa.true()))
-    return found.where(waiting.c.status == status(JobStatus.PENDING))
+    first_jobs = sa.select(*waiting.c).select_from(key.join(waiting, sa.true()))
+    return first_jobs.where(waiting.c.status == status(JobStatus.PENDING))
 
 
 def in_progress() -> TableValuedAlias:

@@ -35,8 +35,8 @@ class Tables:
 
     def __getattr__(self, name: str) -> sa.Table:
         mapped = getattr(self.model, "".join(word.title() for word in name.split("_")))
-        setattr(self, name, found := table(mapped))
-        return found
+        setattr(self, name, mapped_table := table(mapped))
+        return mapped_table
 
     def function(self, noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
         """Return a call of one of the queue's own functions."""
@@ -91,8 +91,8 @@ def array(name: str, like: Any) -> BindParameter[Any]:
 def relation(name: str, /, **columns: ColumnElement[Any]) -> TableValuedAlias:
     """Return arrays of one length as a relation: each is a column, and their elements are its rows."""
     types: dict[str, Any] = {column: values.type for column, values in columns.items()}
-    named = (sa.column(column, type_.item_type) for column, type_ in types.items())
-    return sa.func.unnest(*columns.values()).table_valued(*named).render_derived(name)
+    named_columns = (sa.column(column, type_.item_type) for column, type_ in types.items())
+    return sa.func.unnest(*columns.values()).table_valued(*named_columns).render_derived(name)
 
 
 def alike(where: Any, columns: Mapping[str, Any]) -> list[ColumnElement[bool]]:
@@ -100,19 +100,19 @@ def alike(where: Any, columns: Mapping[str, Any]) -> list[ColumnElement[bool]]:
 
     A column has one of the values in a list, is not before `..._after`, and is before `..._before`.
     """
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     for name, column in columns.items():
-        given = getattr(where, name)
-        if isinstance(given, datetime):
-            found.append(column >= given if name.endswith("_after") else column < given)
-        elif given:
-            found.append(column.in_(list(given)))
-    return found
+        value = getattr(where, name)
+        if isinstance(value, datetime):
+            conditions.append(column >= value if name.endswith("_after") else column < value)
+        elif value:
+            conditions.append(column.in_(list(value)))
+    return conditions
 
 
-def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:
+def excluded(column: ColumnElement[Any], like: Any) -> ColumnElement[bool]:
     """Return that a row is not in the array parameter `excluded` (rows in quarantine), which is empty by default."""
-    return of != sa.all_(sa.bindparam("excluded", [], type_=ArrayParameter(like)))
+    return column != sa.all_(sa.bindparam("excluded", [], type_=ArrayParameter(like)))
 
 
 def element(values: BindParameter[Any], position: ColumnElement[int]) -> ColumnElement[Any]:
@@ -121,13 +121,13 @@ def element(values: BindParameter[Any], position: ColumnElement[int]) -> ColumnE
     return Grouping(values)[position]
 
 
-def position(ids: BindParameter[Any], of: ColumnElement[Any]) -> ColumnElement[int]:
+def position(ids: BindParameter[Any], column: ColumnElement[Any]) -> ColumnElement[int]:
     """Return where in the array parameter `ids` a row stands, from 1.
 
     Values of many rows travel as parallel arrays that are looked up by it. It is quadratic in the array's length, so
     a statement takes at most `BATCH` rows; joining `unnest` instead is open to plans that scan the table once a row.
     """
-    return sa.func.array_position(ids, of, type_=sa.Integer)
+    return sa.func.array_position(ids, column, type_=sa.Integer)
 
 
 def fence(t: Tables, locked: ColumnElement[Any] | None = None, *, in_session: bool = False) -> ColumnElement[bool]:
@@ -139,11 +139,11 @@ def fence(t: Tables, locked: ColumnElement[Any] | None = None, *, in_session: bo
     job = t.job
     if locked is None:
         attempt = sa.bindparam("job_attempt", type_=sa.Integer)
-        which = (job.c.id == t.id("job_id")) & (job.c.attempt == attempt)
+        is_attempt = (job.c.id == t.id("job_id")) & (job.c.attempt == attempt)
     else:
         attempts = element(array("attempts", sa.Integer()), position(t.ids("ids"), job.c.id))
-        which = (job.c.id == sa.any_(locked)) & (job.c.attempt == attempts)
-    is_leased = which & (job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)) & is_running(job)
+        is_attempt = (job.c.id == sa.any_(locked)) & (job.c.attempt == attempts)
+    is_leased = is_attempt & (job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)) & is_running(job)
     return is_leased & is_claimed_table(t) if in_session else is_leased
 
 
@@ -199,9 +199,9 @@ BATCH = 200
 """Most rows of one set-based write."""
 
 
-def number(of: sa.Table) -> sa.ColumnElement[int]:
+def number(row: sa.Table) -> sa.ColumnElement[int]:
     """Return a row's `changed_xid` as a number."""
-    return sa.cast(sa.cast(of.c.changed_xid, sa.Text), sa.BigInteger)
+    return sa.cast(sa.cast(row.c.changed_xid, sa.Text), sa.BigInteger)
 
 
 def block(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:

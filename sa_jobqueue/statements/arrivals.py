@@ -44,20 +44,20 @@ def catch_up(t: Tables) -> sa.Select[Any]:
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
     read = sa.union_all(*written_since(t.job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
-    known = _lanes("known", at=array("known_at", TIMESTAMP(timezone=True)), id=array("known_id", t.id_type))
+    known_lanes = _lanes("known", at=array("known_at", TIMESTAMP(timezone=True)), id=array("known_id", t.id_type))
     found_by_scan: sa.Select[Any] = (
         sa.select(sa.literal_column("1"))
-        .select_from(known)
+        .select_from(known_lanes)
         .where(
-            known.c.queue == read.c.queue,
-            known.c.fairness_key == read.c.fairness_key,
-            known.c.priority == read.c.priority,
-            _is_of_lane(read.c.type_name, known.c.type_name),
-            sa.tuple_(read.c.scheduled_at, read.c.id) > sa.tuple_(known.c.at, known.c.id),
+            known_lanes.c.queue == read.c.queue,
+            known_lanes.c.fairness_key == read.c.fairness_key,
+            known_lanes.c.priority == read.c.priority,
+            _is_of_lane(read.c.type_name, known_lanes.c.type_name),
+            sa.tuple_(read.c.scheduled_at, read.c.id) > sa.tuple_(known_lanes.c.at, known_lanes.c.id),
         )
     )
     queue_key = read.c.queue + sa.literal_column(f"'{SEPARATOR}'") + read.c.fairness_key
-    seen = (
+    arrivals = (
         sa.select(*read.c)
         .where(
             read.c.queue == sa.any_(array("queues", sa.Text())),
@@ -68,7 +68,7 @@ def catch_up(t: Tables) -> sa.Select[Any]:
         .limit(sa.bindparam("most", type_=sa.Integer))
         .cte("seen")
     )
-    written = sa.select(*seen.c)
+    arrived_jobs = sa.select(*arrivals.c)
     ended = _lanes("ended")
     following = (
         sa.select(t.job.c.scheduled_at)
@@ -83,15 +83,17 @@ def catch_up(t: Tables) -> sa.Select[Any]:
         .lateral("following")
     )
     none_id, none_xid = sa.cast(sa.null(), t.job.c.id.type), sa.cast(sa.null(), Xid8())
-    left = sa.select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, sa.true()))
-    found = sa.union_all(written, left).subquery("found")
+    next_jobs = sa.select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(
+        ended.join(following, sa.true())
+    )
+    rows = sa.union_all(arrived_jobs, next_jobs).subquery("found")
     is_cut = sa.or_(
-        sa.select(sa.func.count() >= sa.bindparam("most", type_=sa.Integer)).select_from(seen).scalar_subquery(),
+        sa.select(sa.func.count() >= sa.bindparam("most", type_=sa.Integer)).select_from(arrivals).scalar_subquery(),
         sa.select(sa.func.count() >= sa.bindparam("most_read", type_=sa.Integer)).select_from(read).scalar_subquery(),
     ).label("is_cut")
-    columns = [sa.cast(one, sa.Text).label(one.name) if one.name == "changed_xid" else one for one in found.c]
-    return sa.select(*snapshot(), is_cut, *columns, _seconds_to(found.c.scheduled_at)).select_from(
-        here().outerjoin(found, sa.true())
+    columns = [sa.cast(column, sa.Text).label(column.name) if column.name == "changed_xid" else column for column in rows.c]
+    return sa.select(*snapshot(), is_cut, *columns, _seconds_to(rows.c.scheduled_at)).select_from(
+        here().outerjoin(rows, sa.true())
     )
 
 
@@ -111,10 +113,10 @@ def full_scan(t: Tables) -> sa.Select[Any]:
         sa.bindparam("after_priority", type_=sa.SmallInteger),
     )
     lane = _first_of_lanes(t, start=start, served=array("served_queues", sa.Text()))
-    found = (
+    lane_rows = (
         sa.select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(sa.bindparam("most", type_=sa.Integer)).subquery("found")
     )
-    return sa.select(*snapshot(), *found.c).select_from(here().outerjoin(found, sa.true()))
+    return sa.select(*snapshot(), *lane_rows.c).select_from(here().outerjoin(lane_rows, sa.true()))
 
 
 def heads(t: Tables, *columns: ColumnElement[Any]) -> sa.Select[Any]:
@@ -140,13 +142,15 @@ def _first_of_lanes(
     lane = sa.select(first.subquery("first")).cte("lane", recursive=True)
     # Of a queue's jobs without a key, one row is enough for `keyed`.
     behind = sa.case((is_keyed(lane.c), lane.c.priority), else_=sa.literal_column(str(MAX_PRIORITY), sa.SmallInteger))
-    rest = pending.where(key > sa.tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
+    later_jobs = pending.where(key > sa.tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
     if served is not None:
         # Two statements, each with a bound that the index has; the condition on the lane decides which of them is run.
         skipped = pending.where(t.job.c.queue > lane.c.queue, lane.c.queue != sa.all_(served))
-        branches = (rest.where(lane.c.queue == sa.any_(served)), skipped)
-        rest = sa.select(sa.union_all(*(sa.select(one.correlate(lane).subquery()) for one in branches)).subquery("either"))
-    following = rest.correlate(lane).lateral("following")
+        branches = (later_jobs.where(lane.c.queue == sa.any_(served)), skipped)
+        later_jobs = sa.select(
+            sa.union_all(*(sa.select(branch.correlate(lane).subquery()) for branch in branches)).subquery("either")
+        )
+    following = later_jobs.correlate(lane).lateral("following")
     return lane.union_all(sa.select(*following.c).select_from(lane.join(following, sa.true())))
 
 
@@ -175,14 +179,14 @@ def written_since(job: sa.Table) -> list[sa.Select[Any]]:
     names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid")
     columns = [job.c[name] for name in names]
     # Always true: it ties the statement to ix_job_changed. No other statement may name it.
-    written = sa.select(*columns).where(
+    pending_jobs = sa.select(*columns).where(
         job.c.status == status(JobStatus.PENDING), job.c.changed_xid > sa.literal_column("'0'")
     )
     then = in_progress()
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
-    of_then = written.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
+    of_then = pending_jobs.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
     in_flight = of_then.order_by(job.c.changed_xid).lateral("in_flight")
-    since = written.where(job.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()))
+    since = pending_jobs.where(job.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()))
     since_then = since.order_by(job.c.changed_xid).subquery("since")
     of_keys = freed(job).subquery("freed")
     return [

@@ -20,5 +20,10 @@ def put(t: Tables) -> sa.Insert:
 def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of an `AuditFilter`."""
     row = t.audit
-    of = {"operations": row.c.operation, "done_by": row.c.done_by, "done_after": row.c.done_at, "done_before": row.c.done_at}
-    return alike(where, of)
+    columns = {
+        "operations": row.c.operation,
+        "done_by": row.c.done_by,
+        "done_after": row.c.done_at,
+        "done_before": row.c.done_at,
+    }
+    return alike(where, columns)

@@ -36,7 +36,7 @@ def add_edges(t: Tables) -> sa.Insert:
     Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
     Locks: none but the new rows'. Obliges: jobs and chains are there, the chains' roots locked.
     """
-    given = relation(
+    edges = relation(
         "given",
         job_id=t.ids("job_ids"),
         chain_id=t.ids("chain_ids"),
@@ -48,7 +48,7 @@ def add_edges(t: Tables) -> sa.Insert:
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     return sa.insert(t.blocker).from_select(
         names,
-        sa.select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_resolved, given.c.policy, given.c.trace),
+        sa.select(edges.c.job_id, edges.c.chain_id, edges.c.place, edges.c.is_resolved, edges.c.policy, edges.c.trace),
     )
 
 
@@ -175,7 +175,7 @@ def unblock(t: Tables, *, only: bool = False) -> sa.Select[Any]:
         dead_letter_id=element(sa.bindparam("dead_letter_ids", type_=ARRAY(t.id_type)), moved.c.n),
         died=died,
     )
-    seen = sa.select(
+    examined_edges = sa.select(
         examined.c.chain_id,
         examined.c.job_id,
         (~(examined.c.job_id == sa.any_(ready))).label("held"),
@@ -192,7 +192,7 @@ def unblock(t: Tables, *, only: bool = False) -> sa.Select[Any]:
         moved.c.attempt,
         awaited(moved, changed),
     )
-    both = sa.union_all(updated, seen).subquery("both")
+    both = sa.union_all(updated, examined_edges).subquery("both")
     return sa.select(both).add_cte(closed, dead_letters)
 
 
@@ -232,9 +232,9 @@ def waiting_among(t: Tables) -> sa.Select[Any]:
     )
 
 
-def _array(of: sa.ColumnElement[Any], kind: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+def _array(column: sa.ColumnElement[Any], kind: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
     """Return an array of a CTE's column. PostgreSQL computes it once, whatever becomes of the rows it is used on."""
-    return sa.func.array(sa.select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
+    return sa.func.array(sa.select(column).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
 def _examined(t: Tables, *, only: bool) -> sa.CTE:
@@ -273,12 +273,12 @@ def _lock_waiting(t: Tables, examined: sa.CTE) -> sa.CTE:
     key = t.id_type
     waiting = sa.select(job.c.id, job.c.root_id).where(job.c.id == sa.any_(_array(examined.c.job_id, key))).cte("waiting")
     row = job.alias("row")
-    wanted = sa.func.array_cat(
+    lock_ids = sa.func.array_cat(
         _array(waiting.c.id, key), _array(waiting.c.root_id, key, waiting.c.root_id.is_not(None)), type_=ARRAY(key)
     )
     return (
         sa.select(row.c.id, row.c.root_id, (row.c.status == status(JobStatus.BLOCKED)).label("was_blocked"))
-        .where(row.c.id == sa.any_(wanted))
+        .where(row.c.id == sa.any_(lock_ids))
         .order_by(row.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("locked")

@@ -52,9 +52,9 @@ def complete(t: Tables, columns: Sequence[str] = ()) -> sa.Select[Any]:
 
 
 def _inserted(t: Tables, columns: Sequence[str], ended: Any) -> Any:
-    names, chosen, given = new_rows(t, columns, of="parents")
-    written = sa.any_(sa.func.array(sa.select(ended.c.id).scalar_subquery()))
-    return sa.insert(t.job).from_select(names, chosen.where(given.c.target == written)).returning(t.job.c.id)
+    names, chosen, continuations = new_rows(t, columns, targets="parents")
+    ended_ids = sa.any_(sa.func.array(sa.select(ended.c.id).scalar_subquery()))
+    return sa.insert(t.job).from_select(names, chosen.where(continuations.c.target == ended_ids)).returning(t.job.c.id)
 
 
 @statement
@@ -146,12 +146,12 @@ def edges_of(t: Tables) -> sa.CompoundSelect[Any]:
     Locks: none.
     Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations, `ix_job_blocker_chain` for those that wait.
     """
-    given = sa.any_(t.ids("ids"))
+    root_ids = sa.any_(t.ids("ids"))
     limit = sa.bindparam("limit", type_=sa.Integer)
-    shown = (t.blocker.c.blocked_by_chain_id, t.job.c.chain_id, t.blocker.c.is_resolved)
+    columns = (t.blocker.c.blocked_by_chain_id, t.job.c.chain_id, t.blocker.c.is_resolved)
     joined = t.blocker.join(t.job, t.job.c.id == t.blocker.c.job_id)
     return sa.union_all(
-        sa.select(*shown).select_from(joined).where(t.blocker.c.job_id == given).limit(limit),
-        sa.select(*shown).select_from(joined).where(t.job.c.root_id == given).limit(limit),
-        sa.select(*shown).select_from(joined).where(t.blocker.c.blocked_by_chain_id == given).limit(limit),
+        sa.select(*columns).select_from(joined).where(t.blocker.c.job_id == root_ids).limit(limit),
+        sa.select(*columns).select_from(joined).where(t.job.c.root_id == root_ids).limit(limit),
+        sa.select(*columns).select_from(joined).where(t.blocker.c.blocked_by_chain_id == root_ids).limit(limit),
     )

@@ -89,9 +89,9 @@ def claim(t: Tables) -> sa.Select[Any]:
     Index: `ix_job_claim`, one probe a lane; the primary key for late arrivals. For a job with an ordering key also
     `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
     """
-    found = sa.union_all(late(t, locks=True), scan(t, locks=True))
+    due_jobs = sa.union_all(late(t, locks=True), scan(t, locks=True))
     # The LIMIT stops the scans as soon as enough rows are locked.
-    return _started(t, found.limit(sa.bindparam("limit", type_=sa.Integer)).cte("picked"))
+    return _started(t, due_jobs.limit(sa.bindparam("limit", type_=sa.Integer)).cte("picked"))
 
 
 @statement
@@ -104,8 +104,8 @@ def candidates(t: Tables, *, inputs: bool) -> sa.Select[Any]:
     Index: `ix_job_claim`, one probe a lane; the primary key; for a job with an ordering key `ix_job_ordering` and
     `uq_job_ordering`.
     """
-    found = sa.union_all(late(t, locks=False), scan(t, locks=False)).limit(sa.bindparam("limit", type_=sa.Integer))
-    picked = found.cte("picked")
+    due_jobs = sa.union_all(late(t, locks=False), scan(t, locks=False)).limit(sa.bindparam("limit", type_=sa.Integer))
+    picked = due_jobs.cte("picked")
     columns: dict[str, ColumnElement[Any]] = {name: t.job.c[name] for name in CANDIDATE}
     columns["created_at"] = _bounded(t.job.c.created_at)
     if not inputs:

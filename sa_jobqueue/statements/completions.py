@@ -78,14 +78,14 @@ def is_completed(job: sa.Table) -> ColumnElement[bool]:
 def free(job: sa.Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
     """Lock the rows that no other transaction holds, in the order of their ids, and return these ids as an array."""
     row = job.alias("row")
-    found = (
+    locked_rows = (
         sa.select(row.c.id)
         .where(row.c.id == sa.any_(ids))
         .order_by(row.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("free")
     )
-    return sa.func.array(sa.select(found.c.id).scalar_subquery())
+    return sa.func.array(sa.select(locked_rows.c.id).scalar_subquery())
 
 
 def completion(
@@ -123,13 +123,13 @@ def finish(t: Tables) -> sa.Select[Any]:
     Index: the primary key.
     """
 
-    def given(name: str, row: Any, kind: Any = sa.Text()) -> ColumnElement[Any]:
+    def value_of(name: str, row: Any, kind: Any = sa.Text()) -> ColumnElement[Any]:
         return element(array(name, kind), position(t.ids("ids"), row.c.id))
 
-    to = given("statuses", t.job)
-    delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, given("delays", t.job, sa.Double()), type_=sa.Interval)
-    later = sa.func.greatest(given("ats", t.job, TIMESTAMP(timezone=True)), sa.func.now() + delay)
-    uncounted = given("uncounted", t.job, sa.Integer())
+    to = value_of("statuses", t.job)
+    delay = sa.func.make_interval(0, 0, 0, 0, 0, 0, value_of("delays", t.job, sa.Double()), type_=sa.Interval)
+    later = sa.func.greatest(value_of("ats", t.job, TIMESTAMP(timezone=True)), sa.func.now() + delay)
+    uncounted = value_of("uncounted", t.job, sa.Integer())
     locked = free(t.job, t.ids("locks"))
     ended = (
         sa.update(t.job)
@@ -141,7 +141,7 @@ def finish(t: Tables) -> sa.Select[Any]:
             chain_completed_at=sa.case(((to != JobStatus.PENDING.value) & (t.job.c.chain_index == 0), sa.func.now())),
             leased_by=sa.null(),
             leased_until=sa.null(),
-            last_error=sa.func.coalesce(sa.cast(given("errors", t.job), JSONB), t.job.c.last_error),
+            last_error=sa.func.coalesce(sa.cast(value_of("errors", t.job), JSONB), t.job.c.last_error),
             # Without a limit on attempts there is no larger number.
             max_attempts=sa.func.least(t.job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
@@ -151,8 +151,8 @@ def finish(t: Tables) -> sa.Select[Any]:
     )
     over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
     roots = end_chains(t.job, ended, over)
-    error, fingerprint = sa.cast(given("errors", ended), JSONB), given("fingerprints", ended)
-    worker, outcome = sa.bindparam("worker_id", type_=sa.Text), given("outcomes", ended, t.attempt.c.outcome.type)
+    error, fingerprint = sa.cast(value_of("errors", ended), JSONB), value_of("fingerprints", ended)
+    worker, outcome = sa.bindparam("worker_id", type_=sa.Text), value_of("outcomes", ended, t.attempt.c.outcome.type)
     history = (
         insert(t.attempt)
         .from_select(
@@ -166,14 +166,14 @@ def finish(t: Tables) -> sa.Select[Any]:
     dead_letters = buried(
         t,
         ended,
-        reason=given("reasons", ended, t.dead_letter.c.reason.type),
+        reason=value_of("reasons", ended, t.dead_letter.c.reason.type),
         error=error,
         fingerprint=fingerprint,
-        dead_letter_id=given("dead_letter_ids", ended, t.id_type),
-        died=given("statuses", ended) == JobStatus.DEAD.value,
+        dead_letter_id=value_of("dead_letter_ids", ended, t.id_type),
+        died=value_of("statuses", ended) == JobStatus.DEAD.value,
     )
-    found = sa.select(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
-    return found.add_cte(history, dead_letters)
+    ended_attempts = sa.select(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
+    return ended_attempts.add_cte(history, dead_letters)
 
 
 def end_chains(job: sa.Table, ended: Any, over: ColumnElement[bool]) -> sa.CTE:

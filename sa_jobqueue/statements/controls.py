@@ -28,30 +28,35 @@ def of_worker(t: Tables) -> sa.Select[Any]:
     queue, kind, worker = t.queue, t.job_type, t.worker
     no_key = sa.literal_column("''", sa.Text)
 
-    def rows(what: str, key: Any, fairness_key: Any, own: dict[str, Any]) -> sa.Select[Any]:
-        named = [
-            sa.literal_column(f"'{what}'", sa.Text).label("kind"),
+    def rows(kind_name: str, key: Any, fairness_key: Any, settings_of_row: dict[str, Any]) -> sa.Select[Any]:
+        key_columns = [
+            sa.literal_column(f"'{kind_name}'", sa.Text).label("kind"),
             key.label("name"),
             fairness_key.label("fairness_key"),
         ]
         nulls = {name: sa.cast(sa.null(), queue.c[name].type) for name in SETTINGS}
         nulls |= {name: sa.cast(sa.null(), kind.c[name].type) for name in DECLARED}
         columns = (*COLUMNS, *DECLARED)
-        return sa.select(*named, *((own[name] if name in own else nulls[name]).label(name) for name in columns))
+        return sa.select(
+            *key_columns,
+            *((settings_of_row[name] if name in settings_of_row else nulls[name]).label(name) for name in columns),
+        )
 
-    def settings(of: Any) -> dict[str, Any]:
+    def settings(row: Any) -> dict[str, Any]:
         columns = (*SETTINGS, *DECLARED)
-        return {"is_paused": of.c.paused_at.is_not(None)} | {name: of.c[name] for name in columns if name in of.c}
+        return {"is_paused": row.c.paused_at.is_not(None)} | {name: row.c[name] for name in columns if name in row.c}
 
-    asked = {"is_paused": sa.literal_column("false"), "global_concurrency": worker.c.concurrency_requested}
-    found = sa.union_all(
+    requested_settings = {"is_paused": sa.literal_column("false"), "global_concurrency": worker.c.concurrency_requested}
+    setting = sa.union_all(
         rows("queue", queue.c.name, queue.c.fairness_key, settings(queue)).where(
             queue.c.name == sa.any_(array("queues", sa.Text()))
         ),
         rows("type", kind.c.type_name, no_key, settings(kind)).where(kind.c.type_name == sa.any_(array("types", sa.Text()))),
-        rows("worker", worker.c.id, no_key, asked).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)),
+        rows("worker", worker.c.id, no_key, requested_settings).where(
+            worker.c.id == sa.bindparam("worker_id", type_=sa.Text)
+        ),
     ).subquery("setting")
-    return sa.select(*found.c)
+    return sa.select(*setting.c)
 
 
 @statement

@@ -17,15 +17,15 @@ def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `DeadLetterFilter`."""
     row = t.dead_letter
     keys = ((row.c.id, where.ids), (row.c.job_id, where.job_ids))
-    found = [column == sa.any_(t.given_ids(ids)) for column, ids in keys if ids]
+    conditions = [column == sa.any_(t.given_ids(ids)) for column, ids in keys if ids]
     columns: dict[str, Any] = {"types": row.c.type_name, "queues": row.c.queue, "fairness_keys": row.c.fairness_key}
     # As text: a reason of another release is not a value of the type everywhere, and matches nothing there.
     columns |= {"reasons": sa.cast(row.c.reason, sa.Text)}
     columns |= {"fingerprints": row.c.error_fingerprint, "died_after": row.c.died_at, "died_before": row.c.died_at}
-    found += alike(where, columns)
+    conditions += alike(where, columns)
     if where.resolved is not None:
-        found.append(row.c.resolution.is_not(None) if where.resolved else row.c.resolution.is_(None))
-    return found
+        conditions.append(row.c.resolution.is_not(None) if where.resolved else row.c.resolution.is_(None))
+    return conditions
 
 
 @bound
@@ -40,22 +40,22 @@ def groups(
     empty unless all have the same. Clock: the database's.
     """
     names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id", "fairness_key")
-    found = sa.select(*(t.dead_letter.c[name] for name in names)).where(*conditions).limit(scan).subquery("found")
-    key = (found.c.type_name, found.c.reason, found.c.error_fingerprint)
-    count, lowest = sa.func.count(), sa.func.min(found.c.fairness_key)
+    dead_letters = sa.select(*(t.dead_letter.c[name] for name in names)).where(*conditions).limit(scan).subquery("found")
+    key = (dead_letters.c.type_name, dead_letters.c.reason, dead_letters.c.error_fingerprint)
+    count, lowest = sa.func.count(), sa.func.min(dead_letters.c.fairness_key)
     an_hour_ago = sa.func.now() - sa.literal_column("interval '1 hour'")
     return (
         sa.select(
             *key[:2],
             key[2].label("fingerprint"),
-            sa.func.min(found.c.error["type"].as_string()).label("error_type"),
-            sa.func.min(sa.func.left(found.c.error["message"].as_string(), 300)).label("message"),
-            sa.case((lowest == sa.func.max(found.c.fairness_key), lowest), else_="").label("fairness_key"),
+            sa.func.min(dead_letters.c.error["type"].as_string()).label("error_type"),
+            sa.func.min(sa.func.left(dead_letters.c.error["message"].as_string(), 300)).label("message"),
+            sa.case((lowest == sa.func.max(dead_letters.c.fairness_key), lowest), else_="").label("fairness_key"),
             count.label("count"),
-            count.filter(found.c.died_at > an_hour_ago).label("last_hour"),
-            sa.func.min(found.c.died_at).label("first_died_at"),
-            sa.func.max(found.c.died_at).label("last_died_at"),
-            sa.func.array_agg(found.c.job_id)[1].label("example_job_id"),
+            count.filter(dead_letters.c.died_at > an_hour_ago).label("last_hour"),
+            sa.func.min(dead_letters.c.died_at).label("first_died_at"),
+            sa.func.max(dead_letters.c.died_at).label("last_died_at"),
+            sa.func.array_agg(dead_letters.c.job_id)[1].label("example_job_id"),
         )
         .group_by(*key)
         .order_by(count.desc(), *key)

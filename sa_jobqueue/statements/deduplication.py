@@ -28,9 +28,9 @@ def lock_keys(t: Tables) -> sa.Select[Any]:
     Shape: a row a key. Locks: an advisory lock each, by a 64-bit hash of queue, type and key, in the order given; two keys
     that share a hash wait for each other for nothing. Each takes a place in the server's lock table: hundreds, not more.
     """
-    given = _keys()
-    name = sa.func.concat_ws("\x1f", t.layout.channel("due"), given.c.type_name, given.c.key)
-    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(name, 0))).select_from(given)
+    keys = _keys()
+    name = sa.func.concat_ws("\x1f", t.layout.channel("due"), keys.c.type_name, keys.c.key)
+    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(name, 0))).select_from(keys)
 
 
 @bound
@@ -55,7 +55,7 @@ def replace(t: Tables, replaced: tuple[str, ...]) -> sa.Select[Any]:
     """
     job = t.job
     columns = replaced_columns(replaced)
-    _, chosen, later = new_rows(t, ("deduplication_key", *columns), of="ids")
+    _, chosen, later = new_rows(t, ("deduplication_key", *columns), targets="ids")
     new = chosen.add_columns(later.c.target).subquery("new")
     *_, due, _ = new.c
     values: dict[str, Any] = {name: new.c[name] for name in columns}
@@ -90,10 +90,10 @@ def give_up(t: Tables, *, begun: bool) -> sa.Update:
     Parameters: `type_names` and `keys`, in one order. Locks: their root jobs.
     Index: `uq_job_deduplication`, a probe a key.
     """
-    job, given = t.job, _keys()
+    job, keys = t.job, _keys()
     return (
         sa.update(job)
-        .where(*_open(job, given), ~_waits(job) if begun else job.c.id == sa.any_(t.ids("ids")))
+        .where(*_open(job, keys), ~_waits(job) if begun else job.c.id == sa.any_(t.ids("ids")))
         .values(deduplication_key=sa.null())
         .execution_options(synchronize_session=False)
     )
@@ -106,8 +106,8 @@ def stage(t: Tables, columns: Sequence[str]) -> tuple[sa.TextClause, CopyTarget]
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
     """
     quoted = ", ".join(quote(name) for name in columns)
-    made = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {t.layout.qualified('job')}"
-    return verbatim(f"{made} WITH NO DATA"), CopyTarget("pg_temp", _STAGED, tuple(columns))
+    create_table = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {t.layout.qualified('job')}"
+    return verbatim(f"{create_table} WITH NO DATA"), CopyTarget("pg_temp", _STAGED, tuple(columns))
 
 
 def drop_staged() -> str:
@@ -153,17 +153,17 @@ def holders(t: Tables, *, ended: bool) -> sa.Select[Any]:
     Locks: none.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
-    job, given = t.job, _keys()
+    job, keys = t.job, _keys()
     columns = (job.c.id, _waits(job).label("waits"))
     if not ended:
-        chosen = sa.select(given.c.type_name, given.c.key, *columns).select_from(given.join(job, sa.true()))
-        return chosen.where(*_open(job, given), excluded(job.c.id, t.id_type))
+        chosen = sa.select(keys.c.type_name, keys.c.key, *columns).select_from(keys.join(job, sa.true()))
+        return chosen.where(*_open(job, keys), excluded(job.c.id, t.id_type))
     window = _duration("window")
     newest = (
         sa.select(*columns)
         .where(
-            job.c.chain_type_name == given.c.type_name,
-            job.c.deduplication_key == given.c.key,
+            job.c.chain_type_name == keys.c.type_name,
+            job.c.deduplication_key == keys.c.key,
             job.c.deduplication_key.is_not(None),
             job.c.chain_index == sa.literal_column("0"),
             excluded(job.c.id, t.id_type),
@@ -173,7 +173,7 @@ def holders(t: Tables, *, ended: bool) -> sa.Select[Any]:
         .limit(sa.literal_column("1"))
         .lateral("newest")
     )
-    return sa.select(given.c.type_name, given.c.key, *newest.c).select_from(given.join(newest, sa.true()))
+    return sa.select(keys.c.type_name, keys.c.key, *newest.c).select_from(keys.join(newest, sa.true()))
 
 
 def _duration(name: str) -> sa.ColumnElement[Any]:
@@ -184,10 +184,10 @@ def _keys() -> TableValuedAlias:
     return relation("given", type_name=array("type_names", sa.Text()), key=array("keys", sa.Text()))
 
 
-def _open(job: sa.Table, given: TableValuedAlias) -> list[sa.ColumnElement[bool]]:
+def _open(job: sa.Table, keys: TableValuedAlias) -> list[sa.ColumnElement[bool]]:
     return [
-        job.c.chain_type_name == given.c.type_name,
-        job.c.deduplication_key == given.c.key,
+        job.c.chain_type_name == keys.c.type_name,
+        job.c.deduplication_key == keys.c.key,
         job.c.deduplication_key.is_not(None),
         job.c.chain_index == sa.literal_column("0"),
         job.c.chain_completed_at.is_(None),

@@ -41,8 +41,8 @@ def roots(t: Tables, *, lock: bool = False) -> sa.Select[Any]:
     Locks: with `lock` the roots exclusively, awaited, in the order of their ids, also against foreign keys to them, until
     the transaction or its savepoint ends: who would extend a chain, end it, or start to wait for it has to wait.
     """
-    named = sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids")), t.job.c.root_id.is_(None))
-    return named.order_by(t.job.c.id).with_for_update() if lock else named.order_by(t.job.c.id)
+    root_ids = sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids")), t.job.c.root_id.is_(None))
+    return root_ids.order_by(t.job.c.id).with_for_update() if lock else root_ids.order_by(t.job.c.id)
 
 
 @statement
@@ -55,8 +55,8 @@ def continuations(t: Tables, *, lock: bool = False, skip_locked: bool = False) -
     Obliges: with `lock`, the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is
     missing, and a chain is whole if as many of its jobs are locked as it has.
     """
-    others = sa.select(t.job.c.id, t.job.c.chain_id).where(t.job.c.root_id == sa.any_(t.ids("ids"))).order_by(t.job.c.id)
-    return others.with_for_update(skip_locked=skip_locked) if lock else others
+    later_jobs = sa.select(t.job.c.id, t.job.c.chain_id).where(t.job.c.root_id == sa.any_(t.ids("ids"))).order_by(t.job.c.id)
+    return later_jobs.with_for_update(skip_locked=skip_locked) if lock else later_jobs
 
 
 @statement
@@ -66,12 +66,12 @@ def references(t: Tables) -> sa.Select[Any]:
     Parameters: `ids`, of roots; `job_ids`, the set; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
     Index: `ix_job_blocker_chain`.
     """
-    own = sa.func.unnest(t.ids("job_ids"), type_=t.id_type).column_valued("own")
+    job_id = sa.func.unnest(t.ids("job_ids"), type_=t.id_type).column_valued("own")
     return (
         sa.select(t.blocker.c.blocked_by_chain_id.label("chain_id"), t.blocker.c.job_id)
         .where(
             t.blocker.c.blocked_by_chain_id == sa.any_(t.ids("ids")),
-            ~sa.exists(sa.select(own).where(own == t.blocker.c.job_id).correlate(t.blocker)),
+            ~sa.exists(sa.select(job_id).where(job_id == t.blocker.c.job_id).correlate(t.blocker)),
         )
         .order_by(t.blocker.c.blocked_by_chain_id, t.blocker.c.job_id)
         .limit(sa.bindparam("limit", type_=sa.Integer))

@@ -64,12 +64,12 @@ def has_expired(t: Tables) -> sa.ColumnElement[bool]:
 
 
 def _late(t: Tables, *, only: bool) -> sa.Select[Any]:
-    found = sa.select(t.job.c.id, t.job.c.root_id).where(
+    late_jobs = sa.select(t.job.c.id, t.job.c.root_id).where(
         *_is_late(t.job),
         excluded(t.job.c.id, t.id_type),
         *([t.job.c.id == sa.any_(t.ids("ids"))] if only else []),
     )
-    return found.order_by(t.job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
+    return late_jobs.order_by(t.job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
 
 
 def _is_late(job: sa.Table) -> list[sa.ColumnElement[bool]]:

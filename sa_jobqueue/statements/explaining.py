@@ -27,23 +27,23 @@ def rates(t: Tables) -> sa.Select[Any]:
     of_type = t.job_type.c.type_name == sa.bindparam("type_name", type_=sa.Text)
     every = [
         sa.select(
-            sa.literal_column(f"'{what}'", sa.Text()).label("what"),
+            sa.literal_column(f"'{kind}'", sa.Text()).label("what"),
             name.label("name"),
             fairness_key.label("fairness_key"),
             sa.func.now().label("now"),
-            *(of.c[column] for column in RATE),
+            *(settings.c[column] for column in RATE),
             *(state.c[column] for column in STATE),
         )
-        .select_from(of.outerjoin(state, sa.true()))
-        .where(where, of.c.rate_limit.is_not(None))
-        for what, of, name, fairness_key, where in (
+        .select_from(settings.outerjoin(state, sa.true()))
+        .where(where, settings.c.rate_limit.is_not(None))
+        for kind, settings, name, fairness_key, where in (
             ("queue", t.queue, t.queue.c.name, t.queue.c.fairness_key, of_queues),
             ("type", t.job_type, t.job_type.c.type_name, sa.literal_column("''", sa.Text()), of_type),
         )
-        for state in (newest_state(t, of),)
+        for state in (newest_state(t, settings),)
     ]
-    found = sa.union_all(*every).subquery("found")
-    return sa.select(*found.c).order_by(found.c.what, found.c.name, found.c.fairness_key)
+    limited_rows = sa.union_all(*every).subquery("found")
+    return sa.select(*limited_rows.c).order_by(limited_rows.c.what, limited_rows.c.name, limited_rows.c.fairness_key)
 
 
 @statement
@@ -122,15 +122,15 @@ def schedule_locked_by(t: Tables) -> sa.Select[Any]:
     return _locked_by(schedule, schedule.c.name == sa.bindparam("name", type_=sa.Text))
 
 
-def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _locked_by(row: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     lock = sa.table("pg_locks", *map(sa.column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
     columns = ("pid", "application_name", "usename", "backend_type", "state", "query", "xact_start")
     session = sa.table("pg_stat_activity", *map(sa.column, columns), schema="pg_catalog")
     prepared = sa.table(
         "pg_prepared_xacts", *map(sa.column, ("transaction", "gid", "owner", "prepared")), schema="pg_catalog"
     )
-    xmax: sa.ColumnClause[Any] = sa.literal_column(f"{of.name}.xmax")
-    held = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
+    xmax: sa.ColumnClause[Any] = sa.literal_column(f"{row.name}.xmax")
+    holds_row = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
     return (
         sa.select(
             lock.c.pid,
@@ -144,7 +144,7 @@ def _locked_by(of: Any, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
             ).label("locked_for"),
         )
         .select_from(
-            of.join(lock, held)
+            row.join(lock, holds_row)
             .outerjoin(session, session.c.pid == lock.c.pid)
             .outerjoin(prepared, lock.c.pid.is_(None) & (prepared.c.transaction == xmax))
         )
@@ -268,5 +268,8 @@ def before_in_order(t: Tables) -> sa.Select[Any]:
     """
     job, key = t.job, sa.bindparam("ordering_key", type_=sa.Text)
     # Scalar subqueries: the second is asked for only where the first has none.
-    of_key = [one(job.alias(name), key).scalar_subquery() for one, name in ((running_of, "other"), (first_waiting, "first"))]
+    of_key = [
+        jobs_of_key(job.alias(name), key).scalar_subquery()
+        for jobs_of_key, name in ((running_of, "other"), (first_waiting, "first"))
+    ]
     return sa.select(job.c.id, job.c.status).where(job.c.id == sa.func.coalesce(*of_key))

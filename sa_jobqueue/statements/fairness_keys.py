@@ -29,16 +29,16 @@ def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Sele
     no_key = sa.literal_column("''", sa.Text)
     columns = (t.job.c.queue, t.job.c.fairness_key)
 
-    def own(name: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
-        found = [name == sa.bindparam("queue", type_=sa.Text)] if in_queue else []
-        return [*found, key >= prefix, key != no_key]
+    def key_conditions(name: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+        conditions = [name == sa.bindparam("queue", type_=sa.Text)] if in_queue else []
+        return [*conditions, key >= prefix, key != no_key]
 
     pending = (
         sa.select(*columns, t.job.c.scheduled_at, (t.job.c.scheduled_at <= sa.func.now()).label("is_due"))
         .where(
             t.job.c.status == status(JobStatus.PENDING),
             t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
-            *own(t.job.c.queue, t.job.c.fairness_key),
+            *key_conditions(t.job.c.queue, t.job.c.fairness_key),
         )
         .order_by(t.job.c.queue, t.job.c.fairness_key, t.job.c.priority, t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.bindparam("scan", type_=sa.Integer))
@@ -46,16 +46,16 @@ def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Sele
     )
     nothing = sa.cast(sa.null(), sa.DateTime(timezone=True))
     running = sa.select(*columns, nothing, sa.cast(sa.null(), sa.Boolean)).where(
-        t.job.c.status == status(JobStatus.RUNNING), *own(t.job.c.queue, t.job.c.fairness_key)
+        t.job.c.status == status(JobStatus.RUNNING), *key_conditions(t.job.c.queue, t.job.c.fairness_key)
     )
     # Those with settings as well; neither running nor pending.
     configured = sa.select(
         t.queue.c.name, t.queue.c.fairness_key, sa.literal_column("'infinity'::timestamptz"), sa.null()
-    ).where(*own(t.queue.c.name, t.queue.c.fairness_key))
+    ).where(*key_conditions(t.queue.c.name, t.queue.c.fairness_key))
     each = sa.union_all(sa.select(pending), running, configured).subquery("each")
     is_due, is_pending = each.c.is_due, each.c.is_due.is_not(None)
     key = (each.c.queue, each.c.fairness_key)
-    found = (
+    keys = (
         sa.select(
             *key,
             sa.func.count().filter(is_due).label("due"),
@@ -69,17 +69,17 @@ def waiting(t: Tables, *, order: str = "due", in_queue: bool = False) -> sa.Sele
     )
     settings = ("weight", "paused_at", "paused_by", "global_concurrency", "rate_limit", "rate_period")
     orders: dict[str, list[Any]] = {
-        "due": [found.c.due.desc()],
-        "oldest": [found.c.oldest_at.asc().nulls_last()],
-        "later": [found.c.later.desc()],
-        "running": [found.c.running.desc()],
+        "due": [keys.c.due.desc()],
+        "oldest": [keys.c.oldest_at.asc().nulls_last()],
+        "later": [keys.c.later.desc()],
+        "running": [keys.c.running.desc()],
         "key": [],
     }
     read = sa.select(sa.func.count()).select_from(pending).scalar_subquery().label("read")
-    of_key = (t.queue.c.name == found.c.queue) & (t.queue.c.fairness_key == found.c.fairness_key)
+    of_key = (t.queue.c.name == keys.c.queue) & (t.queue.c.fairness_key == keys.c.fairness_key)
     return (
-        sa.select(*found.c, *(t.queue.c[name] for name in (*settings, "rate_burst")), read)
-        .select_from(found.outerjoin(t.queue, of_key))
-        .order_by(*orders[order], found.c.queue, found.c.fairness_key)
+        sa.select(*keys.c, *(t.queue.c[name] for name in (*settings, "rate_burst")), read)
+        .select_from(keys.outerjoin(t.queue, of_key))
+        .order_by(*orders[order], keys.c.queue, keys.c.fairness_key)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )

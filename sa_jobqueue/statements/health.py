@@ -33,15 +33,17 @@ def depths(t: Tables) -> sa.Select[Any]:
     tag, key, lane = _lanes(t.job)
 
     def counted(name: str, when: sa.ColumnElement[bool]) -> Any:
-        found = (
+        counted_jobs = (
             sa.select(t.job.c.scheduled_at)
-            .where(*tag, *(one == lane.c[one.name] for one in key), when)
+            .where(*tag, *(column == lane.c[column.name] for column in key), when)
             .order_by(t.job.c.scheduled_at, t.job.c.id)
             .limit(_LIMIT)
             .correlate(lane)
             .subquery(f"{name}_jobs")
         )
-        return sa.select(sa.func.count().label("n"), sa.func.min(found.c.scheduled_at).label("first_at")).select_from(found)
+        return sa.select(sa.func.count().label("n"), sa.func.min(counted_jobs.c.scheduled_at).label("first_at")).select_from(
+            counted_jobs
+        )
 
     is_paused = (t.queue.c.paused_at.is_not(None), t.queue.c.fairness_key != sa.literal_column("''"))
     paused = sa.select(t.queue.c.name, t.queue.c.fairness_key).where(*is_paused).subquery("paused")
@@ -114,7 +116,7 @@ def retrying(t: Tables) -> sa.Select[Any]:
         sa.select(t.job.c.id, t.job.c.type_name, t.job.c.scheduled_at, t.job.c.last_error, t.job.c.attempt)
         .where(
             *tag,
-            *(one == lane.c[one.name] for one in key),
+            *(column == lane.c[column.name] for column in key),
             t.job.c.scheduled_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval),
         )
         .order_by(t.job.c.scheduled_at, t.job.c.id)
@@ -156,7 +158,7 @@ def lately(t: Tables, *, by: tuple[str, ...] = ("queue",)) -> sa.Select[Any]:
     """
     since = sa.func.now() - _WINDOW
     names = (*by, "status", "created_at", "started_at", "completed_at", "expires_at")
-    seen = (
+    recent_jobs = (
         sa.select(*(t.job.c[name] for name in names))
         .where(
             block(number(t.job)) >= block(looked_back()),
@@ -165,21 +167,21 @@ def lately(t: Tables, *, by: tuple[str, ...] = ("queue",)) -> sa.Select[Any]:
         .limit(_LIMIT)
         .subquery("seen")
     )
-    key = [seen.c[name] for name in by]
+    key = [recent_jobs.c[name] for name in by]
 
     def ended(how: JobStatus, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-        return sa.func.count().filter(seen.c.status == status(how), seen.c.completed_at > since, *where)
+        return sa.func.count().filter(recent_jobs.c.status == status(how), recent_jobs.c.completed_at > since, *where)
 
     return (
         sa.select(
             *key,
             sa.func.count().label("examined"),
-            sa.func.count().filter(seen.c.created_at > since).label("arrived"),
-            sa.func.count().filter(seen.c.started_at > since).label("started"),
+            sa.func.count().filter(recent_jobs.c.created_at > since).label("arrived"),
+            sa.func.count().filter(recent_jobs.c.started_at > since).label("started"),
             ended(JobStatus.COMPLETED).label("completed"),
             ended(JobStatus.DEAD).label("died"),
             ended(JobStatus.CANCELLED).label("cancelled"),
-            ended(JobStatus.CANCELLED, seen.c.expires_at <= seen.c.completed_at).label("expired"),
+            ended(JobStatus.CANCELLED, recent_jobs.c.expires_at <= recent_jobs.c.completed_at).label("expired"),
         )
         .group_by(*key)
         .order_by(*key)
@@ -197,7 +199,7 @@ def due_lanes(t: Tables) -> sa.Select[Any]:
     lanes = sa.select(lane).limit(_LIMIT).subquery("lanes")
     oldest = (
         sa.select(t.job.c.scheduled_at)
-        .where(*tag, *(one == lanes.c[one.name] for one in key), t.job.c.scheduled_at <= sa.func.now())
+        .where(*tag, *(column == lanes.c[column.name] for column in key), t.job.c.scheduled_at <= sa.func.now())
         .order_by(t.job.c.scheduled_at, t.job.c.id)
         .limit(_ONE)
         .lateral("oldest")
@@ -217,7 +219,7 @@ def recent_attempts(t: Tables) -> sa.Select[Any]:
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
     """
     attempt = t.attempt
-    seen = (
+    attempts = (
         sa.select(attempt.c.outcome)
         .where(
             attempt.c.changed_xid >= sa.cast(sa.cast(looked_back(), sa.Text), Xid8()),
@@ -226,7 +228,9 @@ def recent_attempts(t: Tables) -> sa.Select[Any]:
         .limit(_LIMIT)
         .subquery("seen")
     )
-    return sa.select(seen.c.outcome, sa.func.count().label("n")).group_by(seen.c.outcome).order_by(seen.c.outcome)
+    return (
+        sa.select(attempts.c.outcome, sa.func.count().label("n")).group_by(attempts.c.outcome).order_by(attempts.c.outcome)
+    )
 
 
 @statement
@@ -240,7 +244,7 @@ def running(t: Tables) -> sa.Select[Any]:
     """
     job, worker, group = t.job, t.worker, ("queue", "fairness_key", "type_name")
     live = sa.exists(_ONE).where(worker.c.id == job.c.leased_by, alive_until(worker) > sa.func.now())
-    held = (
+    running_jobs = (
         sa.select(
             *(job.c[name] for name in (*group, "id", "leased_by", "leased_until", "started_at")),
             live.label("is_held"),
@@ -251,22 +255,22 @@ def running(t: Tables) -> sa.Select[Any]:
     )
 
     def of_longest(name: str) -> sa.ColumnElement[Any]:
-        column = held.c[name]
-        ordered = aggregate_order_by(column, held.c.started_at, held.c.id)
+        column = running_jobs.c[name]
+        ordered = aggregate_order_by(column, running_jobs.c.started_at, running_jobs.c.id)
         return sa.func.array_agg(ordered, type_=ARRAY(column.type))[1]
 
-    started_at, job_id = sa.func.min(held.c.started_at).label("started_at"), of_longest("id").label("job_id")
+    started_at, job_id = sa.func.min(running_jobs.c.started_at).label("started_at"), of_longest("id").label("job_id")
     return (
         sa.select(
-            *(held.c[name] for name in group),
+            *(running_jobs.c[name] for name in group),
             sa.func.count().label("running"),
-            sa.func.count().filter(~held.c.is_held).label("orphaned"),
-            sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
+            sa.func.count().filter(~running_jobs.c.is_held).label("orphaned"),
+            sa.func.count().filter(running_jobs.c.leased_until < sa.func.now()).label("overdue"),
             job_id,
             of_longest("leased_by").label("worker_id"),
             started_at,
         )
-        .group_by(*(held.c[name] for name in group))
+        .group_by(*(running_jobs.c[name] for name in group))
         .order_by(started_at, job_id)
     )
 
@@ -278,10 +282,14 @@ def unresolved(t: Tables) -> sa.Select[int, int, int, int, int, Any]:
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
     oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
     """
-    found = sa.select(t.dead_letter.c.died_at).where(t.dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+    dead_letters = (
+        sa.select(t.dead_letter.c.died_at).where(t.dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+    )
 
     def within(hours: str) -> sa.ColumnElement[int]:
-        return sa.func.count().filter(found.c.died_at > sa.func.now() - sa.literal_column(f"interval '{hours} hours'"))
+        return sa.func.count().filter(
+            dead_letters.c.died_at > sa.func.now() - sa.literal_column(f"interval '{hours} hours'")
+        )
 
     return sa.select(
         sa.func.count().label("unresolved"),
@@ -289,8 +297,8 @@ def unresolved(t: Tables) -> sa.Select[int, int, int, int, int, Any]:
         within("24").label("last_day"),
         within("168").label("last_week"),
         within("720").label("last_month"),
-        sa.func.min(found.c.died_at).label("oldest_at"),
-    ).select_from(found)
+        sa.func.min(dead_letters.c.died_at).label("oldest_at"),
+    ).select_from(dead_letters)
 
 
 @statement
@@ -342,7 +350,8 @@ def behind_cancelled(t: Tables) -> sa.Select[Any]:
         .cte("newest")
     )
     blocked, dead = (
-        sa.select(newest.c.id).where(newest.c.status == status(one)) for one in (JobStatus.BLOCKED, JobStatus.DEAD)
+        sa.select(newest.c.id).where(newest.c.status == status(job_status))
+        for job_status in (JobStatus.BLOCKED, JobStatus.DEAD)
     )
     waiting = (
         sa.select(t.blocker.c.job_id, t.blocker.c.blocked_by_chain_id)
@@ -372,7 +381,10 @@ def dead_jobs(t: Tables) -> sa.CompoundSelect[Any]:
     # A chain of one has a primary key only, and the jobs behind the first of a chain its id as `root_id`.
     is_dead = sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
     return sa.union_all(
-        *(sa.select(job.c.id, job.c.type_name).where(of == sa.any_(chain_ids), is_dead) for of in (job.c.id, job.c.root_id))
+        *(
+            sa.select(job.c.id, job.c.type_name).where(column == sa.any_(chain_ids), is_dead)
+            for column in (job.c.id, job.c.root_id)
+        )
     )
 
 
@@ -383,15 +395,15 @@ def chains_to_unblock(t: Tables) -> sa.Select[int, Any]:
     Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, ended_at)`. Locks: none.
     Index: `ix_job_has_waiters`, usually empty.
     """
-    found = (
+    ended_chains = (
         sa.select(t.job.c.chain_completed_at)
         .where(t.job.c.has_waiters, t.job.c.chain_completed_at.is_not(None))
         .limit(_LIMIT)
         .subquery("found")
     )
     return sa.select(
-        sa.func.count().label("chains_to_unblock"), sa.func.min(found.c.chain_completed_at).label("ended_at")
-    ).select_from(found)
+        sa.func.count().label("chains_to_unblock"), sa.func.min(ended_chains.c.chain_completed_at).label("ended_at")
+    ).select_from(ended_chains)
 
 
 @statement
@@ -405,9 +417,13 @@ def unfinished_writes(t: Tables) -> sa.Select[Any]:
     staged = _first_of_each("staged", (t.stage.c.write_id, t.stage.c.sequence), t.stage.c.staged_at)
     # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
     committed = sa.exists(_ONE).where(t.write.c.write_id == staged.c.write_id, t.write.c.sequence == staged.c.sequence)
-    found = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
-    columns = (sa.func.count().over().label("unfinished"), found.c.write_id.label("oldest_write_id"), found.c.staged_at)
-    return sa.select(*columns).order_by(found.c.staged_at).limit(_ONE)
+    unfinished = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
+    columns = (
+        sa.func.count().over().label("unfinished"),
+        unfinished.c.write_id.label("oldest_write_id"),
+        unfinished.c.staged_at,
+    )
+    return sa.select(*columns).order_by(unfinished.c.staged_at).limit(_ONE)
 
 
 @statement
@@ -423,10 +439,10 @@ def rejected_rows(t: Tables) -> sa.Select[int, int]:
         write.c.rejected > sa.literal_column("0"),
     )
     of_write = (reject.c.write_id == write.c.write_id) & (reject.c.sequence == write.c.sequence)
-    kept = sa.select(reject.c.write_id).limit(_LIMIT).subquery("kept")
+    rejected = sa.select(reject.c.write_id).limit(_LIMIT).subquery("kept")
     new = sa.select(reject.c.write_id).select_from(write.join(reject, of_write)).where(*lately).limit(_LIMIT).subquery("new")
     return sa.select(
-        sa.select(sa.func.count()).select_from(kept).scalar_subquery().label("rejected"),
+        sa.select(sa.func.count()).select_from(rejected).scalar_subquery().label("rejected"),
         sa.select(sa.func.count()).select_from(new).scalar_subquery().label("rejected_last_day"),
     )
 
@@ -441,14 +457,14 @@ def _lanes(job: sa.Table) -> tuple[tuple[sa.ColumnElement[bool], ...], tuple[sa.
 def _first_of_each(name: str, key: tuple[Any, ...], *columns: Any, where: tuple[Any, ...] = ()) -> sa.CTE:
     """Return each value of a key with columns of one of its rows, by one probe of an index each."""
     first = sa.select(*key, *columns).where(*where).order_by(*key).limit(_ONE)
-    found = sa.select(first.subquery("first")).cte(name, recursive=True)
-    behind = sa.tuple_(*key) > sa.tuple_(*(found.c[one.name] for one in key))
-    following = first.where(behind).correlate(found).lateral("following")
-    return found.union_all(sa.select(*following.c).select_from(found.join(following, sa.true())))
+    first_rows = sa.select(first.subquery("first")).cte(name, recursive=True)
+    behind = sa.tuple_(*key) > sa.tuple_(*(first_rows.c[column.name] for column in key))
+    following = first.where(behind).correlate(first_rows).lateral("following")
+    return first_rows.union_all(sa.select(*following.c).select_from(first_rows.join(following, sa.true())))
 
 
-def _array_of(chosen: sa.Select[Any], of: Any) -> sa.ColumnElement[Any]:
-    return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(of))
+def _array_of(chosen: sa.Select[Any], element_type: Any) -> sa.ColumnElement[Any]:
+    return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(element_type))
 
 
 def looked_back() -> sa.ColumnElement[int]:

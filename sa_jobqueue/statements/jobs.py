@@ -62,28 +62,30 @@ def unless_taken(t: Tables, inserted: Insert) -> Insert:
 
 
 def new_rows(
-    t: Tables, columns: Sequence[str], *, of: str | None = None
+    t: Tables, columns: Sequence[str], *, targets: str | None = None
 ) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
     """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads.
 
-    `of`: an array of jobs to which these belong, the column `target`; the names of the others begin with `next_`.
+    `targets`: an array of jobs to which these belong, the column `target`; the names of the others begin with `next_`.
     """
-    job, prefix = t.job, "next_" if of else ""
-    arrays: list[Any] = [t.ids(of)] if of else []
-    read: list[Any] = [sa.column("target", t.id_type)] if of else []
+    job, prefix = t.job, "next_" if targets else ""
+    arrays: list[Any] = [t.ids(targets)] if targets else []
+    read: list[Any] = [sa.column("target", t.id_type)] if targets else []
     for name in columns:
         kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
         arrays.append(array(f"{prefix}{name}", kind))
         read.append(sa.column(name, kind))
     read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
     arrays += [array(f"{prefix}delays", INTERVAL()), array(f"{prefix}ats", TIMESTAMP(timezone=True))]
-    given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
+    new_jobs = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
-        sa.cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else given.c[name]
+        sa.cast(new_jobs.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else new_jobs.c[name]
         for name in columns
     ]
-    due = sa.func.greatest(given.c.at, sa.func.now() + sa.func.coalesce(given.c.delay, sa.literal_column("interval '0'")))
-    return [*columns, "scheduled_at"], sa.select(*values, due).select_from(given), given
+    due = sa.func.greatest(
+        new_jobs.c.at, sa.func.now() + sa.func.coalesce(new_jobs.c.delay, sa.literal_column("interval '0'"))
+    )
+    return [*columns, "scheduled_at"], sa.select(*values, due).select_from(new_jobs), new_jobs
 
 
 def job_queue(t: Tables) -> sa.TableClause:
@@ -122,17 +124,19 @@ def lock(t: Tables, ids: Sequence[JobId], *, blockers: bool = False, for_update:
     then continuations by id. They include the rows that the view locks. Index: the primary key.
     """
     job, edge = t.job, t.blocker
-    given = sa.any_(t.given_ids(ids))
-    meant = job.alias("meant")
-    chosen: Any = sa.select(sa.func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
+    job_ids = sa.any_(t.given_ids(ids))
+    named_job = job.alias("meant")
+    chosen: Any = sa.select(sa.func.unnest(array_of([named_job.c.id, named_job.c.chain_id]))).where(
+        named_job.c.id == job_ids
+    )
     if blockers:
-        chosen = chosen.union_all(sa.select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, ~edge.c.is_resolved))
-    found = (
+        chosen = chosen.union_all(sa.select(edge.c.blocked_by_chain_id).where(edge.c.job_id == job_ids, ~edge.c.is_resolved))
+    rows = (
         sa.select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
         .where(job.c.id == sa.any_(sa.func.array(chosen.scalar_subquery())))
         .order_by(job.c.root_id.is_not(None), job.c.id)
     )
-    return found.with_for_update(key_share=True) if for_update else found
+    return rows.with_for_update(key_share=True) if for_update else rows
 
 
 @bound
@@ -217,14 +221,14 @@ def unknown_types(t: Tables) -> sa.Select[Any]:
         is_keyed(lane.c), lane.c.queue == sa.any_(array("queues", sa.Text())), lane.c.scheduled_at <= sa.func.now()
     )
     in_queues = sa.select(oldest.c.type_name).select_from(queue.join(oldest, sa.literal_column("true")))
-    found = sa.union_all(in_queues, in_parts).subquery("found")
+    due_types = sa.union_all(in_queues, in_parts).subquery("found")
     served: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         alive_until(t.worker) > sa.func.now(),
-        found.c.type_name == sa.any_(t.worker.c.job_types),
+        due_types.c.type_name == sa.any_(t.worker.c.job_types),
     )
     return (
-        sa.select(found.c.type_name)
-        .where(~(found.c.type_name == sa.any_(array("types", sa.Text()))), ~served.exists())
+        sa.select(due_types.c.type_name)
+        .where(~(due_types.c.type_name == sa.any_(array("types", sa.Text()))), ~served.exists())
         .distinct()
     )
 

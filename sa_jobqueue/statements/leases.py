@@ -34,13 +34,13 @@ def heartbeat(t: Tables) -> sa.Insert:
     Clock: the database's. Locks: the worker's own row. Index: the primary key.
     """
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
-    given = {name: sa.bindparam(name, type_=t.worker.c[name].type) for name in names}
+    parameters = {name: sa.bindparam(name, type_=t.worker.c[name].type) for name in names}
     optional = ("selectors", "type_slots", "progress", "failure")
-    given |= {name: sa.bindparam(name, None, type_=t.worker.c[name].type) for name in optional}
-    given["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
-    given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=t.worker.c.stuck_threads.type)
-    given["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=t.worker.c.heartbeat_pause.type)
-    statement = insert(t.worker).values(given)
+    parameters |= {name: sa.bindparam(name, None, type_=t.worker.c[name].type) for name in optional}
+    parameters["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
+    parameters["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=t.worker.c.stuck_threads.type)
+    parameters["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=t.worker.c.heartbeat_pause.type)
+    statement = insert(t.worker).values(parameters)
     changed = ("state", "concurrency", "progress", "stuck_threads", "failure", "heartbeat_pause")
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -81,11 +81,11 @@ def _dead_workers(t: Tables) -> sa.Select[Any]:
 
 
 def _has_jobs(t: Tables) -> ColumnElement[bool]:
-    held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+    running_jobs: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == t.worker.c.id
     )
     # OFFSET 0 keeps it one probe a worker; as a join it was planned to read every running job for each.
-    return sa.exists(held.correlate(t.worker).offset(sa.literal_column("0")))
+    return sa.exists(running_jobs.correlate(t.worker).offset(sa.literal_column("0")))
 
 
 @statement
@@ -140,22 +140,22 @@ def lost(t: Tables, *, orphans: bool = False, ended: bool = False, only: bool = 
     if only:
         running = running.where(t.job.c.id == sa.any_(t.ids("ids")))
 
-    def taken(name: str, reason: DeadReason, *conditions: ColumnElement[bool]) -> tuple[Any, sa.Select[Any]]:
+    def lock_jobs(name: str, reason: DeadReason, *conditions: ColumnElement[bool]) -> tuple[Any, sa.Select[Any]]:
         chosen = running.where(*conditions).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral(name)
         return chosen, sa.select(*chosen.c, sa.literal(reason.value).label("reason"))
 
     if orphans:
-        return taken("orphan", DeadReason.LOST, _has_no_worker(t))[1]
+        return lock_jobs("orphan", DeadReason.LOST, _has_no_worker(t))[1]
     silent = alive_until(t.worker) < sa.func.now()
     of_worker = t.job.c.leased_by == t.worker.c.id
-    dead, lost = taken("dead", DeadReason.LOST, of_worker)
+    dead, lost = lock_jobs("dead", DeadReason.LOST, of_worker)
     lost = lost.select_from(t.worker.join(dead, sa.true()))
     if ended:
         return lost.where(t.worker.c.id == sa.bindparam("worker_id", type_=sa.Text)).limit(limit)
-    expired, late = taken("expired", DeadReason.TIMED_OUT, of_worker, t.job.c.leased_until < sa.func.now())
+    expired, late = lock_jobs("expired", DeadReason.TIMED_OUT, of_worker, t.job.c.leased_until < sa.func.now())
     late = late.select_from(t.worker.join(expired, sa.true())).where(~silent)
-    found = sa.union_all(lost.where(silent), late).subquery("lost")
-    return sa.select(*found.c).limit(limit)
+    lost_jobs = sa.union_all(lost.where(silent), late).subquery("lost")
+    return sa.select(*lost_jobs.c).limit(limit)
 
 
 def has_orphans(t: Tables) -> ColumnElement[bool]:

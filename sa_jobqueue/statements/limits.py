@@ -26,20 +26,22 @@ STATE: Final = ("tokens", "spent_at")
 """Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
 
 
-def newest_state(t: Tables, of: sa.Table) -> sa.FromClause:
+def newest_state(t: Tables, settings: sa.Table) -> sa.FromClause:
     """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
     Shape: `version` and `STATE`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """
     state = t.rate_state.alias("state")
-    is_type = of is t.job_type
-    name, fairness_key = (of.c.type_name, sa.literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
+    is_type = settings is t.job_type
+    name, fairness_key = (
+        (settings.c.type_name, sa.literal_column("''")) if is_type else (settings.c.name, settings.c.fairness_key)
+    )
     return (
         sa.select(
             *(state.c[column] for column in ("version", *STATE)),
         )
         .where(
-            of.c.rate_limit.is_not(None),
+            settings.c.rate_limit.is_not(None),
             state.c.is_type == sa.literal_column("true" if is_type else "false", sa.Boolean),
             state.c.name == name,
             state.c.fairness_key == fairness_key,
@@ -72,25 +74,25 @@ def lock(t: Tables) -> sa.Select[Any]:
 def _limits(t: Tables, of_queues: ColumnElement[bool], of_type: ColumnElement[bool], *, locks: bool) -> sa.Subquery:
     """Select the limits of some rows of `queue` and of `job_type`: the shape of `lock`."""
     parts: list[sa.Select[Any]] = []
-    for of, name, where in ((t.queue, t.queue.c.name, of_queues), (t.job_type, t.job_type.c.type_name, of_type)):
-        is_type, state = of is t.job_type, newest_state(t, of)
-        found = (
+    for settings, name, where in ((t.queue, t.queue.c.name, of_queues), (t.job_type, t.job_type.c.type_name, of_type)):
+        is_type, state = settings is t.job_type, newest_state(t, settings)
+        limited_rows = (
             sa.select(
                 sa.literal_column("true" if is_type else "false", sa.Boolean).label("is_type"),
                 name.label("name"),
-                (sa.literal_column("''", sa.Text) if is_type else of.c.fairness_key).label("fairness_key"),
-                of.c.global_concurrency,
-                (sa.cast(sa.null(), sa.Integer) if is_type else of.c.concurrency_per_key).label("concurrency_per_key"),
-                *(of.c[column] for column in RATE),
+                (sa.literal_column("''", sa.Text) if is_type else settings.c.fairness_key).label("fairness_key"),
+                settings.c.global_concurrency,
+                (sa.cast(sa.null(), sa.Integer) if is_type else settings.c.concurrency_per_key).label("concurrency_per_key"),
+                *(settings.c[column] for column in RATE),
                 *(state.c[column] for column in (*STATE, "version")),
                 sa.func.now().label("now"),
             )
-            .select_from(of.outerjoin(state, sa.true()))
+            .select_from(settings.outerjoin(state, sa.true()))
             .where(where)
         )
         if locks:
-            found = found.with_for_update(key_share=True, skip_locked=True, of=of)
-        parts.append(sa.select(*found.subquery("of_type" if is_type else "of_queues").c))
+            limited_rows = limited_rows.with_for_update(key_share=True, skip_locked=True, of=settings)
+        parts.append(sa.select(*limited_rows.subquery("of_type" if is_type else "of_queues").c))
     return sa.union_all(*parts).subquery("limits")
 
 
@@ -163,15 +165,15 @@ def spend(t: Tables) -> sa.Insert:
     places = sa.select(sa.select(place).select_from(old).where(*of_old).correlate(spent).scalar_subquery()).select_from(
         spent
     )
-    own: ColumnElement[Any] = sa.literal_column(f"{t.rate_state.name}.ctid")
-    before = sa.delete(t.rate_state).where(own == sa.any_(sa.func.array(places.scalar_subquery()))).cte("before")
+    state_place: ColumnElement[Any] = sa.literal_column(f"{t.rate_state.name}.ctid")
+    before = sa.delete(t.rate_state).where(state_place == sa.any_(sa.func.array(places.scalar_subquery()))).cte("before")
     version = sa.func.coalesce(spent.c.version, sa.literal_column("0", sa.BigInteger))
     of_newer = sa.select(newer.c.version).where(*(newer.c[name] == spent.c[name] for name in key), newer.c.version > version)
     is_newest = of_newer.limit(sa.literal_column("1")).correlate(spent).scalar_subquery().is_(None)
     new = sa.select(*(spent.c[name] for name in key), version + sa.literal_column("1"), spent.c.tokens, sa.func.now())
     columns = [*key, "version", "tokens", "spent_at"]
-    written = sa.insert(t.rate_state).from_select(columns, new.where(is_newest)).returning(t.rate_state.c.name)
-    return written.add_cte(before)
+    new_states = sa.insert(t.rate_state).from_select(columns, new.where(is_newest)).returning(t.rate_state.c.name)
+    return new_states.add_cte(before)
 
 
 @statement

@@ -55,11 +55,11 @@ def chain_jobs(
     place: sa.ColumnElement[int] = t.job.c.chain_index
     order = place.desc() if newest_first else place.asc()
     root = sa.select(t.job.c.id, place).where(t.job.c.id == chain_id, t.job.c.root_id.is_(None))
-    others = sa.select(t.job.c.id, place).where(t.job.c.root_id == chain_id).order_by(order).limit(limit + 1)
+    continuations = sa.select(t.job.c.id, place).where(t.job.c.root_id == chain_id).order_by(order).limit(limit + 1)
     if after is not None:
         beyond = place < after if newest_first else place > after
-        root, others = root.where(beyond), others.where(beyond)
-    members = sa.union_all(root, others).subquery("members")
+        root, continuations = root.where(beyond), continuations.where(beyond)
+    members = sa.union_all(root, continuations).subquery("members")
     place = members.c.chain_index
     order = place.desc() if newest_first else place.asc()
     page = sa.select(members).order_by(order).limit(limit + 1).subquery("page")
@@ -144,13 +144,13 @@ def unfinished(
     Shape: `(id, root_id)`, `limit` a state. Index: `ix_job_claim`, `ix_job_running`, `ix_job_blocked_or_dead`.
     """
     parts = []
-    for one in dict.fromkeys(map(JobStatus, statuses)):
-        found = sa.select(t.job.c.id, t.job.c.root_id).where(t.job.c.status == status(one))
-        if one is JobStatus.PENDING:
-            found = found.where(t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
-            given = ((t.job.c.queue, queues), (t.job.c.fairness_key, fairness_keys))
-            found = found.where(*(column.in_(list(values)) for column, values in given if values))
-        parts.append(sa.select(found.limit(limit).subquery()))
+    for job_status in dict.fromkeys(map(JobStatus, statuses)):
+        rows = sa.select(t.job.c.id, t.job.c.root_id).where(t.job.c.status == status(job_status))
+        if job_status is JobStatus.PENDING:
+            rows = rows.where(t.job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
+            column_values = ((t.job.c.queue, queues), (t.job.c.fairness_key, fairness_keys))
+            rows = rows.where(*(column.in_(list(values)) for column, values in column_values if values))
+        parts.append(sa.select(rows.limit(limit).subquery()))
     every = sa.union_all(*parts).subquery("unfinished")
     return sa.select(every.c.id, every.c.root_id)
 
@@ -163,12 +163,12 @@ def count(rows: sa.Select[Any], *, limit: int) -> sa.Select[Any]:
 @bound
 def jobs_like(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `JobFilter` that no index serves."""
-    found = alike(where, _columns(t.job) | {"chain_types": t.job.c.chain_type_name})
+    conditions = alike(where, _columns(t.job) | {"chain_types": t.job.c.chain_type_name})
     if where.statuses:
-        found.append(t.job.c.status.in_([status(value) for value in where.statuses]))
+        conditions.append(t.job.c.status.in_([status(value) for value in where.statuses]))
     if where.chain_ids:
-        found.append(t.job.c.chain_id == sa.any_(t.given_ids(where.chain_ids)))
-    return found
+        conditions.append(t.job.c.chain_id == sa.any_(t.given_ids(where.chain_ids)))
+    return conditions
 
 
 @bound
@@ -181,7 +181,7 @@ def foreign(t: Tables, condition: sa.ColumnElement[bool]) -> bool:
 def chains_like(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `ChainFilter` on a root that no index serves."""
     job, later, edge = t.job, t.job.alias("later"), t.blocker
-    found = alike(where, _columns(job))
+    conditions = alike(where, _columns(job))
     if where.statuses:
         last = sa.select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
         stands = sa.case(
@@ -189,12 +189,12 @@ def chains_like(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
             (job.c.status != status(JobStatus.COMPLETED), job.c.status),
             else_=sa.func.coalesce(last.scalar_subquery(), job.c.status),
         )
-        found.append(stands.in_([status(value) for value in where.statuses]))
+        conditions.append(stands.in_([status(value) for value in where.statuses]))
     if where.top_level:
         # Not EXISTS, which the planner may answer for every edge there is, at once, and keep in a hash table.
         awaiting: sa.Select[Any] = sa.select(sa.literal_column("1")).where(edge.c.blocked_by_chain_id == job.c.id).limit(1)
-        found.append(awaiting.scalar_subquery().is_(None))
-    return found
+        conditions.append(awaiting.scalar_subquery().is_(None))
+    return conditions
 
 
 @bound
@@ -203,15 +203,17 @@ def jobs_among(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
     job, later = t.job, t.job.alias("later")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
+    conditions: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
     if chain_ids:
         roots = t.given_ids(chain_ids)
-        others = sa.select(later.c.id).where(later.c.root_id == sa.any_(roots))
+        continuations = sa.select(later.c.id).where(later.c.root_id == sa.any_(roots))
         # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
-        found.append(job.c.id == sa.any_(sa.func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
+        conditions.append(
+            job.c.id == sa.any_(sa.func.array(continuations.scalar_subquery(), type_=roots.type).concat(roots))
+        )
     if unfinished is not None:
-        found.append(job.c.id == sa.any_(_array_of(t, unfinished, lambda rows: rows.c.id)))
-    return found
+        conditions.append(job.c.id == sa.any_(_array_of(t, unfinished, lambda rows: rows.c.id)))
+    return conditions
 
 
 @bound
@@ -220,15 +222,15 @@ def chains_among(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
     job, member = t.job, t.job.alias("member")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
+    conditions: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(t.given_ids(ids))] if ids else []
     if job_ids:
         members = t.given_ids(job_ids)
         theirs = sa.select(member.c.chain_id).where(member.c.id == sa.any_(members))
-        found.append(job.c.id == sa.any_(sa.func.array(theirs.scalar_subquery(), type_=members.type)))
+        conditions.append(job.c.id == sa.any_(sa.func.array(theirs.scalar_subquery(), type_=members.type)))
     if unfinished is not None:
         root = _array_of(t, unfinished, lambda rows: sa.func.coalesce(rows.c.root_id, rows.c.id))
-        found.append(job.c.id == sa.any_(root))
-    return found
+        conditions.append(job.c.id == sa.any_(root))
+    return conditions
 
 
 def _columns(job: sa.Table) -> dict[str, sa.ColumnElement[Any]]:
@@ -264,8 +266,8 @@ def scan(
     if after is not None:
         walk = walk.where(key < after if newest_first else key > after)
     scanned = walk.order_by(ordered(key)).limit(scan_limit).subquery("scanned")
-    found = sa.select(scanned).where(sa.or_(scanned.c.fits, scanned.c.place == scan_limit))
-    page = found.order_by(ordered(scanned.c.id)).limit(limit + 1).subquery("page")
+    matches = sa.select(scanned).where(sa.or_(scanned.c.fits, scanned.c.place == scan_limit))
+    page = matches.order_by(ordered(scanned.c.id)).limit(limit + 1).subquery("page")
     return (
         sa.select(page.c.id, page.c.place, page.c.fits, entity)
         .options(*_loading(entity, columns))
@@ -281,5 +283,5 @@ def _loading(entity: Any, columns: Sequence[str]) -> list[ExecutableOption]:
 
 def _array_of(t: Tables, rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
     """Return an array of the ids in rows, computed once for the statement."""
-    found = rows.subquery("found")
-    return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(t.id_type))
+    relation = rows.subquery("found")
+    return sa.func.array(sa.select(value(relation)).scalar_subquery(), type_=ARRAY(t.id_type))

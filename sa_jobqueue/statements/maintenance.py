@@ -37,13 +37,13 @@ def drop_index(layout: Layout, index_name: str) -> sa.TextClause:
 
 def bounded(*, lock_timeout_ms: int) -> sa.Select[Any]:
     """Set a session's lock timeout, and remove its statement timeout; its application name is that of the maintenance."""
-    wanted = {
+    parameters = {
         "application_name": "sa_jobqueue maintenance",
         "lock_timeout": f"{lock_timeout_ms}ms",
         "statement_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
     }
-    return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
+    return sa.select(*(sa.func.set_config(name, value, False) for name, value in parameters.items()))
 
 
 def _name(layout: Layout, name: str) -> str:

@@ -68,13 +68,13 @@ def record(t: Tables) -> postgresql.Insert:
     job, attempt, row = t.job, t.attempt, t.minute
     oldest = looked_back()
     names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
-    seen = (
+    changed_jobs = (
         sa.select(*(job.c[name] for name in names))
         .where(block(number(job)) >= block(oldest), (job.c.created_at >= _SINCE) | (job.c.completed_at >= _SINCE))
         .limit(_LIMIT)
         .cte("seen")
     )
-    unsuccessful = attempt.c.outcome.in_([sa.literal_column(f"'{one}'") for one in UNSUCCESSFUL])
+    unsuccessful = attempt.c.outcome.in_([sa.literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL])
     failures = (
         sa.select(attempt.c.job_id, attempt.c.ended_at)
         .where(
@@ -90,18 +90,20 @@ def record(t: Tables) -> postgresql.Insert:
         .subquery("waiting")
     )
     minutes = sa.func.generate_series(_SINCE, _UNTIL - _MINUTE, _MINUTE, type_=_INSTANT).column_valued("at")
-    of_seen, of_pending, of_job = ((one.c.queue, one.c.type_name) for one in (seen, pending, job))
+    of_changed, of_pending, of_job = ((relation.c.queue, relation.c.type_name) for relation in (changed_jobs, pending, job))
     none = sa.cast(sa.null(), sa.Integer)
     nothing = sa.cast(sa.null(), sa.Text)
     events = sa.union_all(
         sa.select(
-            seen.c.completed_at.label("at"),
-            *of_seen,
-            sa.cast(seen.c.status, sa.Text).label("kind"),
-            _bucket(seen.c.scheduled_at, seen.c.started_at).label("wait"),
-            _bucket(seen.c.started_at, seen.c.completed_at).label("run"),
-        ).where(seen.c.completed_at >= _SINCE),
-        sa.select(seen.c.created_at, *of_seen, _text("enqueued"), none, none).where(seen.c.created_at >= _SINCE),
+            changed_jobs.c.completed_at.label("at"),
+            *of_changed,
+            sa.cast(changed_jobs.c.status, sa.Text).label("kind"),
+            _bucket(changed_jobs.c.scheduled_at, changed_jobs.c.started_at).label("wait"),
+            _bucket(changed_jobs.c.started_at, changed_jobs.c.completed_at).label("run"),
+        ).where(changed_jobs.c.completed_at >= _SINCE),
+        sa.select(changed_jobs.c.created_at, *of_changed, _text("enqueued"), none, none).where(
+            changed_jobs.c.created_at >= _SINCE
+        ),
         sa.select(failures.c.ended_at, *of_job, _text("failed"), none, none).join_from(
             failures, job, job.c.id == failures.c.job_id
         ),
@@ -113,39 +115,44 @@ def record(t: Tables) -> postgresql.Insert:
         sa.select(minutes, nothing, nothing, nothing, none, none),
     ).subquery("events")
     minute = sa.func.date_trunc(sa.literal_column("'minute'"), events.c.at, type_=_INSTANT)
-    named = sa.select(minute.label("minute"), *events.c).where(events.c.at < _UNTIL).subquery("named")
+    events_by_minute = sa.select(minute.label("minute"), *events.c).where(events.c.at < _UNTIL).subquery("named")
     counts = [
-        sa.cast(sa.func.count().filter(named.c.kind == _text(_KINDS.get(name, name))), sa.Integer).label(name)
+        sa.cast(sa.func.count().filter(events_by_minute.c.kind == _text(_KINDS.get(name, name))), sa.Integer).label(name)
         for name in COUNTS
     ]
     histograms = [
         postgresql.array(
             [
-                sa.cast(sa.func.count().filter(named.c[name] == sa.literal_column(str(at))), sa.Integer)
+                sa.cast(sa.func.count().filter(events_by_minute.c[name] == sa.literal_column(str(at))), sa.Integer)
                 for at in range(len(BOUNDS) + 1)
             ]
         ).label(name)
         for name in ("wait", "run")
     ]
-    is_total = sa.func.grouping(named.c.queue) == sa.literal_column("1")
+    is_total = sa.func.grouping(events_by_minute.c.queue) == sa.literal_column("1")
     empty = sa.literal_column("''", sa.Text)
-    place = sa.func.row_number().over(partition_by=named.c.minute, order_by=(is_total.desc(), sa.func.count().desc()))
+    place = sa.func.row_number().over(
+        partition_by=events_by_minute.c.minute, order_by=(is_total.desc(), sa.func.count().desc())
+    )
     grouped = (
         sa.select(
-            named.c.minute,
-            sa.func.coalesce(named.c.queue, empty).label("queue"),
-            sa.func.coalesce(named.c.type_name, empty).label("type_name"),
+            events_by_minute.c.minute,
+            sa.func.coalesce(events_by_minute.c.queue, empty).label("queue"),
+            sa.func.coalesce(events_by_minute.c.type_name, empty).label("type_name"),
             *counts,
             *histograms,
             place.label("place"),
         )
         .group_by(
-            sa.func.grouping_sets(sa.tuple_(named.c.minute, named.c.queue, named.c.type_name), sa.tuple_(named.c.minute))
+            sa.func.grouping_sets(
+                sa.tuple_(events_by_minute.c.minute, events_by_minute.c.queue, events_by_minute.c.type_name),
+                sa.tuple_(events_by_minute.c.minute),
+            )
         )
-        .having(is_total | named.c.queue.is_not(None))
+        .having(is_total | events_by_minute.c.queue.is_not(None))
         .subquery("grouped")
     )
-    columns = [one.name for one in grouped.c if one.name != "place"]
+    columns = [column.name for column in grouped.c if column.name != "place"]
     chosen = sa.select(*(grouped.c[name] for name in columns)).where(
         grouped.c.place <= sa.bindparam("most", type_=sa.Integer) + sa.literal_column("1")
     )
@@ -177,8 +184,8 @@ def series(t: Tables, *, by: str = "at") -> sa.Select[Any]:
     recorded = (whole.c.minute >= _SINCE, whole.c.queue == empty, whole.c.type_name == empty)
     same = [row.c.minute == whole.c.minute]
     for name in ("queue", "type_name"):
-        given = sa.bindparam(name, type_=sa.Text)
-        same.append(sa.case((given.is_(None), row.c[name] != empty), else_=row.c[name] == given))
+        name_filter = sa.bindparam(name, type_=sa.Text)
+        same.append(sa.case((name_filter.is_(None), row.c[name] != empty), else_=row.c[name] == name_filter))
     newest = sa.select(sa.func.max(whole.c.minute)).scalar_subquery()
     if by == "at":
         step = sa.bindparam("step", type_=sa.Interval)

@@ -20,8 +20,8 @@ def put(t: Tables) -> sa.Insert:
     Locks: its row. Index: the primary key.
     """
     names = ("subject", "statement", "sqlstate", "error", "worker_id")
-    given = {name: sa.bindparam(name, type_=sa.Text) for name in names}
-    statement = insert(t.quarantine).values(**given, retry_at=sa.func.now() + sa.bindparam("pause", type_=sa.Interval))
+    parameters = {name: sa.bindparam(name, type_=sa.Text) for name in names}
+    statement = insert(t.quarantine).values(**parameters, retry_at=sa.func.now() + sa.bindparam("pause", type_=sa.Interval))
     latest = {name: statement.excluded[name] for name in ("sqlstate", "error", "worker_id", "retry_at")}
     return statement.on_conflict_do_update(
         index_elements=["subject", "statement"], set_={**latest, "failures": t.quarantine.c.failures + 1}

@@ -27,19 +27,19 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 @statement
 def with_pending_jobs(t: Tables) -> sa.Select[Any]:
     """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
-    given = relation("given", name=array("names", sa.Text()))
+    queues = relation("given", name=array("names", sa.Text()))
     first = (
         sa.select(t.job.c.queue)
-        .where(t.job.c.queue == given.c.name, t.job.c.status == status(JobStatus.PENDING))
+        .where(t.job.c.queue == queues.c.name, t.job.c.status == status(JobStatus.PENDING))
         .limit(sa.literal_column("1"))
-        .correlate(given)
+        .correlate(queues)
         .scalar_subquery()
     )
-    return sa.select(given.c.name).where(first.is_not(None))
+    return sa.select(queues.c.name).where(first.is_not(None))
 
 
 @once_a_model
-def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
+def put(entity: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     """Write the settings of a queue or type, unless its row already has them.
 
     Parameters: the name, as its column is called, `fairness_key`, and those of `SETTINGS` that the table has.
@@ -47,15 +47,15 @@ def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
     Locks: its row, until the transaction ends; waits for a concurrent writer of it. Index: the primary key.
     """
-    row, key = table(of), key_of(of)
-    own = [name for name in SETTINGS if name in row.c]
-    names = (*row.primary_key.columns.keys(), *own)
+    row, key = table(entity), key_of(entity)
+    setting_names = [name for name in SETTINGS if name in row.c]
+    names = (*row.primary_key.columns.keys(), *setting_names)
     statement = insert(row).values({name: sa.bindparam(name, type_=row.c[name].type) for name in names})
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(row.primary_key.columns),
-        set_={name: new[name] for name in own} | {"updated_at": sa.func.now()},
-        where=sa.or_(*(row.c[name].is_distinct_from(new[name]) for name in own)),
+        set_={name: new[name] for name in setting_names} | {"updated_at": sa.func.now()},
+        where=sa.or_(*(row.c[name].is_distinct_from(new[name]) for name in setting_names)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
 
 
@@ -108,8 +108,8 @@ def page(t: Tables, *, types: bool = False) -> sa.Select[Any]:
     fairness key how many have its queue.
     Locks: none. Index: all of both tables, which are small.
     """
-    of = t.model.JobType if types else t.model.Queue
-    row, key, worker = table(of), key_of(of), t.worker
+    entity = t.model.JobType if types else t.model.Queue
+    row, key, worker = table(entity), key_of(entity), t.worker
     live = alive_until(worker) > sa.func.clock_timestamp()
     names_of = worker.c.job_types if types else worker.c.queues
     each = sa.select(sa.func.unnest(names_of).label("name")).where(live).subquery("each")
@@ -118,27 +118,30 @@ def page(t: Tables, *, types: bool = False) -> sa.Select[Any]:
     names, after = sa.bindparam("names", type_=ARRAY(sa.Text)), sa.bindparam("after", None, type_=sa.Text)
     name = sa.func.coalesce(key, by.c.name)
     keys: list[ColumnElement[Any]] = []
-    wanted = [sa.or_(names.is_(None), name == sa.any_(names))]
+    conditions = [sa.or_(names.is_(None), name == sa.any_(names))]
     workers: list[ColumnElement[Any]] = [by.c.workers]
     if types:
         joined = row.outerjoin(by, by.c.name == key, full=True)
-        wanted += [sa.or_(after.is_(None), name > after)]
+        conditions += [sa.or_(after.is_(None), name > after)]
     else:
         no_key = sa.literal_column("''", sa.Text)
-        given = sa.bindparam("of_key", type_=sa.Text)
+        fairness_key = sa.bindparam("of_key", type_=sa.Text)
         own_key = sa.func.coalesce(row.c.fairness_key, no_key)
         keys = [own_key.label("fairness_key")]
         position = sa.tuple_(after, sa.bindparam("after_key", None, type_=sa.Text))
-        wanted += [sa.or_(given.is_(None), own_key == given), sa.or_(after.is_(None), sa.tuple_(name, own_key) > position)]
+        conditions += [
+            sa.or_(fairness_key.is_(None), own_key == fairness_key),
+            sa.or_(after.is_(None), sa.tuple_(name, own_key) > position),
+        ]
         workers += [of_whole.c.workers]
         # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
         own_name = sa.case((row.c.fairness_key == no_key, key), else_=no_key)
         joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
-    own = [row.c[name] for name in (*SETTINGS, *DECLARED, *_STATE) if name in row.c]
+    columns = [row.c[name] for name in (*SETTINGS, *DECLARED, *_STATE) if name in row.c]
     return (
-        sa.select(name.label(key.name), *keys, *own, sa.func.coalesce(*workers, 0).label("workers"))
+        sa.select(name.label(key.name), *keys, *columns, sa.func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
-        .where(*wanted)
+        .where(*conditions)
         .order_by(name, *keys)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )

@@ -59,15 +59,15 @@ def expired_dead_letters(t: Tables, *, first: bool) -> sa.Select[Any]:
     Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
     """
 
-    def due(seen: Any) -> list[sa.ColumnElement[bool]]:
+    def due(dead_letters: Any) -> list[sa.ColumnElement[bool]]:
         # A value, not a join: a plan from the statistics of empty tables would read all jobs.
         is_dead = (
             sa.select(sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'dead'"))
-            .where(t.job.c.id == seen.c.job_id)
+            .where(t.job.c.id == dead_letters.c.job_id)
             .scalar_subquery()
         )
         return [
-            seen.c.resolved_at < sa.func.now() - _age(seen, sa.literal_column("'dead_letters'")),
+            dead_letters.c.resolved_at < sa.func.now() - _age(dead_letters, sa.literal_column("'dead_letters'")),
             is_dead.is_not(sa.true()),
         ]
 
@@ -90,19 +90,23 @@ def expired_audit(t: Tables, *, first: bool) -> sa.Select[Any]:
 
 
 def _page(
-    t: Tables, of: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
+    t: Tables, row: sa.Table, *names: str, since: str, first: bool, due: Callable[[Any], list[sa.ColumnElement[bool]]]
 ) -> sa.Select[Any]:
-    page = sa.select(*(of.c[name] for name in ("id", *names, since))).order_by(of.c.id)
+    page = sa.select(*(row.c[name] for name in ("id", *names, since))).order_by(row.c.id)
     if not first:
-        page = page.where(of.c.id > t.id("after"))
-    seen = page.limit(sa.bindparam("scan", type_=sa.Integer)).cte("page")
-    ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
+        page = page.where(row.c.id > t.id("after"))
+    page_rows = page.limit(sa.bindparam("scan", type_=sa.Integer)).cte("page")
+    ids = aggregate_order_by(page_rows.c.id, page_rows.c.id.asc())
     return sa.select(
         sa.func.count().label("scanned"),
         # Not max(): PostgreSQL has it for UUIDs since version 18.
-        sa.select(seen.c.id).order_by(seen.c.id.desc()).limit(sa.literal_column("1")).scalar_subquery().label("last_id"),
-        sa.func.bool_and(seen.c[since] >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        sa.func.array_agg(ids).filter(*due(seen)).label("ids"),
+        sa.select(page_rows.c.id)
+        .order_by(page_rows.c.id.desc())
+        .limit(sa.literal_column("1"))
+        .scalar_subquery()
+        .label("last_id"),
+        sa.func.bool_and(page_rows.c[since] >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        sa.func.array_agg(ids).filter(*due(page_rows)).label("ids"),
     )
 
 
@@ -165,24 +169,24 @@ def waited_for(t: Tables) -> sa.Select[Any]:
     return sa.select(t.blocker.c.blocked_by_chain_id).where(of_them).distinct()
 
 
-def _outcome(of: Any) -> sa.ColumnElement[str]:
-    return sa.cast(sa.func.coalesce(of.c.chain_status, of.c.status), sa.Text)
+def _outcome(chain: Any) -> sa.ColumnElement[str]:
+    return sa.cast(sa.func.coalesce(chain.c.chain_status, chain.c.status), sa.Text)
 
 
-def _expired(of: Any) -> list[sa.ColumnElement[bool]]:
+def _expired(root: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
     return [
-        of.c.root_id.is_(None),
-        of.c.chain_completed_at.is_not(None),
-        ~of.c.has_waiters,
-        of.c.chain_completed_at < sa.func.now() - _age(of, _outcome(of)),
-        of.c.chain_completed_at < sa.func.coalesce(sa.bindparam("ended_before", None, type_=_INSTANT), sa.func.now()),
+        root.c.root_id.is_(None),
+        root.c.chain_completed_at.is_not(None),
+        ~root.c.has_waiters,
+        root.c.chain_completed_at < sa.func.now() - _age(root, _outcome(root)),
+        root.c.chain_completed_at < sa.func.coalesce(sa.bindparam("ended_before", None, type_=_INSTANT), sa.func.now()),
     ]
 
 
-def _age(of: Any, field: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+def _age(row: Any, field: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
     """Return a field of the first rule that has it: of the row's type, its queue, or the default; null if none has."""
     rules = sa.bindparam("rules", type_=JSONB)
-    places: tuple[tuple[Any, ...], ...] = (("types", of.c.type_name), ("queues", of.c.queue), ("default",))
+    places: tuple[tuple[Any, ...], ...] = (("types", row.c.type_name), ("queues", row.c.queue), ("default",))
     paths = (array_of([sa.literal_column(f"'{kind}'"), *name, field], type_=sa.Text) for kind, *name in places)
     return sa.cast(sa.func.coalesce(*(rules.op("#>>", return_type=sa.Text())(path) for path in paths)), INTERVAL)

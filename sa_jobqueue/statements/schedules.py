@@ -91,12 +91,12 @@ def fired_already(t: Tables) -> sa.Select[Any]:
     `names` of their schedules. Locks: none. Index: the primary keys.
     """
     columns = {"id": t.job.c.id.type, "name": sa.Text(), "time": sa.TIMESTAMP(timezone=True)}
-    given = relation("given", **{name: array(f"{name}s", like) for name, like in columns.items()})
-    records = t.schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
+    fire_times = relation("given", **{name: array(f"{name}s", like) for name, like in columns.items()})
+    records = t.schedule.c.fired.op("@>", is_comparison=True)(fire_times.c.time)
     # Not EXISTS, which the planner may answer for all ids at once, by reading every job.
-    is_made = sa.select(t.job.c.id.is_not(None)).where(t.job.c.id == given.c.id).correlate(given).scalar_subquery()
-    is_recorded = sa.select(records).where(t.schedule.c.name == given.c.name).correlate(given).scalar_subquery()
-    return sa.select(given.c.id).where(sa.or_(is_made, is_recorded))
+    is_made = sa.select(t.job.c.id.is_not(None)).where(t.job.c.id == fire_times.c.id).correlate(fire_times).scalar_subquery()
+    is_recorded = sa.select(records).where(t.schedule.c.name == fire_times.c.name).correlate(fire_times).scalar_subquery()
+    return sa.select(fire_times.c.id).where(sa.or_(is_made, is_recorded))
 
 
 @statement
@@ -129,17 +129,17 @@ def move(t: Tables) -> sa.Update:
     Changes: those columns; not `updated_at`, because the definition is unchanged.
     Locks: its row, which `due` or `named_rows.rows` has locked. Index: the primary key.
     """
-    given = {name: sa.bindparam(f"to_{name}", type_=t.schedule.c[name].type) for name in STATE if name not in _KEPT}
+    parameters = {name: sa.bindparam(f"to_{name}", type_=t.schedule.c[name].type) for name in STATE if name not in _KEPT}
     return (
         sa.update(t.schedule)
         .where(t.schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
-            next_fire_at=given["next_fire_at"],
-            last_fire_at=sa.func.coalesce(given["last_fire_at"], t.schedule.c.last_fire_at),
-            last_job_id=sa.func.coalesce(given["last_job_id"], t.schedule.c.last_job_id),
-            missed_from=sa.func.coalesce(t.schedule.c.missed_from, given["missed_from"]),
-            missed_until=sa.func.coalesce(given["missed_until"], t.schedule.c.missed_until),
-            error=given["error"],
+            next_fire_at=parameters["next_fire_at"],
+            last_fire_at=sa.func.coalesce(parameters["last_fire_at"], t.schedule.c.last_fire_at),
+            last_job_id=sa.func.coalesce(parameters["last_job_id"], t.schedule.c.last_job_id),
+            missed_from=sa.func.coalesce(t.schedule.c.missed_from, parameters["missed_from"]),
+            missed_until=sa.func.coalesce(parameters["missed_until"], t.schedule.c.missed_until),
+            error=parameters["error"],
         )
     )
 
@@ -160,11 +160,11 @@ def put(t: Tables) -> sa.Insert:
     names = ("name", *SETTINGS, "source", "next_fire_at")
     statement = insert(t.schedule).values({name: sa.bindparam(name, type_=t.schedule.c[name].type) for name in names})
     new = statement.excluded
-    written = ("source", *SETTINGS)
+    definition = ("source", *SETTINGS)
     same_times = sa.tuple_(t.schedule.c.cron, t.schedule.c.time_zone) == sa.tuple_(new.cron, new.time_zone)
     return statement.on_conflict_do_update(
         index_elements=["name"],
-        set_={name: new[name] for name in written}
+        set_={name: new[name] for name in definition}
         | {
             "updated_at": sa.func.now(),
             "error": sa.null(),
@@ -174,7 +174,7 @@ def put(t: Tables) -> sa.Insert:
         },
         where=sa.or_(
             t.schedule.c.error.is_not(None),
-            *(t.schedule.c[name].is_distinct_from(new[name]) for name in written),
+            *(t.schedule.c[name].is_distinct_from(new[name]) for name in definition),
         ),
     ).returning(t.schedule.c.name, (t.schedule.c.created_at == t.schedule.c.updated_at).label("is_new"))
 
@@ -231,7 +231,9 @@ def declared_elsewhere(t: Tables) -> sa.Select[Any]:
     Shape: `(name, type_name)`, by name. Locks: none. Index: none; the table is small.
     """
     schedule = t.schedule
-    known = schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text)))
+    is_named = schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text)))
     return (
-        sa.select(schedule.c.name, schedule.c.type_name).where(schedule.c.source == "code", ~known).order_by(schedule.c.name)
+        sa.select(schedule.c.name, schedule.c.type_name)
+        .where(schedule.c.source == "code", ~is_named)
+        .order_by(schedule.c.name)
     )

@@ -228,19 +228,19 @@ def awaited(t: Tables) -> sa.Select[Any]:
     Parameters: `limit`: it counts no further. Shape: one row `(jobs, events, job_id, since)`. Locks: none.
     Index: `ix_job_step_event`, then the primary key of the jobs.
     """
-    found = (
+    waits = (
         sa.select(t.step.c.job_id, t.step.c.event, t.step.c.started_at)
         .join_from(t.step, t.job, t.job.c.id == t.step.c.job_id)
         .where(t.step.c.event.is_not(None), t.step.c.completed_at.is_(None), t.job.c.completed_at.is_(None))
         .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("found")
     )
-    ids = sa.func.array_agg(aggregate_order_by(found.c.job_id, found.c.started_at), type_=ARRAY(found.c.job_id.type))
+    ids = sa.func.array_agg(aggregate_order_by(waits.c.job_id, waits.c.started_at), type_=ARRAY(waits.c.job_id.type))
     return sa.select(
         sa.func.count().label("jobs"),
-        sa.func.count(found.c.event.distinct()).label("events"),
+        sa.func.count(waits.c.event.distinct()).label("events"),
         ids[1].label("job_id"),
-        sa.func.min(found.c.started_at).label("since"),
+        sa.func.min(waits.c.started_at).label("since"),
     )
 
 

@@ -199,8 +199,8 @@ def _columns() -> Any:
 
 def _of(columns: Any, stats: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions on statistics of columns to be of the table that other statistics are of."""
-    own = columns.c.schemaname == stats.c.schemaname, columns.c.tablename == stats.c.relname
-    return [*own, ~sa.cast(columns.c.inherited, sa.Boolean)]
+    is_of_table = columns.c.schemaname == stats.c.schemaname, columns.c.tablename == stats.c.relname
+    return [*is_of_table, ~sa.cast(columns.c.inherited, sa.Boolean)]
 
 
 def _width(columns: Any) -> sa.ColumnElement[Any]:

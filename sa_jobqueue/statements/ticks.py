@@ -39,10 +39,13 @@ def tick(t: Tables) -> sa.Select[Any]:
     )
     thoroughly = sa.bindparam("thoroughly", type_=sa.Boolean)
 
-    def rarely(name: str, found: ColumnElement[Any]) -> ColumnElement[Any]:
-        return sa.case((thoroughly, found)).label(name)
+    def rarely(name: str, condition: ColumnElement[Any]) -> ColumnElement[Any]:
+        return sa.case((thoroughly, condition)).label(name)
 
-    unknown, unserved = (sa.func.array(one(t.model).scalar_subquery()) for one in (jobs.unknown_types, jobs.unserved_queues))
+    unknown, unserved = (
+        sa.func.array(pending_names(t.model).scalar_subquery())
+        for pending_names in (jobs.unknown_types, jobs.unserved_queues)
+    )
     return sa.select(
         beat.c.drain_requested_at,
         sa.func.now().label("now"),
@@ -68,30 +71,33 @@ def _lost_in(t: Tables) -> ColumnElement[Any]:
     low: ColumnElement[Any] = sa.literal_column("'1900-01-01 00:00:00+00'::timestamptz")
     high: ColumnElement[Any] = sa.literal_column("'9000-01-01 00:00:00+00'::timestamptz")
     until = sa.case((first < low, low), (first > high, high), else_=first)
-    held = (
+    worker_leases = (
         sa.select(sa.func.count().label("jobs"), until.label("leased_until"))
         .where(t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == t.worker.c.id)
         .lateral("held")
     )
     silent_at = sa.case((t.worker.c.id != sa.bindparam("worker_id", type_=sa.Text), alive_until(t.worker)))
-    first = sa.func.min(sa.func.least(held.c.leased_until, silent_at))
+    first = sa.func.min(sa.func.least(worker_leases.c.leased_until, silent_at))
     return (
         sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.now()), sa.Double))
-        .select_from(t.worker.join(held, sa.true()))
-        .where(held.c.jobs > sa.literal_column("0"))
+        .select_from(t.worker.join(worker_leases, sa.true()))
+        .where(worker_leases.c.jobs > sa.literal_column("0"))
         .scalar_subquery()
     )
 
 
 def _has_arrivals(t: Tables) -> ColumnElement[Any]:
-    written = sa.union_all(*arrivals.written_since(t.job)).limit(sa.literal_column(str(_MOST_READ))).cte("written")
+    arrived_jobs = sa.union_all(*arrivals.written_since(t.job)).limit(sa.literal_column(str(_MOST_READ))).cte("written")
     is_served = sa.and_(
-        written.c.queue == sa.any_(array("queues", sa.Text())), written.c.type_name == sa.any_(array("types", sa.Text()))
+        arrived_jobs.c.queue == sa.any_(array("queues", sa.Text())),
+        arrived_jobs.c.type_name == sa.any_(array("types", sa.Text())),
     )
     is_flood = sa.func.count() >= sa.literal_column(str(_MOST_READ))
-    found = sa.select(sa.or_(sa.func.coalesce(sa.func.bool_or(is_served), sa.false()), is_flood)).select_from(written)
+    has_served = sa.select(sa.or_(sa.func.coalesce(sa.func.bool_or(is_served), sa.false()), is_flood)).select_from(
+        arrived_jobs
+    )
     wants = sa.bindparam("xmax", type_=sa.Text).is_not(None)
-    return sa.case((wants, found.scalar_subquery()), else_=sa.false())
+    return sa.case((wants, has_served.scalar_subquery()), else_=sa.false())
 
 
 def _settings(t: Tables) -> ColumnElement[Any]:

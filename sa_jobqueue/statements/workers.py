@@ -17,12 +17,12 @@ _OTHERS = ("heartbeat_pause", "progress", "concurrency_requested")
 @bound
 def matching(t: Tables, where: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a `WorkerFilter`. A `*` in a name stands for any characters."""
-    found = alike(where, {"ids": t.worker.c.id})
+    conditions = alike(where, {"ids": t.worker.c.id})
     if where.names:
-        found.append(sa.or_(*(t.worker.c.name.like(_pattern(name), escape="\\") for name in where.names)))
+        conditions.append(sa.or_(*(t.worker.c.name.like(_pattern(name), escape="\\") for name in where.names)))
     if where.queues:
-        found.append(t.worker.c.queues.overlap(sa.literal(list(where.queues), ARRAY(sa.Text))))
-    return found
+        conditions.append(t.worker.c.queues.overlap(sa.literal(list(where.queues), ARRAY(sa.Text))))
+    return conditions
 
 
 def _pattern(name: str) -> str:
@@ -46,7 +46,7 @@ def page(t: Tables, *conditions: sa.ColumnElement[bool], after: tuple[str, str] 
     )
     since = t.worker.c.heartbeat_at + t.worker.c.heartbeat_pause
     silent = sa.func.greatest(sa.func.clock_timestamp() - since, sa.literal_column("interval '0'"), type_=sa.Interval)
-    columns = [one for one in t.worker.c if one.name not in _OTHERS]
+    columns = [column for column in t.worker.c if column.name not in _OTHERS]
     chosen = sa.select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     if after is not None:
         chosen = chosen.where(
@@ -62,13 +62,13 @@ def types_of_later(t: Tables) -> sa.Select[Any]:
     Parameters: `worker_id`, of the other one; `types`; `ttl` of a heartbeat.
     Shape: `(type_name,)`, distinct. Clock: the database's. Locks: none. Index: all of `worker`, which is small.
     """
-    own, later = t.worker.alias("own"), t.worker.alias("later")
-    started = sa.tuple_(later.c.started_at, later.c.id) > sa.tuple_(own.c.started_at, own.c.id)
+    worker, later = t.worker.alias("own"), t.worker.alias("later")
+    started = sa.tuple_(later.c.started_at, later.c.id) > sa.tuple_(worker.c.started_at, worker.c.id)
     handled = sa.func.unnest(later.c.job_types).table_valued("type_name").render_derived("handled")
     return (
         sa.select(handled.c.type_name)
-        .select_from(own.join(later, started).join(handled, sa.true()))
-        .where(own.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(later) > sa.func.clock_timestamp())
+        .select_from(worker.join(later, started).join(handled, sa.true()))
+        .where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(later) > sa.func.clock_timestamp())
         .where(handled.c.type_name == sa.any_(array("types", sa.Text())))
         .distinct()
     )
