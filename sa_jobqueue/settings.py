@@ -1,8 +1,8 @@
 """Settings of queues, job types, schedules and retention: values that are checked when made."""
 
 from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
-from sa_jobqueue.registry.limits import Limits, QueueSettings, TypeSettings
 from sa_jobqueue.registry.schedules import MisfirePolicy
+from sa_jobqueue.registry.settings import Limits, QueueSettings, TypeSettings
 
 __all__ = [
     "FOREVER",

@@ -16,7 +16,7 @@ from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.operations.pages import Page, collected
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.limits import Limits, settings_of
+from sa_jobqueue.registry.settings import Limits, settings_of
 
 Operation = Callable[..., Any]
 Option = Callable[[Any], Any]

@@ -18,7 +18,7 @@ from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations.queues import SyncedQueues
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.limits import QueueColumns
+from sa_jobqueue.registry.settings import QueueColumns
 
 queues: Final = noun_group("queues")
 _fairness_key = click.option(

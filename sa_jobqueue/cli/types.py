@@ -7,7 +7,7 @@ from typing import Final
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._rows import NamedRows, rate_text
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
-from sa_jobqueue.registry.limits import Limits
+from sa_jobqueue.registry.settings import Limits
 
 types: Final = noun_group("types")
 _rows: Final = NamedRows(types, "job type", metavar="TYPE")

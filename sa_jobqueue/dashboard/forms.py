@@ -15,7 +15,7 @@ from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Changes, Context
 from sa_jobqueue.display.durations import write_duration
 from sa_jobqueue.operations.pages import BulkResult
-from sa_jobqueue.registry.limits import Limits, settings_of
+from sa_jobqueue.registry.settings import Limits, settings_of
 
 Operation = Callable[..., Any]
 S = TypeVar("S", bound=Limits)

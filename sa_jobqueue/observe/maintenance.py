@@ -76,7 +76,7 @@ class Reindexed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StorageParameter:
     """A storage parameter of a table: its current value and the recommended one."""
 
     table: str
@@ -148,7 +148,7 @@ def reindex(
     """
     with _working(engine, lock_timeout, model) as reading:
         _drop_leftovers(reading)
-        before = _by_name(one for one in measured_indexes(reading) if not one.name.endswith(_LEFTOVERS))
+        before = _by_name(index for index in measured_indexes(reading) if not index.name.endswith(_LEFTOVERS))
         worth = [index.name for index in before.values() if every or worth_rebuilding(index)]
         results = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
@@ -176,7 +176,7 @@ def worth_rebuilding(index: IndexHealth) -> bool:
     return not index.is_valid or (wasted >= WORTH_BYTES and wasted >= WORTH_SHARE * index.bytes)
 
 
-def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
+def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[StorageParameter]:
     """Return the storage parameters of the job tables, with the values that the migrations set.
 
     `engine`: reads the catalog.
@@ -187,7 +187,7 @@ def storage_settings(engine: Engine, *, model: JobClass = Job) -> list[Setting]:
     with engine.connect() as connection:
         options = {row.name: options_of(row.options) for row in connection.execute(storage.tables(model))}
     return [
-        Setting(
+        StorageParameter(
             table=table,
             name=name,
             current=current.get(name),

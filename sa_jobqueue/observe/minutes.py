@@ -75,11 +75,13 @@ def combined(points: Sequence[Figures]) -> Figures | None:
     """Return the figures of several times as one; None of none. Pure."""
     if not points:
         return None
-    seconds = sum(one.seconds for one in points)
-    counts = (sum(getattr(one, name) for one in points) for name in ("enqueued", "completed", "failed", "died", "cancelled"))
-    means = (sum(getattr(one, name) * one.seconds for one in points) / seconds for name in ("due", "running"))
+    seconds = sum(point.seconds for point in points)
+    counts = (
+        sum(getattr(point, name) for point in points) for name in ("enqueued", "completed", "failed", "died", "cancelled")
+    )
+    means = (sum(getattr(point, name) * point.seconds for point in points) / seconds for name in ("due", "running"))
     histograms = (
-        [sum(each) for each in zip(*(getattr(one, name) for one in points), strict=True)] for name in ("waits", "runs")
+        [sum(each) for each in zip(*(getattr(point, name) for point in points), strict=True)] for name in ("waits", "runs")
     )
     return Figures(points[0].key, seconds, *counts, *means, *histograms)
 
@@ -94,8 +96,8 @@ def series(
     model: JobClass = Job,
 ) -> list[Figures]:
     """Return the figures over time, the oldest first: of everything, or of a queue, a job type or both."""
-    of = {"queue": queue, "type_name": type_name} if queue or type_name else {"queue": "", "type_name": ""}
-    rows = session.execute(minutes.series(model), {"since": since, "step": step, **of})
+    names = {"queue": queue, "type_name": type_name} if queue or type_name else {"queue": "", "type_name": ""}
+    rows = session.execute(minutes.series(model), {"since": since, "step": step, **names})
     return [_figures(row, row.minutes) for row in rows]
 
 

@@ -79,9 +79,9 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     started = {(row.queue, row.fairness_key): row.started for row in rows if row.started}
     lanes = session.execute(health.due_lanes(model), {"limit": LANES}).all()
     found_queues = list(every_item(lambda after: list_queues(session, after=after, model=model)))
-    weights = {(one.name, one.fairness_key): one.weight for one in found_queues}
-    served = {one.name for one in found_queues if one.workers and not one.fairness_key}
-    limited = {(one.name, one.fairness_key) for one in found_queues if _is_limited(one)}
+    weights = {(queue.name, queue.fairness_key): queue.weight for queue in found_queues}
+    served = {queue.name for queue in found_queues if queue.workers and not queue.fairness_key}
+    limited = {(queue.name, queue.fairness_key) for queue in found_queues if _is_limited(queue)}
     due = {(row.queue, row.fairness_key): row.waiting_for for row in lanes}
     of_queue: dict[str, int] = defaultdict(int)
     due_of_queue: dict[str, timedelta] = {}
@@ -98,14 +98,18 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
         limited | {(queue, "") for queue in keys_of if queue not in served},
     )
     # Keys compete within a queue that gives them slots as they come.
-    apart = {one.name for one in found_queues if one.concurrency_per_key or (one.paused_at and not one.fairness_key)}
+    apart = {
+        queue.name for queue in found_queues if queue.concurrency_per_key or (queue.paused_at and not queue.fairness_key)
+    }
     keys: list[Share] = []
-    for queue, found in keys_of.items():
-        if found != {""}:
+    for queue, fairness_keys in keys_of.items():
+        if fairness_keys != {""}:
             keys += _compared(
-                {(queue, key): (started.get((queue, key), 0), due.get((queue, key))) for key in found},
+                {(queue, key): (started.get((queue, key), 0), due.get((queue, key))) for key in fairness_keys},
                 weights,
-                {one for one in limited if one[1]} if queue in served - apart else {(queue, key) for key in found},
+                {queue_key for queue_key in limited if queue_key[1]}
+                if queue in served - apart
+                else {(queue, key) for key in fairness_keys},
             )
     return Shares(
         window=window,
@@ -115,12 +119,12 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     )
 
 
-def _is_limited(one: QueueStatus) -> bool:
-    return one.paused_at is not None or one.global_concurrency is not None or one.rate_limit is not None
+def _is_limited(queue: QueueStatus) -> bool:
+    return queue.paused_at is not None or queue.global_concurrency is not None or queue.rate_limit is not None
 
 
 def _compared(
-    given: dict[tuple[str, str], tuple[int, timedelta | None]],
+    starts_by_key: dict[tuple[str, str], tuple[int, timedelta | None]],
     weights: dict[tuple[str, str], int],
     apart: set[tuple[str, str]],
 ) -> list[Share]:
@@ -128,9 +132,13 @@ def _compared(
 
     `apart`: those whose share something else decides.
     """
-    total = sum(count for count, _ in given.values())
-    competing = {one for one, (_, waiting_for) in given.items() if waiting_for is not None and one not in apart}
-    entitled = sum(weights.get(one, 1) for one in competing)
+    total = sum(count for count, _ in starts_by_key.values())
+    competing = {
+        queue_key
+        for queue_key, (_, waiting_for) in starts_by_key.items()
+        if waiting_for is not None and queue_key not in apart
+    }
+    entitled = sum(weights.get(queue_key, 1) for queue_key in competing)
     return [
         Share(
             queue=queue,
@@ -142,12 +150,12 @@ def _compared(
             of_all=total,
             waiting_for=waiting_for,
         )
-        for (queue, key), (count, waiting_for) in given.items()
+        for (queue, key), (count, waiting_for) in starts_by_key.items()
     ]
 
 
-def _ordered(given: list[Share]) -> list[Share]:
-    def place(one: Share) -> tuple[bool, timedelta, str, str]:
-        return not one.is_starving, -(one.waiting_for or timedelta(0)), one.queue, one.fairness_key
+def _ordered(shares: list[Share]) -> list[Share]:
+    def place(share: Share) -> tuple[bool, timedelta, str, str]:
+        return not share.is_starving, -(share.waiting_for or timedelta(0)), share.queue, share.fairness_key
 
-    return sorted(given, key=place)
+    return sorted(shares, key=place)

@@ -21,7 +21,7 @@ from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.limits import (
+from sa_jobqueue.registry.settings import (
     Limits,
     QueueColumns,
     QueueName,

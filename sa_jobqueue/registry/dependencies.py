@@ -36,10 +36,10 @@ class _OfFunction(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
-def provider_of(given: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> Provider[T]:
+def provider_of(provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> Provider[T]:
     """Return the provider that an application gives, as one or as a function. Raises: InvalidOptionError."""
-    if hasattr(given, "open") and hasattr(given, "close"):
-        return given
-    if callable(given):
-        return _OfFunction(given)
-    raise InvalidOptionError("provider", f"must have open and close, or be a function of an attempt, got {given!r}")
+    if hasattr(provider, "open") and hasattr(provider, "close"):
+        return provider
+    if callable(provider):
+        return _OfFunction(provider)
+    raise InvalidOptionError("provider", f"must have open and close, or be a function of an attempt, got {provider!r}")

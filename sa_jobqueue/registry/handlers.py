@@ -228,8 +228,8 @@ class Handler(Generic[InT, OutT, JobT]):
     def check_blockers(self, blockers: Sequence[WaitFor[Any]]) -> None:
         """Check the number of a job's `blockers`, and the types of those that are known. Raises: InvalidJobError."""
         self.job_type.check_blocker_count(len(blockers))
-        for place, one in enumerate(blockers):
-            self.check_blocker(place, one.chain)
+        for place, blocker in enumerate(blockers):
+            self.check_blocker(place, blocker.chain)
 
     @overload
     def blocker(
@@ -337,9 +337,9 @@ class Handler(Generic[InT, OutT, JobT]):
 
         `chain`: one of its jobs, the chain, its root's row, or its id. Raises: InvalidJobError.
         """
-        given = self._type_of(chain)
-        if given is not None:
-            self.job_type.check_blocker(place, given)
+        chain_type = self._type_of(chain)
+        if chain_type is not None:
+            self.job_type.check_blocker(place, chain_type)
 
     def _type_of(self, chain: Any) -> JobType | None:
         """Return the type of a chain's first job; None if it is not loaded, or has no handler in this registry."""

@@ -24,11 +24,11 @@ from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRul
 from sa_jobqueue.registry.dependencies import Provider, provider_of
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
-from sa_jobqueue.registry.limits import QueueSettings
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector, SelectorOptions
+from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.types import JobStatus
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -133,24 +133,24 @@ class JobQueue(Generic[JobT]):
         return declared
 
     def _declare(
-        self, of: type[Options], type_name: str, given: dict[str, Any], *, by_fields: bool = False
+        self, options_class: type[Options], type_name: str, values: dict[str, Any], *, by_fields: bool = False
     ) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
-        known = [one.name for one in fields(of)]
-        for name in given.keys() - known:
+        option_names = [field.name for field in fields(options_class)]
+        for name in values.keys() - option_names:
             refuse_removed([name])
-            raise InvalidOptionError(name, f"is not an option of this handler; the options are {', '.join(known[1:])}")
-        options = of(type_name, **given)
+            raise InvalidOptionError(name, f"is not an option options_class this handler; the options are {', '.join(option_names[1:])}")
+        options = options_class(type_name, **values)
         options.check()
         if options.codec is not None:
             self.registry.add_codec(options.codec)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            own: dict[str, Any] = {"providers": self._providers, "registry": self.registry}
-            kind = describe(func, options, by_fields=by_fields, middleware=self._middleware, **own)
+            shared_state: dict[str, Any] = {"providers": self._providers, "registry": self.registry}
+            kind = describe(func, options, by_fields=by_fields, middleware=self._middleware, **shared_state)
             for name in [name for name in kind.fields if name in OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
@@ -282,12 +282,12 @@ class JobQueue(Generic[JobT]):
         if name in self._schedules:
             raise InvalidOptionError("name", f"a schedule {name!r} is already declared; choose another name")
         if fire_time_field is not None:
-            given = (
+            fixed_fields = (
                 payload if isinstance(payload, Mapping) else {} if payload is None else kind.input.encode("payload", payload)
             )
-            if not isinstance(given, Mapping):
+            if not isinstance(fixed_fields, Mapping):
                 raise InvalidOptionError("fire_time_field", "needs a payload that is an object")
-            payload = kind.input.decode("payload", {**given, fire_time_field: _SAMPLE.isoformat()})
+            payload = kind.input.decode("payload", {**fixed_fields, fire_time_field: _SAMPLE.isoformat()})
         # A throw-away job checks all of it as any other; the application's factory is asked for jobs alone.
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         job = registered.job(payload, id=never_written, **options)
@@ -298,7 +298,7 @@ class JobQueue(Generic[JobT]):
             cron=cron,
             time_zone=time_zone,
             type_name=kind.name,
-            **{one: getattr(job, one) for one in OF_SCHEDULES},
+            **{option: getattr(job, option) for option in OF_SCHEDULES},
             input=document
             if fire_time_field is None
             else {key: value for key, value in document.items() if key != fire_time_field},
@@ -352,38 +352,38 @@ class JobQueue(Generic[JobT]):
         """
         return self[type_name].job(payload, **options)
 
-    def include(self, other: JobQueue[JobT]) -> None:
+    def include(self, jobs: JobQueue[JobT]) -> None:
         """Add every handler, schedule, queue and selector of another registry, such as a feature's.
 
-        `other`: a registry for the same `Job` class. Later registrations there are not included.
+        `jobs`: a registry for the same `Job` class. Later registrations there are not included.
         Raises: InvalidHandlerError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
         this registry, or was included before.
         """
-        if other is self:
-            raise InvalidOptionError("other", "is this registry itself")
-        if other.model is not self.model:
+        if jobs is self:
+            raise InvalidOptionError("jobs", "is this registry itself")
+        if jobs.model is not self.model:
             raise InvalidOptionError(
-                "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
+                "other", f"makes jobs of {jobs.model.__qualname__}, this registry those of {self.model.__qualname__}"
             )
-        if twice := self._schedules.keys() & other._schedules.keys():
-            raise InvalidOptionError("other", f"declares the schedule {min(twice)!r}, which is declared here already")
-        if keys := self._queues.keys() & other._queues.keys():
-            raise InvalidOptionError("other", f"declares the {QueueKey(*min(keys)).named}, which is declared here already")
-        if twice := self._selectors.keys() & other._selectors.keys():
-            raise InvalidOptionError("other", f"has a selector of the queue {min(twice)!r}, which has one here already")
-        for name in [name for name in other._handlers if name in self._handlers]:
-            if other._handlers[name] is self._handlers[name]:
+        if twice := self._schedules.keys() & jobs._schedules.keys():
+            raise InvalidOptionError("jobs", f"declares the schedule {min(twice)!r}, which is declared here already")
+        if keys := self._queues.keys() & jobs._queues.keys():
+            raise InvalidOptionError("jobs", f"declares the {QueueKey(*min(keys)).named}, which is declared here already")
+        if twice := self._selectors.keys() & jobs._selectors.keys():
+            raise InvalidOptionError("jobs", f"has a selector of the queue {min(twice)!r}, which has one here already")
+        for name in [name for name in jobs._handlers if name in self._handlers]:
+            if jobs._handlers[name] is self._handlers[name]:
                 place = self.registry.get(name).place
-                raise InvalidOptionError("other", f"brings {name!r} ({place}), which is here already: include it once")
-            self.registry.add(other.registry.get(name))  # raises, with both places
-        self.registry.check_codecs(other.registry)
-        for name, handler in other._handlers.items():
+                raise InvalidOptionError("jobs", f"brings {name!r} ({place}), which is here already: include it once")
+            self.registry.add(jobs.registry.get(name))  # raises, with both places
+        self.registry.check_codecs(jobs.registry)
+        for name, handler in jobs._handlers.items():
             self.registry.add(handler.job_type)
             self._handlers[name] = handler
-        self.registry.include(other.registry)
-        self._schedules |= other._schedules
-        self._queues |= other._queues
-        self._selectors |= other._selectors
+        self.registry.include(jobs.registry)
+        self._schedules |= jobs._schedules
+        self._queues |= jobs._queues
+        self._selectors |= jobs._selectors
 
     @property
     def retention_rules(self) -> RetentionRules:

@@ -56,12 +56,12 @@ class Registry:
         """Return the surroundings of these types: of this registry and of those that include it, the outermost first."""
         if not self._included_by:
             return self._surroundings
-        return [one for registry in reversed(self._around()) for one in registry._surroundings]
+        return [surrounding for registry in reversed(self._around()) for surrounding in registry._surroundings]
 
-    def include(self, other: Registry) -> None:
+    def include(self, registry: Registry) -> None:
         """Let `find` of the other registry search this one too, and share codecs. Obliges: `check_codecs`."""
-        other._included_by.append(self)
-        self._includes.append(other)
+        registry._included_by.append(self)
+        self._includes.append(registry)
 
     def find(self, name: str) -> JobType | None:
         """Return a type of this registry, or of one that includes it; None if it is unknown."""
@@ -69,21 +69,23 @@ class Registry:
 
     def _around(self, *, within: bool = False) -> list[Registry]:
         """Return this registry and all that include it, the nearest first; with `within` also those included."""
-        seen: list[Registry] = [self]
-        for registry in seen:  # grows meanwhile: two registries may include each other
+        registries: list[Registry] = [self]
+        for registry in registries:  # grows meanwhile: two registries may include each other
             beside = registry._included_by + registry._includes if within else registry._included_by
-            seen += [other for other in beside if other not in seen]
-        return seen
+            registries += [neighbour for neighbour in beside if neighbour not in registries]
+        return registries
 
     def find_codec(self, name: object) -> PayloadCodec | None:
         """Return a codec of this registry, or of one that includes it or that it includes; None if it is unknown."""
-        known = self._around(within=True) if isinstance(name, str) else ()
-        return next((registry._codecs[name] for registry in known if name in registry._codecs), None)
+        registries = self._around(within=True) if isinstance(name, str) else ()
+        return next((registry._codecs[name] for registry in registries if name in registry._codecs), None)
 
     def add_codec(self, codec: PayloadCodec) -> None:
         """Register a codec. Raises: InvalidOptionError if it is not a codec, or another one has its name."""
         name = getattr(codec, "name", None)
-        if not (isinstance(name, str) and name and all(callable(getattr(codec, one, None)) for one in ("encode", "decode"))):
+        if not (
+            isinstance(name, str) and name and all(callable(getattr(codec, method, None)) for method in ("encode", "decode"))
+        ):
             raise errors.InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
         if self.find_codec(name) not in (None, codec):
             raise errors.InvalidOptionError(
@@ -91,11 +93,11 @@ class Registry:
             )
         self._codecs[name] = codec
 
-    def check_codecs(self, other: Registry) -> None:
+    def check_codecs(self, registry: Registry) -> None:
         """Refuse to share codecs with a registry that has another of the same name. Raises: InvalidOptionError."""
-        for name, codec in other._codecs.items():
+        for name, codec in registry._codecs.items():
             if self.find_codec(name) not in (None, codec):
-                raise errors.InvalidOptionError("other", f"has another codec of the name {name!r}")
+                raise errors.InvalidOptionError("jobs", f"has another codec of the name {name!r}")
 
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises: InvalidHandlerError naming both places."""
@@ -184,15 +186,15 @@ class JobType(HandlerOptions):
 
     def around_attempt(self) -> AbstractContextManager[object]:
         """Return what integrations put around an attempt."""
-        found = self.registry.surroundings()
-        return _all([one.around_attempt for one in found]) if found else _NOTHING
+        surroundings = self.registry.surroundings()
+        return _all([surrounding.around_attempt for surrounding in surroundings]) if surroundings else _NOTHING
 
     def around_call(self, session: Any = None) -> AbstractContextManager[object]:
         """Return what integrations put around the call of the handler; `session`: the one that it is given."""
-        found = self.registry.surroundings()
-        if not found:
+        surroundings = self.registry.surroundings()
+        if not surroundings:
             return _NOTHING
-        return _all([functools.partial(one.around_call, self.place, session) for one in found])
+        return _all([functools.partial(surrounding.around_call, self.place, session) for surrounding in surroundings])
 
     @property
     def wants_async_session(self) -> bool:
@@ -247,11 +249,11 @@ class JobType(HandlerOptions):
 
     def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
         """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, including if a codec fails."""
-        found = tuple(
+        opened_outcomes = tuple(
             replace(outcome, output=self._open_or_die(f"blockers[{place}]", outcome.output))
             for place, outcome in enumerate(outcomes)
         )
-        return Blockers(self.decode_blockers([outcome.output for outcome in found]), found)
+        return Blockers(self.decode_blockers([outcome.output for outcome in opened_outcomes]), opened_outcomes)
 
     def decode_blockers(self, outputs: Sequence[Json]) -> Any:
         """Return the typed outputs of the chains that a job waited for, in the order of its blockers.
@@ -275,28 +277,28 @@ class JobType(HandlerOptions):
         if least <= count and (most is None or count <= most):
             return
         expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-        wanted = f"{expected}, for Blockers[{self.blockers.name}]"
-        raise errors.InvalidJobError("blockers", f"{self.name!r} takes {wanted}, got {count}")
+        expected_blockers = f"{expected}, for Blockers[{self.blockers.name}]"
+        raise errors.InvalidJobError("blockers", f"{self.name!r} takes {expected_blockers}, got {count}")
 
-    def check_blocker(self, place: int, given: JobType) -> None:
+    def check_blocker(self, place: int, chain_type: JobType) -> None:
         """Check the type of a blocker of a new job, which is that of its first job. Raises: InvalidJobError."""
-        if self.blockers is None or given.chain_output.shape.can_be(self.blockers.shape.item(place)):
+        if self.blockers is None or chain_type.chain_output.shape.can_be(self.blockers.shape.item(place)):
             return
         expected = item_name(self.blockers.annotated, place)
         raise errors.InvalidJobError(
             f"blockers[{place}]",
             f"{self.name!r} takes {expected} here (Blockers[{self.blockers.name}]), "
-            f"but a chain of {given.name!r} ends with {given.chain_output.name}",
+            f"but a chain of {chain_type.name!r} ends with {chain_type.chain_output.name}",
         )
 
-    def check_continuation(self, next_type_name: str, given: JobType | None) -> None:
+    def check_continuation(self, next_type_name: str, next_type: JobType | None) -> None:
         """Check a continuation that the handler returned. Raises: UndeclaredContinuationError.
 
-        `given`: the type of the next job; None if it is unknown.
+        `next_type`: the type of the next job; None if it is unknown.
         """
-        if self.continues is not None and (given is None or given.chain_output.shape.can_be(self.continues.shape)):
+        if self.continues is not None and (next_type is None or next_type.chain_output.shape.can_be(self.continues.shape)):
             return
-        name = "Any" if given is None else given.chain_output.name
+        name = "Any" if next_type is None else next_type.chain_output.name
         raise errors.UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, actual=name)
 
 
@@ -304,11 +306,11 @@ _NOTHING: Final = nullcontext()
 
 
 @contextmanager
-def _all(entered: Sequence[Callable[[], AbstractContextManager[object]]]) -> Iterator[None]:
+def _all(factories: Sequence[Callable[[], AbstractContextManager[object]]]) -> Iterator[None]:
     """Enter context managers, the first outermost."""
     with ExitStack() as stack:
-        for one in entered:
-            stack.enter_context(one())
+        for factory in factories:
+            stack.enter_context(factory())
         yield
 
 
@@ -350,19 +352,19 @@ def describe(
     for parameter in signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
-        wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
-        provider = providers.get(origin) if wanted is None and isinstance(origin, type) else None
-        if (by_fields or wanted or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
+        injected_class = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
+        provider = providers.get(origin) if injected_class is None and isinstance(origin, type) else None
+        if (by_fields or injected_class or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
             raise errors.InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
         if provider is not None:
             provided[parameter.name] = provider
-        elif wanted is not None:
-            if wanted in injected:
-                raise errors.InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
-            injected[wanted] = parameter.name
-            if wanted in {Session, AsyncSession}:
+        elif injected_class is not None:
+            if injected_class in injected:
+                raise errors.InvalidHandlerError(f"{place}: asks for two arguments of type {injected_class.__name__}")
+            injected[injected_class] = parameter.name
+            if injected_class in {Session, AsyncSession}:
                 session_class = origin
-            if wanted is Blockers:
+            if injected_class is Blockers:
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise errors.InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
@@ -381,9 +383,9 @@ def describe(
         raise errors.InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
     if AsyncSession in injected and not is_async:
         raise errors.InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
-    names = [one.name for one in dataclass_fields(HandlerOptions) if hasattr(options, one.name)]
-    own: dict[str, Any] = {name: getattr(options, name) for name in names}
-    if own.get("isolation") is not None and (Session in injected or AsyncSession in injected):
+    names = [option.name for option in dataclass_fields(HandlerOptions) if hasattr(options, option.name)]
+    option_values: dict[str, Any] = {name: getattr(options, name) for name in names}
+    if option_values.get("isolation") is not None and (Session in injected or AsyncSession in injected):
         raise errors.InvalidHandlerError(
             f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
             "or continue_with a handler that takes a session and writes it"
@@ -403,11 +405,11 @@ def describe(
         batch = BatchRule(options.max_size, options.max_wait, takes_items)
         returns = _outcome(returns)
     parts = _parts(returns)
-    ends = [one for one in parts if not _is_continuation(one)]
-    leads_to = [next(iter(typing.get_args(one)), Any) for one in parts if _is_continuation(one)]
+    ends = [part for part in parts if not _is_continuation(part)]
+    leads_to = [next(iter(typing.get_args(part)), Any) for part in parts if _is_continuation(part)]
     has_any = Any in parts or object in parts
     return JobType(
-        **own,
+        **option_values,
         func=_spread(func, is_async=is_async) if fields else func,
         is_async=is_async,
         takes_input=payload is not None or bool(fields),
@@ -472,20 +474,20 @@ def _union(hints: Sequence[Any]) -> Any:
 def _outcome(hint: Any) -> Any:
     """Return the type of one job's output from a batch's `-> list[Output | Exception]`; Any if it is not annotated so."""
     (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
-    return _union([one for one in _parts(listed) if not (isinstance(one, type) and issubclass(one, BaseException))])
+    return _union([part for part in _parts(listed) if not (isinstance(part, type) and issubclass(part, BaseException))])
 
 
 def _parts(hint: Any) -> list[Any]:
     """Return the members of a union, or the one type that it is."""
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
         return [hint]
-    return [part for one in typing.get_args(hint) for part in _parts(one)]
+    return [part for member in typing.get_args(hint) for part in _parts(member)]
 
 
 def _plain(hint: Any) -> Any:
     """Return an annotation without type aliases and without `Annotated` around the whole."""
     while True:
-        if typing.get_origin(hint) is typing.Annotated and any(_is_continuation(one) for one in _parts(hint.__origin__)):
+        if typing.get_origin(hint) is typing.Annotated and any(_is_continuation(part) for part in _parts(hint.__origin__)):
             hint = hint.__origin__
         elif hasattr(hint, "__value__") and typing.get_origin(hint) is None:
             hint = hint.__value__
@@ -497,9 +499,9 @@ def _is_continuation(hint: Any) -> bool:
     return hint is Continuation or typing.get_origin(hint) is Continuation
 
 
-def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
+def _codec(place: str, role: str, hint: Any) -> Codec[Any]:
     try:
         # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
         return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)
     except Exception as error:  # any error that Pydantic raises for a type it does not support
-        raise errors.InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error
+        raise errors.InvalidHandlerError(f"{place}: the {role} cannot be typed as {hint!r}: {error}") from error

@@ -48,5 +48,5 @@ def check_middleware(func: Any) -> None:
 
 def name_of(func: Any) -> str:
     """Return where a function is declared, `module:function`, for messages."""
-    named = func if hasattr(func, "__qualname__") else type(func)
-    return f"{named.__module__}:{named.__qualname__}"
+    function = func if hasattr(func, "__qualname__") else type(func)
+    return f"{function.__module__}:{function.__qualname__}"

@@ -131,9 +131,9 @@ def taking(
     """Return a decorator that gives a method the parameters of a class, for type checkers, editors and `help`."""
 
     def decorate(method: Callable[Concatenate[OwnerT, ...], ResultT]) -> Callable[Concatenate[OwnerT, P], ResultT]:
-        own = inspect.signature(method)
-        parameters = [next(iter(own.parameters.values())), *inspect.signature(options).parameters.values()]
-        method.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # of any function
+        method_signature = inspect.signature(method)
+        parameters = [next(iter(method_signature.parameters.values())), *inspect.signature(options).parameters.values()]
+        method.__signature__ = method_signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # of any function
         return method
 
     return decorate

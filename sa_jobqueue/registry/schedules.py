@@ -53,7 +53,7 @@ class ScheduleColumns:
     overlap: bool = True
 
 
-SETTINGS: Final = tuple(one.name for one in fields(ScheduleColumns) if one.name != "name")
+SETTINGS: Final = tuple(column.name for column in fields(ScheduleColumns) if column.name != "name")
 """The columns that define a schedule beside its name."""
 
 
@@ -100,10 +100,10 @@ class Schedule(ScheduleColumns):
         expression, it replaces the first time.
         """
         limit = self.catch_up if self.misfire_policy is MisfirePolicy.ALL else 1
-        found = self.times.latest(since=since, until=now, limit=limit) or [since]
+        fire_times = self.times.latest(since=since, until=now, limit=limit) or [since]
         if self.misfire_policy is MisfirePolicy.SKIP:
-            return [fire_time for fire_time in found if now - fire_time <= self.grace]
-        return found
+            return [fire_time for fire_time in fire_times if now - fire_time <= self.grace]
+        return fire_times
 
 
 @dataclass(frozen=True, slots=True)

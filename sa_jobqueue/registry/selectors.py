@@ -11,8 +11,8 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.annotations import signature
-from sa_jobqueue.registry.limits import check_names
 from sa_jobqueue.registry.middleware import name_of
+from sa_jobqueue.registry.settings import check_names
 from sa_jobqueue.types import JobId, Json
 
 MOST_CANDIDATES: Final = 1_000

@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.options import DECLARED
-from sa_jobqueue.registry.limits import QueueColumns, settings_of
+from sa_jobqueue.registry.settings import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import Tables, alive_until, array, once_a_model, relation, statement, status, table
 from sa_jobqueue.statements.named_rows import key_of
 from sa_jobqueue.types import JobStatus

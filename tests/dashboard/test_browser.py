@@ -30,7 +30,7 @@ from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.minutes import Figures
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
-from sa_jobqueue.registry.limits import Limits, settings_of
+from sa_jobqueue.registry.settings import Limits, settings_of
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 from tests.dashboard.conftest import PREFIX, everyone

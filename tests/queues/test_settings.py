@@ -14,7 +14,7 @@ from sa_jobqueue.cli.types import types
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import QueueStatus
 from sa_jobqueue.policies.retention import Retention
-from sa_jobqueue.registry.limits import Limits, QueueColumns, settings_of
+from sa_jobqueue.registry.settings import Limits, QueueColumns, settings_of
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background.controls import Control
 

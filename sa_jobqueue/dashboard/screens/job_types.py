@@ -16,7 +16,7 @@ from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.registry.limits import Limits, TypeSettings, settings_of
+from sa_jobqueue.registry.settings import Limits, TypeSettings, settings_of
 
 HOUR: Final = timedelta(hours=1)
 _WORKERS: Final = 1000

@@ -16,7 +16,7 @@ from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.fairness_keys import keys
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate
-from sa_jobqueue.registry.limits import QueueColumns, QueueSettings, settings_of
+from sa_jobqueue.registry.settings import QueueColumns, QueueSettings, settings_of
 from sa_jobqueue.statements import limits
 
 _WORKERS: Final = 1000

@@ -291,7 +291,7 @@ class Running:
             first.setdefault(group.queue, group)
         return list(first.values())
 
-    def under(self, setting: Setting) -> int:
+    def under(self, setting: Restriction) -> int:
         """Return how many count against a limit; for the keys of a queue, those of the key with the most."""
         if setting.what == "type":
             return sum(group.running for group in self.groups if group.type_name == setting.name)
@@ -480,7 +480,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Restriction:
     """A queue, a fairness key of one, or a job type, that is paused or has a limit of running jobs."""
 
     what: str
@@ -577,7 +577,7 @@ class Health:
     """The latest unsuccessful attempts, newest first, at most 200."""
     statuses: Mapping[str, int] = field(default_factory=dict)
     """Estimated number of jobs of each common status, as of the last ANALYZE of their table."""
-    settings: Sequence[Setting] = ()
+    settings: Sequence[Restriction] = ()
     """Queues and job types that are paused or have a limit, by name."""
     due_by_type: Mapping[str, int] = field(default_factory=dict)
     """Due jobs of each type at the end of the last minute that workers recorded; empty if that is over an hour ago."""

@@ -442,20 +442,20 @@ def _statuses(reading: Reading) -> dict[str, int]:
     return {row["status"]: row["n"] for row in reading.rows(storage.statuses(reading.model))}
 
 
-def _settings(reading: Reading) -> list[figures.Setting]:
+def _settings(reading: Reading) -> list[figures.Restriction]:
     settings = []
     for queue in list_queues(reading.session, model=reading.model):
-        settings.append(_setting(reading, "queue", queue.name, queue))
+        settings.append(_restriction(reading, "queue", queue.name, queue))
         if (most := queue.concurrency_per_key) is not None:
-            settings.append(figures.Setting(what="key", name=queue.name, limit=most))
+            settings.append(figures.Restriction(what="key", name=queue.name, limit=most))
     return settings + [
-        _setting(reading, "type", kind.type_name, kind) for kind in list_job_types(reading.session, model=reading.model)
+        _restriction(reading, "type", kind.type_name, kind) for kind in list_job_types(reading.session, model=reading.model)
     ]
 
 
-def _setting(reading: Reading, what: str, name: str, row: QueueStatus | TypeStatus) -> figures.Setting:
-    return figures.Setting(
-        what=what,
+def _restriction(reading: Reading, kind: str, name: str, row: QueueStatus | TypeStatus) -> figures.Restriction:
+    return figures.Restriction(
+        what=kind,
         name=name,
         fairness_key=getattr(row, "fairness_key", ""),
         paused_for=None if row.paused_at is None else reading.now - row.paused_at,
@@ -509,7 +509,7 @@ def _bulk_writes(reading: Reading) -> figures.BulkWrites:
 
 
 _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
-    "hidden": lambda of: hidden_rows(of.session, commands=["SELECT"], model=of.model),
+    "hidden": lambda reading: hidden_rows(reading.session, commands=["SELECT"], model=reading.model),
     "queues": _queues,
     "workers": _workers,
     "latest": _latest,
@@ -518,7 +518,7 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
     "failures": _failures,
     "tables": measured_tables,
     "indexes": measured_indexes,
-    "horizon": lambda of: figures.Horizon(holders=measured_holders(of)),
+    "horizon": lambda reading: figures.Horizon(holders=measured_holders(reading)),
     "unserved": _unserved,
     "waiting": _waiting,
     "awaited": _awaited,

@@ -79,7 +79,9 @@ class Thresholds:
         return self.queues.get(queue, self)
 
 
-KINDS: Final[Mapping[str, type[Any]]] = {one.name: type(one.default) for one in fields(Thresholds) if one.name != "queues"}
+KINDS: Final[Mapping[str, type[Any]]] = {
+    threshold.name: type(threshold.default) for threshold in fields(Thresholds) if threshold.name != "queues"
+}
 """The type of each threshold, by name."""
 _CRITICAL: Final = {name: name.replace("_warning", "_critical") for name in KINDS if name.endswith("_warning")}
 """The critical threshold of each warning."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Code, Health
-from sa_jobqueue.observe.health.figures import HolderKind, Setting
+from sa_jobqueue.observe.health.figures import HolderKind, Restriction
 from sa_jobqueue.observe.metrics.tally import MOST_QUEUES, OTHER
 from sa_jobqueue.types import RefusedWrite
 
@@ -67,52 +67,59 @@ def _queues(report: Health) -> Iterator[Sample]:
     rates, running = report.rates, report.running
     ranked = sorted(report.queues, key=lambda queue: queue.due, reverse=True)
     busiest = sorted(rates.queues, key=lambda queue: queue.arrived + queue.completed, reverse=True)
-    names = [*(one.queue for one in ranked), *(one.queue for one in running.longest), *(one.queue for one in busiest)]
-    own = set(list(dict.fromkeys(names))[:MOST_QUEUES])
+    names = [
+        *(queue.queue for queue in ranked),
+        *(group.queue for group in running.longest),
+        *(queue.queue for queue in busiest),
+    ]
+    named_queues = set(list(dict.fromkeys(names))[:MOST_QUEUES])
 
     def of_queue(
         name: str, words: str, pairs: Iterable[tuple[str, float]], joined: Callable[[float, float], float] = add
     ) -> Sample:
         values: dict[str, float] = {}
         for queue, value in pairs:
-            label = printable(queue) if queue in own else OTHER
+            label = printable(queue) if queue in named_queues else OTHER
             values[label] = joined(values.get(label, 0.0), value)
         return _labelled(name, words, "queue", values)
 
-    yield of_queue("due_jobs", "Due jobs, counted up to 10,000 per priority.", ((one.queue, one.due) for one in ranked))
+    yield of_queue(
+        "due_jobs", "Due jobs, counted up to 10,000 per priority.", ((queue.queue, queue.due) for queue in ranked)
+    )
     words = "Jobs scheduled for later, counted up to 10,000 per priority."
-    yield of_queue("scheduled_jobs", words, ((one.queue, one.later) for one in ranked))
+    yield of_queue("scheduled_jobs", words, ((queue.queue, queue.later) for queue in ranked))
     # A paused fairness key waits intentionally.
-    ages = ((one.queue, 0.0 if one.fairness_key else one.claim_age.total_seconds()) for one in ranked)
+    ages = ((queue.queue, 0.0 if queue.fairness_key else queue.claim_age.total_seconds()) for queue in ranked)
     yield of_queue("claim_age_seconds", "Time since the oldest claimable job became due.", ages, max)
-    arrivals = ((one.queue, rates.per_second(one.arrived)) for one in rates.queues)
+    arrivals = ((queue.queue, rates.per_second(queue.arrived)) for queue in rates.queues)
     yield of_queue("arrivals_per_second", "Jobs enqueued per second, over the window.", arrivals)
-    completions = ((one.queue, rates.per_second(one.completed)) for one in rates.queues)
+    completions = ((group.queue, rates.per_second(group.completed)) for group in rates.queues)
     yield of_queue("completions_per_second", "Jobs completed per second, over the window.", completions)
-    yield of_queue("running_jobs", "Running jobs.", ((one.queue, one.running) for one in running.groups))
-    longest = ((one.queue, one.running_for.total_seconds()) for one in running.longest)
+    yield of_queue("running_jobs", "Running jobs.", ((group.queue, group.running) for group in running.groups))
+    longest = ((wait.queue, wait.running_for.total_seconds()) for wait in running.longest)
     yield of_queue("longest_running_seconds", "Time since the start of the longest running job.", longest, max)
     waiting = Counter[tuple[str, ...]]()
-    for one in report.waiting:
-        waiting[printable(one.queue) if one.queue in own else OTHER, one.cause] += one.due
+    for wait in report.waiting:
+        waiting[printable(wait.queue) if wait.queue in named_queues else OTHER, wait.cause] += wait.due
     words = "Due jobs that wait longer than they should, by what they wait for."
     yield Sample("waiting_jobs", words, waiting, labels=("queue", "cause"))
 
 
 def _settings(report: Health) -> Iterator[Sample]:
-    def of(name: str, words: str, values: Iterable[tuple[Setting, float]]) -> Sample:
+    def sample(name: str, words: str, values: Iterable[tuple[Restriction, float]]) -> Sample:
         some = islice(values, MOST_QUEUES)
-        named: dict[tuple[str, ...], float] = {
-            (one.what, printable(f"{one.name} {one.fairness_key}".rstrip())): value for one, value in some
+        value_by_label: dict[tuple[str, ...], float] = {
+            (restriction.what, printable(f"{restriction.name} {restriction.fairness_key}".rstrip())): value
+            for restriction, value in some
         }
-        return Sample(name, words, named, labels=("kind", "name"))
+        return Sample(name, words, value_by_label, labels=("kind", "name"))
 
-    paused = ((one, 1.0) for one in report.settings if one.paused_for is not None)
-    yield of("paused", "1 for each paused queue, fairness key and job type.", paused)
-    limited = [(one, one.limit) for one in report.settings if one.limit is not None]
-    yield of("concurrency_limit", "Most jobs that run at a time in all workers together; key: of each key.", limited)
-    in_use = ((one, report.running.under(one)) for one, _ in limited)
-    yield of("concurrency_in_use", "Jobs that run under the limit; key: of the key with the most.", in_use)
+    paused = ((restriction, 1.0) for restriction in report.settings if restriction.paused_for is not None)
+    yield sample("paused", "1 for each paused queue, fairness key and job type.", paused)
+    limited = [(restriction, restriction.limit) for restriction in report.settings if restriction.limit is not None]
+    yield sample("concurrency_limit", "Most jobs that run at a time in all workers together; key: of each key.", limited)
+    in_use = ((restriction, report.running.under(restriction)) for restriction, _ in limited)
+    yield sample("concurrency_in_use", "Jobs that run under the limit; key: of the key with the most.", in_use)
 
 
 def _jobs(report: Health) -> Iterator[Sample]:
@@ -151,12 +158,12 @@ def _bulk_writes(report: Health) -> Iterator[Sample]:
 def _storage(report: Health) -> Iterator[Sample]:
     tables = report.tables
     yield _labelled(
-        "table_dead_rows", "Dead rows that vacuum has not removed.", "table", {one.name: one.dead for one in tables}
+        "table_dead_rows", "Dead rows that vacuum has not removed.", "table", {table.name: table.dead for table in tables}
     )
-    yield _labelled("table_live_rows", "Live rows, estimated.", "table", {one.name: one.live for one in tables})
-    yield _labelled("table_bytes", "Size of the table.", "table", {one.name: one.bytes for one in tables})
+    yield _labelled("table_live_rows", "Live rows, estimated.", "table", {table.name: table.live for table in tables})
+    yield _labelled("table_bytes", "Size of the table.", "table", {table.name: table.bytes for table in tables})
     yield _labelled(
-        "table_index_bytes", "Size of the table's indexes.", "table", {one.name: one.index_bytes for one in tables}
+        "table_index_bytes", "Size of the table's indexes.", "table", {table.name: table.index_bytes for table in tables}
     )
     changes: dict[tuple[str, ...], float] = {}
     for table in tables:
@@ -167,12 +174,12 @@ def _storage(report: Health) -> Iterator[Sample]:
 
 
 def _horizon(report: Health) -> Iterator[Sample]:
-    held = report.horizon.held_for
+    held_for = report.horizon.held_for
     yield _one("horizon_age_transactions", "Age of the xmin horizon in transactions.", report.horizon.age)
     yield _one(
         "horizon_age_seconds",
         "Longest known time that the xmin horizon has been held back.",
-        held.total_seconds() if held else 0.0,
+        held_for.total_seconds() if held_for else 0.0,
     )
     kinds = dict.fromkeys((kind.value for kind in HolderKind), 0.0)
     for holder in report.horizon.holders:

@@ -48,14 +48,14 @@ _RARE: Final = (
 """Counted events, except the one that occurs for every job."""
 
 
-def counts(event: events.Event, known: frozenset[str]) -> tuple[Count, ...]:
-    """Return the counters that an event increments, with label values; a type that is not `known` is `other`. Pure."""
+def counts(event: events.Event, type_names: frozenset[str]) -> tuple[Count, ...]:
+    """Return the counters that an event increments, with label values; a type that is not `type_names` is `other`. Pure."""
     match event:
         case events.JobDied():
-            kind = _type(event, known)
+            kind = _type(event, type_names)
             return ((ATTEMPTS, (kind, event.outcome)), (DEATHS, (kind, event.reason.value)))
         case events.JobCompleted() | events.JobRescheduled() | events.JobCancelled() | events.AttemptLost():
-            return ((ATTEMPTS, (_type(event, known), str(event.outcome))),)
+            return ((ATTEMPTS, (_type(event, type_names), str(event.outcome))),)
         case events.JobRescued():
             return ((LOST, ()),)
         case events.ComponentFailed():
@@ -67,8 +67,8 @@ def counts(event: events.Event, known: frozenset[str]) -> tuple[Count, ...]:
     return ()
 
 
-def _type(event: events.AttemptEvent, known: frozenset[str]) -> str:
-    return event.type_name if event.type_name in known else OTHER
+def _type(event: events.AttemptEvent, type_names: frozenset[str]) -> str:
+    return event.type_name if event.type_name in type_names else OTHER
 
 
 class Durations:
@@ -124,16 +124,16 @@ class Tally:
 
     def add_completed(self, completed: Iterable[events.JobCompleted]) -> None:
         """Count completions."""
-        of_types, others = self.completed, self.completed[OTHER]
+        of_types, other_types = self.completed, self.completed[OTHER]
         for event in completed:
-            of_types.get(event.type_name, others).add(event.ran)
+            of_types.get(event.type_name, other_types).add(event.ran)
             queue = event.queue
             self.waits[queue if queue in self.waits or len(self.waits) < MOST_QUEUES else OTHER].add(event.waited)
 
     def of(self, counted: Counted) -> list[tuple[tuple[str, ...], int]]:
         """Return a counter's totals by label values; a counter without labels starts at 0."""
-        found = [(labels, total) for (name, labels), total in list(self.totals.items()) if name is counted]
+        totals = [(labels, total) for (name, labels), total in list(self.totals.items()) if name is counted]
         if counted is ATTEMPTS:
             ran = ((kind, sum(durations.buckets)) for kind, durations in self.completed.items())
-            found += [((kind, "completed"), total) for kind, total in ran if total]
-        return found or ([] if counted.labels else [((), 0)])
+            totals += [((kind, "completed"), total) for kind, total in ran if total]
+        return totals or ([] if counted.labels else [((), 0)])

@@ -68,9 +68,9 @@ class AttemptSpans:
     def handle(self, event: events.Event) -> None:
         """End the span of an attempt that has ended; record failures of its middleware."""
         if isinstance(event, _ENDS):
-            found = self._open.pop((event.job_id, event.attempt), None)
-            if found is not None:
-                span, began = found
+            open_span = self._open.pop((event.job_id, event.attempt), None)
+            if open_span is not None:
+                span, began = open_span
                 ran = _describe(span, event)
                 span.end(None if ran is None else began + int(ran / timedelta(microseconds=1)) * 1000)
         elif isinstance(event, events.StepCompleted):

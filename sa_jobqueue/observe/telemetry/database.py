@@ -22,11 +22,11 @@ _CACHE_SECONDS: Final = 2.0
 class DatabaseMetrics:
     """Observes the figures of a report. If the database does not answer, `sa_jobqueue.up` 0 is the only metric."""
 
-    def __init__(self, meter: Meter, read: Callable[[], Health], named: Iterable[Sample]) -> None:
+    def __init__(self, meter: Meter, read: Callable[[], Health], samples: Iterable[Sample]) -> None:
         self._read = read
         self._until = float("-inf")
         self._figures: dict[str, Sample] = {}
-        for sample in named:
+        for sample in samples:
             create = meter.create_observable_counter if sample.only_grows else meter.create_observable_gauge
             name, unit = _name_and_unit(sample.name)
             create(name, [partial(self._observe, sample.name)], unit, sample.words)

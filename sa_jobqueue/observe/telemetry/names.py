@@ -40,9 +40,9 @@ OTHER: Final = "other"
 class Bounded:
     """Returns the first `most` names unchanged, and `other` for the rest, so that a metric's labels are bounded."""
 
-    def __init__(self, most: int, other: str = OTHER) -> None:
+    def __init__(self, most: int, replacement: str = OTHER) -> None:
         self._most = most
-        self._other = other
+        self._other = replacement
         self._names: set[str] = set()
 
     def __call__(self, name: str) -> str:

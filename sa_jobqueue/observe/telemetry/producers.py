@@ -76,8 +76,8 @@ class EnqueueSpans:
             | ({names.DESTINATION: group[0].queue} if group[0].queue else {})
             | more,
         )
-        if (own := span.get_span_context()).is_valid:
-            traceparent = traceparent_of(own)
+        if (span_context := span.get_span_context()).is_valid:
+            traceparent = traceparent_of(span_context)
             for job in group:
                 if job.__dict__.get("chain_trace_context") in {made_in, job.__dict__.get("trace_context")}:
                     job.chain_trace_context = traceparent
@@ -98,9 +98,9 @@ def _named(group: Sequence[JobMixin[Any]]) -> dict[str, Any]:
 
 def _link(span: Span, job: JobMixin[Any]) -> None:
     """Link a span to the enqueue spans of a job's blockers, as far as these are loaded as jobs."""
-    for one in job._blockers[:_MOST_LINKS]:
-        if isinstance(one.chain, JobMixin):
-            context = tracing.context_of(one.chain.__dict__.get("trace_context"))
+    for blocker in job._blockers[:_MOST_LINKS]:
+        if isinstance(blocker.chain, JobMixin):
+            context = tracing.context_of(blocker.chain.__dict__.get("trace_context"))
             if context is not None:
                 span.add_link(context, {tracing.LINK_KIND: tracing.LinkKind.BLOCKER.value})
 

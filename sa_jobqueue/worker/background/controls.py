@@ -30,7 +30,7 @@ from sa_jobqueue.models.options import DECLARED
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types, recorded_values
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.limits import QueueColumns
+from sa_jobqueue.registry.settings import QueueColumns
 from sa_jobqueue.statements import controls, workers
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component

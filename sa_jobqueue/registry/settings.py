@@ -46,14 +46,14 @@ class Setting:
             check_duration(name, value)
 
 
-def settings_of(of: type[Limits]) -> dict[str, Setting]:
+def settings_of(limits_class: type[Limits]) -> dict[str, Setting]:
     """Return the settings that a class has, by name."""
-    found = {}
-    for name, hint in get_type_hints(of, include_extras=True).items():
+    setting_by_name = {}
+    for name, hint in get_type_hints(limits_class, include_extras=True).items():
         if get_origin(hint) is Annotated:
-            held, setting = get_args(hint)
-            found[name] = replace(setting, kind=next(iter(get_args(held)), held))
-    return found
+            annotation, setting = get_args(hint)
+            setting_by_name[name] = replace(setting, kind=next(iter(get_args(annotation)), annotation))
+    return setting_by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +147,14 @@ class QueueColumns(Limits, QueueShare):
     @property
     def retry(self) -> Backoff | None:
         """The backoff; None if none of it is set."""
-        given = {"base": self.retry_base, "factor": self.retry_factor, "cap": self.retry_cap}
-        own: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return Backoff(**own) if own else None
+        parameters = {"base": self.retry_base, "factor": self.retry_factor, "cap": self.retry_cap}
+        set_parameters: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
+        return Backoff(**set_parameters) if set_parameters else None
 
     def of_queue(self, name: str, fairness_key: str = "") -> QueueSettings:
         """Return them as the settings of a queue."""
         retention = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
-        limits = {one: getattr(self, one) for one in settings_of(QueueSettings)}
+        limits = {setting: getattr(self, setting) for setting in settings_of(QueueSettings)}
         return QueueSettings(name, fairness_key=fairness_key, retry=self.retry, retention=retention, **limits)
 
 
@@ -205,9 +205,9 @@ class QueueSettings(Limits, QueueShare, QueueName):
     def row(self) -> dict[str, Any]:
         """Values of the row, by column."""
         parts = {"retry": self.retry, "retain": self.retention}
-        own = {name: getattr(self, name) for name in ("name", "fairness_key", *settings_of(QueueSettings))}
-        split = {one: one.split("_") for one in settings_of(QueueColumns) if one not in own}
-        return own | {one: getattr(parts[part], of, None) for one, (part, of) in split.items()}
+        values = {name: getattr(self, name) for name in ("name", "fairness_key", *settings_of(QueueSettings))}
+        split = {setting: setting.split("_") for setting in settings_of(QueueColumns) if setting not in values}
+        return values | {setting: getattr(parts[part], attribute, None) for setting, (part, attribute) in split.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ class TypeSettings(Limits, TypeName):
     @property
     def row(self) -> dict[str, Any]:
         """Values of the row, by column."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def check_names(field: str, names: Any) -> None:
