@@ -31,7 +31,7 @@ DEFAULT_LIMIT: Final = probes.DEFAULT_LIMIT
 STUCK: Final = 70
 """Exit status of a worker that is stuck: EX_SOFTWARE of sysexits.h."""
 
-_PATIENCE: Final = 2.0
+_STEP_TIMEOUT_SECONDS: Final = 2.0
 VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables that children must not inherit: one process notifies for a service."""
 
@@ -76,10 +76,10 @@ class Watchdog:
         words = ", ".join(f"the {part.name} for {part.silent.total_seconds():.0f} s" for part in stuck)
         if not self._reported:
             self._reported = True
-            _within(_PATIENCE, lambda: _report(words))
+            _within(_STEP_TIMEOUT_SECONDS, lambda: _report(words))
         if vitals.stuck(self.limit):
             _within(
-                _PATIENCE,
+                _STEP_TIMEOUT_SECONDS,
                 lambda: _log.critical("stuck: %s; exiting with status %d; other workers rescue the jobs", words, STUCK),
             )
             self.end(STUCK)
@@ -124,7 +124,7 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
         yield used
     finally:
         stopped.set()
-        thread.join(_PATIENCE)  # bounded: it may be writing to a log that is stuck
+        thread.join(_STEP_TIMEOUT_SECONDS)  # bounded: it may be writing to a log that is stuck
 
 
 def notify(state: str) -> None:

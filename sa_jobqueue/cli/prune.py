@@ -20,7 +20,7 @@ from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import retention
 from sa_jobqueue.types import JobId, JobStatus
 
-_PATIENCE: Final = 2
+_LOCK_TIMEOUT_SECONDS: Final = 2
 """Seconds to wait for a lock on an application's row that refers to a job."""
 _COUNTS: Final = ("jobs", "dead_letters", "audit", "kept", "scanned")
 
@@ -116,7 +116,7 @@ def prune_all(database: opts.Database, rules: RetentionRules, *, queue_rows: boo
         cursor: PruneCursor | None = PruneCursor()
         while cursor is not None:
             with session.begin():
-                session.execute(retention.bounded(), {"seconds": _PATIENCE})
+                session.execute(retention.bounded(), {"seconds": _LOCK_TIMEOUT_SECONDS})
                 page = prune_page(session, rules, cursor=cursor, **options)
             totals.add(page)
             cursor = page.next

@@ -64,7 +64,7 @@ def span(duration: timedelta) -> str:
 
 
 _LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|(?<![$])\b\d[\d.]*\b", re.DOTALL)
-_SHOWN: Final = 120
+_LONGEST_LINE: Final = 120
 
 
 def shortened(query: str | None) -> str | None:
@@ -72,7 +72,7 @@ def shortened(query: str | None) -> str | None:
     if query is None or query == "<insufficient privilege>":
         return None
     plain = " ".join(_LITERAL.sub("?", query).split())
-    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 1]}…"
+    return plain if len(plain) <= _LONGEST_LINE else f"{plain[: _LONGEST_LINE - 1]}…"
 
 
 def _escape(char: str) -> str:

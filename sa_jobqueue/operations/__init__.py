@@ -215,21 +215,21 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
             name = operation.__name__
             raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
         _check_by(kwargs.get("by"))
-        given = session() if isinstance(session, scoped_session) else session
+        plain_session = session() if isinstance(session, scoped_session) else session
         try:
             model = model_of(kwargs)
-            if model is None or not isinstance(given, Session):
-                return operation(given, *args, **kwargs)
-            with on_queue(given, model):
-                return operation(given, *args, **kwargs)
+            if model is None or not isinstance(plain_session, Session):
+                return operation(plain_session, *args, **kwargs)
+            with on_queue(plain_session, model):
+                return operation(plain_session, *args, **kwargs)
         except NotFoundError as error:
-            if isinstance(given, Session):
+            if isinstance(plain_session, Session):
                 with suppress(SQLAlchemyError):
-                    error.add_reason(_hiding_of(error, given, model or _Job))
+                    error.add_reason(_hiding_of(error, plain_session, model or _Job))
             raise
         except Exception:
             with suppress(UnboundExecutionError, AttributeError):
-                require_postgresql(given.get_bind().dialect.name)
+                require_postgresql(plain_session.get_bind().dialect.name)
             raise
 
     return call

@@ -103,14 +103,14 @@ def record(
     }
     session.execute(audit.put(model), row)
     line = "%s by=%s changed=%d matched=%d arguments=%s"
-    shown = (operation, printable(by), row["changed"], row["matched"], printable(str(row["arguments"])))
-    after_commit(session, _log.info, line, *shown)
+    line_arguments = (operation, printable(by), row["changed"], row["matched"], printable(str(row["arguments"])))
+    after_commit(session, _log.info, line, *line_arguments)
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it, without payloads and empty parts."""
     if is_dataclass(value) and not isinstance(value, type):
-        value = {one.name: getattr(value, one.name) for one in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     match value:
         case Enum():
             return str(value.value)
@@ -121,8 +121,8 @@ def _plain(value: Any) -> Any:
         case datetime():
             return value.isoformat()
         case Mapping():
-            shown = ((str(name), _plain(one)) for name, one in value.items() if name not in _PAYLOADS)
-            return {name: one for name, one in shown if one not in (None, [], {})}
+            members = ((str(name), _plain(member)) for name, member in value.items() if name not in _PAYLOADS)
+            return {name: member for name, member in members if member not in (None, [], {})}
         case Collection():
-            return [_plain(one) for one in list(value)[:RECORDED]]
+            return [_plain(element) for element in list(value)[:RECORDED]]
     return str(value)

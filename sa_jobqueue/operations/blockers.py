@@ -44,8 +44,8 @@ def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
     """Add blockers that are new jobs to the session, like the cascade of a relationship."""
     reached = list(waiting)
     while reached:
-        for one in reached.pop()._blockers:
-            job = one.chain
+        for blocker in reached.pop()._blockers:
+            job = blocker.chain
             if isinstance(job, JobMixin) and inspect(job).transient and not job._is_enqueued:
                 session.add(job)
                 reached.append(job)
@@ -64,35 +64,36 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     edges: list[Edge] = []
     by_id = {job.id: job for job in new}
     for job in new:
-        for index, one in enumerate(job._blockers):
-            if isinstance(one.chain, JobMixin) and one.chain.__jobqueue__ != job.__jobqueue__:
-                raise InvalidJobError(f"blockers[{index}]", f"is a {type(one.chain).__name__}, of another Job class")
-            if one.chain_id == job.chain_id:
+        for index, blocker in enumerate(job._blockers):
+            if isinstance(blocker.chain, JobMixin) and blocker.chain.__jobqueue__ != job.__jobqueue__:
+                raise InvalidJobError(f"blockers[{index}]", f"is a {type(blocker.chain).__name__}, of another Job class")
+            if blocker.chain_id == job.chain_id:
                 raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
-            edges.append(Edge(job, one.chain_id, index, one.on_failure))
+            edges.append(Edge(job, blocker.chain_id, index, blocker.on_failure))
     _check_cycles(edges, by_id)
     ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in by_id}, key=str)
-    found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
+    root_by_id = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
     for edge in edges:
         if edge.chain_id in by_id:
             by_id[edge.chain_id].has_waiters = True
-        elif edge.chain_id not in found:
+        elif edge.chain_id not in root_by_id:
             raise NotFoundError(
                 "chain",
                 [edge.chain_id],
                 field=f"blockers[{edge.index}]",
                 reason="enqueue it before, or in the same flush; nothing was written",
             )
-        elif found[edge.chain_id].chain_id != edge.chain_id:
-            raise not_chains({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
+        elif root_by_id[edge.chain_id].chain_id != edge.chain_id:
+            raise not_chains({edge.chain_id: root_by_id[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
         if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
-            first = by_id[edge.chain_id] if edge.chain_id in by_id else found[edge.chain_id]
+            first = by_id[edge.chain_id] if edge.chain_id in by_id else root_by_id[edge.chain_id]
             edge.job._handler.check_blocker(edge.index, first)
     decided = [
-        replace(edge, is_resolved=edge.chain_id not in by_id and _is_resolved(edge, found[edge.chain_id])) for edge in edges
+        replace(edge, is_resolved=edge.chain_id not in by_id and _is_resolved(edge, root_by_id[edge.chain_id]))
+        for edge in edges
     ]
-    marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in found}, key=str)
-    unmarked = [chain_id for chain_id in marked if not found[chain_id].has_waiters]
+    marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in root_by_id}, key=str)
+    unmarked = [chain_id for chain_id in marked if not root_by_id[chain_id].has_waiters]
     if unmarked:
         connection.execute(blockers.await_chains(model), {"ids": unmarked})
     open_edges = Counter(edge.job.id for edge in decided if not edge.is_resolved)
@@ -187,12 +188,12 @@ def unblock(
     lowest = lowest_id(model.__jobqueue__)
     outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
     if len(outcomes) < len(chains):
-        others = [chain_id for chain_id in chains if chain_id not in outcomes]
-        result.unfinished |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": others}))
+        missing_ids = [chain_id for chain_id in chains if chain_id not in outcomes]
+        result.unfinished |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": missing_ids}))
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
-    held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
+    retry_from: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
-        given = {
+        parameters = {
             "chains": list(afters),
             "outcomes": [str(outcomes[chain_id]) for chain_id in afters],
             "afters": list(afters.values()),
@@ -201,25 +202,25 @@ def unblock(
             "excluded": list(excluded),
             "ids": list(only or ()),
         }
-        before, seen = dict(afters), 0
-        for row in connection.execute(blockers.unblock(model, only=only is not None), given).all():
+        before, examined_count = dict(afters), 0
+        for row in connection.execute(blockers.unblock(model, only=only is not None), parameters).all():
             if row.status is None:
-                seen += 1
+                examined_count += 1
                 afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
                 if row.held:
-                    held.setdefault(row.chain_id, before[row.chain_id])
+                    retry_from.setdefault(row.chain_id, before[row.chain_id])
             else:
                 queue_key = QueueKey(row.queue, row.fairness_key)
                 result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
                 if row.has_waiters and row.status == JobStatus.DEAD:
                     result.unfinished[row.chain_id] = None
-        if seen < BATCH:
-            result.finished = [chain_id for chain_id in afters if chain_id not in held]
+        if examined_count < BATCH:
+            result.finished = [chain_id for chain_id in afters if chain_id not in retry_from]
             break
     else:
         result.unfinished |= afters
     # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
-    result.unfinished |= held
+    result.unfinished |= retry_from
     if only is not None:
         result.unfinished |= chains
         result.finished = []
@@ -238,7 +239,7 @@ def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[Job
     For operations that end chains in a transaction of the application. Otherwise like `unblock`.
     """
     todo: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
-    seen: set[tuple[JobId, JobId | None]] = set()
-    while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
-        seen |= set(todo.items())
+    tried: set[tuple[JobId, JobId | None]] = set()
+    while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in tried}:
+        tried |= set(todo.items())
         todo = unblock(connection, model, todo).unfinished

@@ -52,14 +52,14 @@ def copy_payloads(
         raise InvalidJobError("deduplicate_by", "needs a temporary table, which PREPARE refuses; use enqueue_many")
     kind.check_blocker_count(0)
     # `trace_context` may be set to None, for no trace; None for any other option means that it is not given.
-    given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
-    if kind.fairness_by is not None and "fairness_key" not in given:
+    set_options = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
+    if kind.fairness_by is not None and "fairness_key" not in set_options:
         raise InvalidJobError(
             "fairness_key", "is read from each payload by fairness_by: give one for all, or use enqueue_many"
         )
     # Never written: it checks the options, and has the values that all jobs share.
-    own = {name: kind.new[name] for name in DECLARED}
-    template: JobMixin[Any] = model(kind.name, _handler=None, **own | given)
+    type_defaults = {name: kind.new[name] for name in DECLARED}
+    template: JobMixin[Any] = model(kind.name, _handler=None, **type_defaults | set_options)
     connection = queue_connection(session, model)
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)
@@ -80,18 +80,18 @@ def copy_payloads(
                 "payloads", "need a temporary table under row-level security, which PREPARE refuses; use enqueue_many"
             )
         if deduplicate_by is None and not is_secured:
-            written = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
+            row_count = copy_in(connection, CopyTarget(table(model).schema, table(model).name, tuple(columns)), chunks)
         else:
-            made, copied = deduplication.stage(model, columns)
-            connection.execute(made)
+            create_table, copied = deduplication.stage(model, columns)
+            connection.execute(create_table)
             copy_in(connection, copied, chunks)
             put_staged = deduplication.put_all_staged if is_secured else deduplication.put_staged
-            written = connection.execute(put_staged(model, columns)).rowcount
+            row_count = connection.execute(put_staged(model, columns)).rowcount
             connection.exec_driver_sql(deduplication.drop_staged())
-    if written:
-        announce_count(written)
+    if row_count:
+        announce_count(row_count)
         writer.notify_workers(session, connection, model, writer.queue_key_of(template))
-    return written
+    return row_count
 
 
 def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
@@ -115,15 +115,15 @@ def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
 
 def _texts(connection: Connection, model: JobClass, values: dict[str, Any]) -> list[str]:
     """Return values, by column, in COPY's text format."""
-    given: list[Any] = []
+    bound_values: list[Any] = []
     for name, value in values.items():
         kind = table(model).c[name].type.dialect_impl(connection.dialect)
         processor = kind.bind_processor(connection.dialect)
-        given.append(processor(value) if processor else value)
+        bound_values.append(processor(value) if processor else value)
     driver = connection.connection.driver_connection
-    own = driver if isinstance(driver, (psycopg.Connection, psycopg.AsyncConnection)) else None
-    transformer = Transformer(own)  # COPY's text is the same for every driver
-    dumped = transformer.dump_sequence(given, [PyFormat.TEXT] * len(given))
+    psycopg_connection = driver if isinstance(driver, (psycopg.Connection, psycopg.AsyncConnection)) else None
+    transformer = Transformer(psycopg_connection)  # COPY's text is the same for every driver
+    dumped = transformer.dump_sequence(bound_values, [PyFormat.TEXT] * len(bound_values))
     return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
 
 

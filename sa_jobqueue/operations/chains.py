@@ -195,14 +195,14 @@ def delete_chains(
     waits or waited for one of the chains; ConflictError if concurrent transactions kept adding dependencies, or
     if a row of the application refers to a job. No lock is kept then.
     """
-    given = _check_chain_ids(model, chain_ids)
+    root_ids = _check_chain_ids(model, chain_ids)
     session.flush()
-    if not given:
+    if not root_ids:
         return BulkResult([], 0)
-    wanted = _connected(session, model, given) if cascade else set(given)
+    all_ids = _connected(session, model, root_ids) if cascade else set(root_ids)
     if dry_run:
-        roots, jobs = _jobs_of(session, model, wanted)
-        _refuse_missing(session, model, given, roots)
+        roots, jobs = _jobs_of(session, model, all_ids)
+        _refuse_missing(session, model, root_ids, roots)
         _refuse_references(session, model, roots, jobs)
         return BulkResult(roots, len(roots))
     require_transaction(session.connection(bind_arguments={"mapper": model}), "deleting chains")
@@ -210,9 +210,9 @@ def delete_chains(
         savepoint = session.begin_nested()
         try:
             with savepoint:
-                deleted, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
+                deleted, all_ids = _try(session, model, root_ids, all_ids, cascade=cascade, by=by)
                 if deleted:
-                    record(session, "delete_chains", by=by, ids=deleted, model=model, chains=given, cascade=cascade)
+                    record(session, "delete_chains", by=by, ids=deleted, model=model, chains=root_ids, cascade=cascade)
                     return BulkResult(deleted, len(deleted))
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
                 savepoint.rollback()
@@ -224,31 +224,31 @@ def delete_chains(
 
 
 def _try(
-    session: Session, model: JobClass, given: list[JobId], wanted: set[Any], *, cascade: bool, by: str | None
+    session: Session, model: JobClass, root_ids: list[JobId], all_ids: set[Any], *, cascade: bool, by: str | None
 ) -> tuple[list[Any], set[Any]]:
     """Lock chains and delete them, unless by now others are connected with them; return the deleted ones, and all."""
-    roots, jobs = _jobs_of(session, model, wanted, for_update=True)
-    _refuse_missing(session, model, given, roots)
+    roots, jobs = _jobs_of(session, model, all_ids, for_update=True)
+    _refuse_missing(session, model, root_ids, roots)
     # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can be added
     # any more.
-    found = _connected(session, model, given) if cascade else wanted
-    if not found <= wanted:
-        return [], found
-    to_delete = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
-    _refuse_references(session, model, found, to_delete)
+    connected_ids = _connected(session, model, root_ids) if cascade else all_ids
+    if not connected_ids <= all_ids:
+        return [], connected_ids
+    to_delete = [job_id for job_id, chain_id in jobs.items() if chain_id in connected_ids]
+    _refuse_references(session, model, connected_ids, to_delete)
     delete_jobs(session, model, to_delete, by=by)
-    return [chain_id for chain_id in roots if chain_id in found], found
+    return [chain_id for chain_id in roots if chain_id in connected_ids], connected_ids
 
 
 def _check_chain_ids(model: JobClass, chain_ids: Sequence[JobId]) -> list[JobId]:
     """Return the ids without duplicates. Raises: InvalidJobError if they are not ids of this queue, or too many."""
     pages.check_ids(model, chain_ids=chain_ids)
-    given = list(dict.fromkeys(chain_ids))
-    if len(given) > MAX_CHAINS:
+    unique_ids = list(dict.fromkeys(chain_ids))
+    if len(unique_ids) > MAX_CHAINS:
         raise InvalidJobError(
-            "chain_ids", f"must be at most {MAX_CHAINS:,} a call, got {len(given):,}; commit between calls"
+            "chain_ids", f"must be at most {MAX_CHAINS:,} a call, got {len(unique_ids):,}; commit between calls"
         )
-    return given
+    return unique_ids
 
 
 def _connected(session: Session, model: JobClass, chain_ids: Iterable[JobId]) -> set[Any]:
@@ -266,20 +266,20 @@ def _jobs_of(
     return roots, jobs
 
 
-def _refuse_missing(session: Session, model: JobClass, given: Sequence[JobId], roots: Iterable[JobId]) -> None:
+def _refuse_missing(session: Session, model: JobClass, chain_ids: Sequence[JobId], roots: Iterable[JobId]) -> None:
     """Refuse ids that are not ids of chains: unknown ids, or ids of continuations."""
     existing = set(roots)
-    if missing := [chain_id for chain_id in given if chain_id not in existing]:
+    if missing := [chain_id for chain_id in chain_ids if chain_id not in existing]:
         belongs = {row.id: row.chain_id for row in session.execute(jobs.named(model, ("id", "chain_id")), {"ids": missing})}
         unknown = [chain_id for chain_id in missing if chain_id not in belongs]
         raise NotFoundError("chain", unknown, field="chain_ids") if unknown else not_chains(belongs)
 
 
 def _refuse_references(session: Session, model: JobClass, chain_ids: Iterable[JobId], job_ids: Iterable[JobId]) -> None:
-    given = {"ids": list(chain_ids), "job_ids": list(job_ids), "limit": _MAX_REFERENCES}
-    found = session.execute(deletion.references(model), given).all()
-    if found:
-        raise ChainReferencedError([(row.chain_id, row.job_id) for row in found])
+    parameters = {"ids": list(chain_ids), "job_ids": list(job_ids), "limit": _MAX_REFERENCES}
+    references = session.execute(deletion.references(model), parameters).all()
+    if references:
+        raise ChainReferencedError([(row.chain_id, row.job_id) for row in references])
 
 
 def delete_jobs(session: Session, model: JobClass, job_ids: list[Any], *, by: str | None) -> None:
@@ -287,14 +287,14 @@ def delete_jobs(session: Session, model: JobClass, job_ids: list[Any], *, by: st
 
     Obliges: the jobs are locked, and no other job refers to them.
     """
-    given = {"job_ids": job_ids}
+    parameters = {"job_ids": job_ids}
     # What the session holds of the rows deleted leaves it with them, and comes back if they do.
     fetch = {"synchronize_session": "fetch"}
-    session.execute(deletion.delete_edges(model), given, execution_options=fetch)
-    session.execute(deletion.delete_attempts(model), given, execution_options=fetch)
-    session.execute(deletion.dismiss_dead_letters(model), given | {"by": by}, execution_options=fetch)
+    session.execute(deletion.delete_edges(model), parameters, execution_options=fetch)
+    session.execute(deletion.delete_attempts(model), parameters, execution_options=fetch)
+    session.execute(deletion.dismiss_dead_letters(model), parameters | {"by": by}, execution_options=fetch)
     with translated():
-        deleted = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
+        deleted = session.execute(deletion.delete_jobs(model), parameters, execution_options=fetch).all()
     lost = [str(job_id) for job_id, status, _, _ in deleted if status is JobStatus.RUNNING]
     ended = [str(job_id) for job_id, _, chain_id, has_waiters in deleted if job_id == chain_id and has_waiters]
     if lost:
@@ -315,16 +315,16 @@ def cancel_chains(
     Locks: the roots of the chains, then their current jobs, each in the order of their ids.
     Raises: NotFoundError naming every unknown id, or for the id of a continuation.
     """
-    given = _check_chain_ids(model, chain_ids)
+    unique_ids = _check_chain_ids(model, chain_ids)
     session.flush()
     if dry_run:
-        roots = list(session.scalars(deletion.roots(model), {"ids": given}))
+        roots = list(session.scalars(deletion.roots(model), {"ids": unique_ids}))
     else:
-        roots = [row.id for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id]
-    _refuse_missing(session, model, given, roots)
-    current = session.execute(deletion.current_jobs(model), {"ids": given}).all()
+        roots = [row.id for row in session.execute(chains.lock(model), {"ids": unique_ids}) if row.id == row.chain_id]
+    _refuse_missing(session, model, unique_ids, roots)
+    current = session.execute(deletion.current_jobs(model), {"ids": unique_ids}).all()
     job_ids, cancelled = [row.id for row in current], [row.chain_id for row in current]
     if not dry_run:
         _cancel(session, job_ids, model, {row.id: row for row in session.execute(jobs.lock(model, job_ids))})
-        record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
-    return BulkResult(cancelled, len(given))
+        record(session, "cancel_chains", by=by, ids=cancelled, matched=len(unique_ids), model=model, chains=unique_ids)
+    return BulkResult(cancelled, len(unique_ids))

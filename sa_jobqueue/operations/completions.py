@@ -109,8 +109,8 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     job.chain_type_name = before.chain_type_name
     job.chain_index = before.chain_index + 1
     job.chain_trace_context = before.chain_trace_context
-    for index, one in enumerate(job._blockers):
-        if one.chain_id == before.chain_id:
+    for index, blocker in enumerate(job._blockers):
+        if blocker.chain_id == before.chain_id:
             raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
     return job
 
@@ -339,9 +339,9 @@ def _refusal_by_server(job: ClaimedJob, message: str) -> CompletionRefusedError:
     )
 
 
-def check_session(found: str, expected: str | None) -> None:
+def check_session(session_name: str, expected: str | None) -> None:
     """Check that a statement runs in the transaction of the handler's own statements. Raises: HandlerCommitError."""
-    if expected is not None and found != expected:
+    if expected is not None and session_name != expected:
         raise HandlerCommitError(
             "the handler's writes and its completion are one commit, but the transaction of its first statement has ended, "
             "by a COMMIT or ROLLBACK that SQLAlchemy did not see (or the handler changed application_name, which marks it): "
@@ -350,7 +350,7 @@ def check_session(found: str, expected: str | None) -> None:
 
 
 def _waited(result: str | JobMixin[Any]) -> list[JobId]:
-    return [one.chain_id for one in result._blockers] if isinstance(result, JobMixin) else []
+    return [blocker.chain_id for blocker in result._blockers] if isinstance(result, JobMixin) else []
 
 
 def _is_alone(job: ClaimedJob, result: str | JobMixin[Any]) -> bool:
@@ -410,7 +410,7 @@ def complete_job(
         places = session.execute(jobs.named(model, ("chain_id",)), {"ids": [job_id]}).first()
     if places is None:
         raise NotFoundError("job", [job_id])
-    waited = [one.chain_id for one in result.job._blockers] if isinstance(result, Continuation) else []
+    waited = [blocker.chain_id for blocker in result.job._blockers] if isinstance(result, Continuation) else []
     session.execute(chains.lock(model), {"ids": [job_id, places.chain_id, *waited]})
     job: JobT | None = session.get(model, job_id, populate_existing=True)
     if job is None:

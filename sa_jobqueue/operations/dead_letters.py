@@ -146,8 +146,8 @@ def redrive_dead_letters(
     pages.check_limit(limit)
     pages.check_after(model, after)
     conditions = _conditions(model, where)
-    found = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
-    page = pages.page_of(found, limit=limit, position=lambda job_id: job_id)
+    job_ids = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
+    page = pages.page_of(job_ids, limit=limit, position=lambda job_id: job_id)
     ids = page.items
     if dry_run or not ids:
         return BulkResult(ids, len(ids), page.next)
@@ -195,8 +195,8 @@ def dismiss_dead_letters(
     conditions = (*_conditions(model, where), model.DeadLetter.resolution.is_(None))
     unresolved = listings.objects(model.DeadLetter.id, *conditions, after=after, limit=limit + 1)
     ids = unresolved.with_only_columns(model.DeadLetter.id)
-    found = session.scalars(ids if dry_run else ids.with_for_update()).all()
-    page = pages.page_of(found, limit=limit, position=lambda letter_id: letter_id)
+    letter_ids = session.scalars(ids if dry_run else ids.with_for_update()).all()
+    page = pages.page_of(letter_ids, limit=limit, position=lambda letter_id: letter_id)
     if not dry_run and page.items:
         session.execute(dead_letters.dismiss(model, page.items, by=by))
         record(session, "dismiss_dead_letters", by=by, ids=page.items, model=model, where=where)

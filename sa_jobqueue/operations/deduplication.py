@@ -80,9 +80,9 @@ class Deduplicate:
         if isinstance(self.exclude, (str, bytes)) or not isinstance(self.exclude, Collection):
             raise InvalidOptionError("exclude", "must be a list of ids, not one id")
         replaceable = isinstance(self.replace, Collection) and not isinstance(self.replace, str)
-        if not replaceable or any(one not in list(deduplication.REPLACEABLE) for one in self.replace):
-            known = ", ".join(deduplication.REPLACEABLE)
-            raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
+        if not replaceable or any(part not in list(deduplication.REPLACEABLE) for part in self.replace):
+            names = ", ".join(deduplication.REPLACEABLE)
+            raise InvalidOptionError("replace", f"must be a list of some of {names}, got {self.replace!r}")
         if self.max_wait is not None:
             check_duration("max_wait", self.max_wait)
             if "schedule" not in self.replace:
@@ -107,7 +107,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
             session.add(job)
             session.flush()
         return job, Enqueued.CREATED
-    given, model = _policy("", deduplicate), type(job)
+    policy, model = _policy("", deduplicate), type(job)
 
     def add(_: object) -> list[Any]:
         session.add(job)
@@ -117,8 +117,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     require_transaction(queue_connection(session, model), "deduplication")
     with on_queue(session, model):
         # For each scope: without it, the second of two transactions violates the index, and the server logs the error.
-        _lock(session, model, [(job.type_name, given.key)])
-        ((job_id, outcome),) = _settle(session, model, {(job.type_name, given.key): job}, given, add).values()
+        _lock(session, model, [(job.type_name, policy.key)])
+        ((job_id, outcome),) = _settle(session, model, {(job.type_name, policy.key): job}, policy, add).values()
         holder = job if outcome is Enqueued.CREATED else session.scalars(deduplication.again(model, job_id)).one()
     return holder, outcome
 
@@ -171,12 +171,12 @@ def _policy(place: str, policy: object) -> Deduplicate:
 
 
 def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[Deduplicate]) -> list[_Result]:
-    model, given = type(listed[0]), policies[0]
+    model, first_policy = type(listed[0]), policies[0]
     by_key: dict[_Key, list[JobT]] = {}
     for index, (job, policy) in enumerate(zip(listed, policies, strict=True)):
         field = f"new[{index}]"
         check_new(field, job, model)
-        if replace(policy, key=given.key) != given:
+        if replace(policy, key=first_policy.key) != first_policy:
             raise InvalidJobError(
                 field, "has other deduplication options than the first; use enqueue for each, or several calls"
             )
@@ -185,13 +185,13 @@ def _write_unique(session: Session, listed: Sequence[JobT], policies: Sequence[D
         by_key.setdefault((job.type_name, policy.key), []).append(job)
     require_transaction(queue_connection(session, model), "deduplication")
     # With scope "waiting" keys are given up before others are taken, which is no one order.
-    if given.scope == "any" or (given.scope == "waiting" and len(by_key) <= MOST_LOCKED):
+    if first_policy.scope == "any" or (first_policy.scope == "waiting" and len(by_key) <= MOST_LOCKED):
         _lock(session, model, sorted(by_key))
     write = partial(write_many, session, unless_taken=True)
     first_jobs = {key: jobs[0] for key, jobs in sorted(by_key.items())}
-    results = _settle(session, model, first_jobs, given, write)
+    results = _settle(session, model, first_jobs, first_policy, write)
     last_jobs = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
-    repeated = _settle(session, model, last_jobs, given, write) if given.replace and last_jobs else {}
+    repeated = _settle(session, model, last_jobs, first_policy, write) if first_policy.replace and last_jobs else {}
     outcomes: list[_Result] = []
     for job, policy in zip(listed, policies, strict=True):
         key = (job.type_name, policy.key)
@@ -209,7 +209,7 @@ def _lock(session: Session, model: JobClass, keys: Sequence[_Key]) -> None:
 
 
 def _settle(
-    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], policy: Deduplicate, write: _Write
 ) -> dict[_Key, _Result]:
     """Find the chain that has each key, or write its job; return the outcome for each.
 
@@ -220,31 +220,31 @@ def _settle(
     """
     results: dict[_Key, _Result] = {}
     for number in range(_TRIES):
-        left = {key: job for key, job in jobs.items() if key not in results}
-        named = next(iter(left))[1] if len(left) == 1 else None
+        undecided = {key: job for key, job in jobs.items() if key not in results}
+        single_key = next(iter(undecided))[1] if len(undecided) == 1 else None
         try:
             with translated(), session.begin_nested() as savepoint:
-                decided = _found_or_written(session, model, left, given, write)
-                if len(decided) == len(left) or number >= _TRIES // 2:
+                decided = _find_or_write(session, model, undecided, policy, write)
+                if len(decided) == len(undecided) or number >= _TRIES // 2:
                     results |= decided
                 else:
                     savepoint.rollback()
         except ConflictError as error:  # one that enqueues without this function has the key
             if "uq_job_deduplication" not in error.constraint:
                 raise
-            _check_snapshot(session, model, named, error)
+            _check_snapshot(session, model, single_key, error)
         except DBAPIError as error:
             state = diagnose(error).sqlstate
             if state == SERIALIZATION_FAILURE:
-                _check_snapshot(session, model, named, error)
+                _check_snapshot(session, model, single_key, error)
             if state != DEADLOCK:
                 raise
         if len(results) == len(jobs):
             for key, (_, outcome) in results.items():
                 jobs[key]._is_enqueued = outcome is Enqueued.CREATED
             return results
-    _, taken = next(key for key in jobs if key not in results)
-    raise ConflictError(f"the key {taken!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+    _, contested_key = next(key for key in jobs if key not in results)
+    raise ConflictError(f"the key {contested_key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
 def _check_snapshot(session: Session, model: JobClass, key: str | None, cause: Exception) -> None:
@@ -258,60 +258,63 @@ def _check_snapshot(session: Session, model: JobClass, key: str | None, cause: E
         ) from cause
 
 
-def _found_or_written(
-    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate, write: _Write
+def _find_or_write(
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], policy: Deduplicate, write: _Write
 ) -> dict[_Key, _Result]:
     """Try it with each key once; return the outcome for each key that was decided."""
-    results, begun = _found(session, model, jobs, given)
+    results, begun = _find(session, model, jobs, policy)
     # An INSERT would violate the unique index, which the server logs: the chain that has the key is looked up again.
     new = {key: job for key, job in jobs.items() if key not in results and key not in begun}
     if not new:
         return results
     for (_, key), job in new.items():
         job.deduplication_key = key
-    if given.exclude:  # there is a successor now to hand the key over to
+    if policy.exclude:  # there is a successor now to hand the key over to
         queue_connection(session, model).execute(
-            deduplication.give_up(model, begun=False), _keys(new) | {"ids": list(given.exclude)}
+            deduplication.give_up(model, begun=False), _keys(new) | {"ids": list(policy.exclude)}
         )
-    written = set(write(list(new.values())))
-    results |= {key: (job.id, Enqueued.CREATED) for key, job in new.items() if job.id in written}
-    taken = {key: job for key, job in new.items() if job.id not in written}
-    return results | (_found(session, model, taken, given)[0] if taken else {})
+    written_ids = set(write(list(new.values())))
+    results |= {key: (job.id, Enqueued.CREATED) for key, job in new.items() if job.id in written_ids}
+    undecided = {key: job for key, job in new.items() if job.id not in written_ids}
+    return results | (_find(session, model, undecided, policy)[0] if undecided else {})
 
 
-def _found(
-    session: Session, model: JobClass, jobs: dict[_Key, JobT], given: Deduplicate
+def _find(
+    session: Session, model: JobClass, jobs: dict[_Key, JobT], policy: Deduplicate
 ) -> tuple[dict[_Key, _Result], set[_Key]]:
     """Return the chains that have keys, and what became of each; and the keys of chains that began meanwhile."""
     connection = queue_connection(session, model)
-    keys, ended, is_waiting = _keys(jobs), given.scope == "any", given.scope == "waiting"
+    keys, ended, is_waiting = _keys(jobs), policy.scope == "any", policy.scope == "waiting"
     if is_waiting:
         connection.execute(deduplication.give_up(model, begun=True), keys)
-    among: dict[str, Any] = {"excluded": list(given.exclude)} | ({"window": given.window} if ended else {})
+    among: dict[str, Any] = {"excluded": list(policy.exclude)} | ({"window": policy.window} if ended else {})
     results: dict[_Key, _Result] = {}
-    held: dict[Any, _Key] = {}
+    waiting_keys: dict[Any, _Key] = {}
     begun: set[_Key] = set()
     for type_name, key, holder, waits in connection.execute(deduplication.holders(model, ended=ended), keys | among):
         # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is
         # seen.
-        if waits and (given.replace or is_waiting):
-            held[holder] = type_name, key
+        if waits and (policy.replace or is_waiting):
+            waiting_keys[holder] = type_name, key
         elif is_waiting:
             begun.add((type_name, key))
         else:
             results[type_name, key] = (holder, Enqueued.EXISTING)
-    if held:
-        replaced = tuple(sorted(given.replace))
+    if waiting_keys:
+        replaced = tuple(sorted(policy.replace))
         names = {name: name for name in ("deduplication_key", *deduplication.replaced_columns(replaced))}
-        later = [jobs[key] for key in held.values()]
-        for key in held.values():
+        later = [jobs[key] for key in waiting_keys.values()]
+        for key in waiting_keys.values():
             jobs[key].deduplication_key = key[1]
-        values = {f"next_{name}": of for name, of in arrays(model, names, later, connection.dialect).items()}
-        more = {"ids": list(held)} | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
+        values = {
+            f"next_{name}": values_of_jobs
+            for name, values_of_jobs in arrays(model, names, later, connection.dialect).items()
+        }
+        more = {"ids": list(waiting_keys)} | ({"max_wait": policy.max_wait} if "schedule" in replaced else {})
         outcome = Enqueued.UPDATED if replaced else Enqueued.EXISTING
         for (holder,) in connection.execute(deduplication.replace(model, replaced), values | more):
-            results[held[holder]] = (holder, outcome)
-    return results, begun | (set(held.values()) - results.keys())
+            results[waiting_keys[holder]] = (holder, outcome)
+    return results, begun | (set(waiting_keys.values()) - results.keys())
 
 
 def _keys(keys: Iterable[_Key]) -> dict[str, Any]:

@@ -48,22 +48,22 @@ def list_awaited_events(
     """
     check_limit(limit)
     check_position(after, str)
-    given = {"after": after or "", "scan_limit": SCAN_LIMIT, "limit": limit + 1}
-    rows = session.execute(steps.waits(model), given).all()
+    parameters = {"after": after or "", "scan_limit": SCAN_LIMIT, "limit": limit + 1}
+    rows = session.execute(steps.waits(model), parameters).all()
     is_cut = bool(rows) and rows[0].scanned == SCAN_LIMIT and len(rows) <= limit
-    found = rows[:limit]
+    page_rows = rows[:limit]
     items = [
         AwaitedEvent(
             event=row.event,
             jobs=row.jobs,
             since=row.since,
             times_out_at=row.times_out_at,
-            is_capped=is_cut and row is found[-1],
+            is_capped=is_cut and row is page_rows[-1],
         )
-        for row in found
+        for row in page_rows
         if row.jobs
     ]
-    return Page(items, found[-1].event if is_cut or len(rows) > limit else None)
+    return Page(items, page_rows[-1].event if is_cut or len(rows) > limit else None)
 
 
 def send_event(
@@ -92,8 +92,8 @@ def send_event(
     try:
         if by:
             session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))
-        given = {"event": event, "payload": document, "keep": keep}
-        is_first: bool = session.execute(steps.send_event(model), given).scalar_one()
+        parameters = {"event": event, "payload": document, "keep": keep}
+        is_first: bool = session.execute(steps.send_event(model), parameters).scalar_one()
     except DBAPIError as error:
         diagnosis = diagnose(error)
         if diagnosis.sqlstate == "SJ003":

@@ -140,8 +140,8 @@ class Explanation:
         """The explanations without blockers: the root causes. For a job that is not blocked, the explanation itself."""
         if not self.blockers:
             return (self,)
-        found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
-        return tuple(sorted(found.values(), key=lambda one: _URGENCY.index(one.cause)))
+        root_by_id = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
+        return tuple(sorted(root_by_id.values(), key=lambda explanation: _URGENCY.index(explanation.cause)))
 
 
 def explain_job(
@@ -180,17 +180,17 @@ class Explainer:
         return _Case(self, job, above).explanation()
 
 
-Answer: TypeAlias = tuple[Cause, str]
+Verdict: TypeAlias = tuple[Cause, str]
 """A cause and its sentence; of a due job, what follows in the sentence after how long it has been due."""
 
 
 class _Case:
     """One job, and the facts about it: the evidence, and the explanations of its blockers."""
 
-    def __init__(self, of: Explainer, job: Any, above: frozenset[Any]) -> None:
-        self.of, self.job, self.above = of, job, above
-        self.session, self.model, self.now = of.session, of.model, of.now
-        self.serving = [worker for worker in of.live if job.queue in worker.queues]
+    def __init__(self, explainer: Explainer, job: Any, above: frozenset[Any]) -> None:
+        self.explainer, self.job, self.above = explainer, job, above
+        self.session, self.model, self.now = explainer.session, explainer.model, explainer.now
+        self.serving = [worker for worker in explainer.live if job.queue in worker.queues]
         self.able = [worker for worker in self.serving if job.type_name in worker.job_types]
         self.ready = [worker for worker in self.able if worker.state == WorkerState.RUNNING]
         self.slots = sum(worker.concurrency for worker in self.ready)
@@ -204,24 +204,24 @@ class _Case:
         cause, sentence = self._answer()
         if job.status in ENDED:
             sentence += self._undeletable()
-        elif self.of.hidden and cause is not Cause.ROWS_HIDDEN:
-            self.evidence |= {"hidden": [rows.table for rows in self.of.hidden]}
-            sentence += f" {in_words(self.of.hidden)}: this is about the rows that it sees."
-        if (made := schedule_of(self.session, job, self.model)) is not None:
-            self.evidence |= {"schedule": made[0], "fired_for": made[1]}
-            sentence += f" It was created by the schedule {made[0]!r}."
+        elif self.explainer.hidden and cause is not Cause.ROWS_HIDDEN:
+            self.evidence |= {"hidden": [rows.table for rows in self.explainer.hidden]}
+            sentence += f" {in_words(self.explainer.hidden)}: this is about the rows that it sees."
+        if (schedule_run := schedule_of(self.session, job, self.model)) is not None:
+            self.evidence |= {"schedule": schedule_run[0], "fired_for": schedule_run[1]}
+            sentence += f" It was created by the schedule {schedule_run[0]!r}."
         columns = {name: getattr(job, name) for name in ("type_name", "queue", "fairness_key", "status")}
-        found: dict[str, Any] = {"evidence": self.evidence, "blockers": tuple(self.blockers)}
-        return Explanation(job_id=job.id, **columns, cause=cause, sentence=sentence, **found)
+        parts: dict[str, Any] = {"evidence": self.evidence, "blockers": tuple(self.blockers)}
+        return Explanation(job_id=job.id, **columns, cause=cause, sentence=sentence, **parts)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Verdict:
         if self.job.status in ENDED:
             return self._ended()
-        given = {"subjects": [str(self.job.id)], "limit": 1}
-        if (refused := self.session.execute(quarantine.page(self.model), given).mappings().first()) is not None:
+        parameters = {"subjects": [str(self.job.id)], "limit": 1}
+        if (refused := self.session.execute(quarantine.page(self.model), parameters).mappings().first()) is not None:
             return self._quarantined(refused)
         is_later = self.job.status is JobStatus.PENDING and self.job.scheduled_at > self.now
-        if not is_later and any(rows.noun == "worker" for rows in self.of.hidden):
+        if not is_later and any(rows.noun == "worker" for rows in self.explainer.hidden):
             return self._without_workers()
         if self.job.status is JobStatus.RUNNING:
             return self._running()
@@ -235,7 +235,7 @@ class _Case:
             )
         return self._later() if self.job.scheduled_at > self.now else self._due()
 
-    def _ended(self) -> Answer:
+    def _ended(self) -> Verdict:
         job = self.job
         self.evidence |= {"completed_at": job.completed_at, "attempts": job.attempt}
         ago = f"{self._ago(job.completed_at)} ago"
@@ -250,9 +250,9 @@ class _Case:
         reason = dead_letters[0].reason if dead_letters else "no dead letter found"
         decided = dead_letters[0].resolution if dead_letters else None
         self.evidence |= {"reason": reason, "error": redacted_error(job.type_name, job.last_error), "resolution": decided}
-        what = f"It died {ago} ({reason}) after {_times(job.attempt, 'attempt')}{error}"
+        sentence = f"It died {ago} ({reason}) after {_times(job.attempt, 'attempt')}{error}"
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
-        return Cause.DEAD, f"{what}. It will not run again automatically; {todo}."
+        return Cause.DEAD, f"{sentence}. It will not run again automatically; {todo}."
 
     def _undeletable(self) -> str:
         """Return the sentence of an ended job whose chain cannot be deleted; empty for any other."""
@@ -265,7 +265,7 @@ class _Case:
                 return f" Its chain is to be deleted, but the database has rejected that for {since}: {refused['error']}."
         return ""
 
-    def _quarantined(self, refused: RowMapping) -> Answer:
+    def _quarantined(self, refused: RowMapping) -> Verdict:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
         self.evidence |= {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
         _noun, progress = refused_write(refused["statement"])
@@ -276,25 +276,25 @@ class _Case:
         )
         return Cause.QUARANTINED, sentence
 
-    def _without_workers(self) -> Answer:
+    def _without_workers(self) -> Verdict:
         """Explain a job whose worker may be hidden: that none is seen proves nothing."""
         self._add_columns("scheduled_at", "attempt", "max_attempts")
-        self.evidence |= {"hidden": [rows.table for rows in self.of.hidden]}
-        role = self.of.hidden[0].role
-        sentence = f"It is {self.job.status}. {in_words(self.of.hidden)}, so it is not known which workers serve it: "
+        self.evidence |= {"hidden": [rows.table for rows in self.explainer.hidden]}
+        role = self.explainer.hidden[0].role
+        sentence = f"It is {self.job.status}. {in_words(self.explainer.hidden)}, so it is not known which workers serve it: "
         return Cause.ROWS_HIDDEN, f"{sentence}explain it as a role that sees all rows, such as {role!r} with BYPASSRLS."
 
-    def _running(self) -> Answer:
+    def _running(self) -> Verdict:
         job = self.job
-        worker = self.of.workers.get(job.leased_by)
+        worker = self.explainer.workers.get(job.leased_by)
         self._add_columns("started_at", "attempt", "max_attempts")
         silent = worker.silent_for if worker else None
         self.evidence |= {"worker": job.leased_by, "times_out_at": job.leased_until, "silent": silent}
         number = f"attempt {job.attempt} of {job.max_attempts}"
-        if worker is None or worker.silent_for > self.of.ttl:
+        if worker is None or worker.silent_for > self.explainer.ttl:
             silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
             who = "a worker that serves the queue will rescue it within seconds"
-            if not self.of.live:
+            if not self.explainer.live:
                 who = "no worker is alive to rescue it: start one (sa-jobqueue worker)"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}."
         for step in list_steps(self.session, job.id, limit=1, model=self.model):
@@ -306,13 +306,13 @@ class _Case:
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
         return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}."
 
-    def _blocked(self) -> Answer:
+    def _blocked(self) -> Verdict:
         job = self.job
         waits = self.session.execute(explaining.waited_for(self.model), {"job_id": job.id, "limit": _WIDE}).all()
         self.evidence |= {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
         if all(wait.outcome is JobStatus.COMPLETED for wait in waits):
             who = "; a worker is about to unblock it"
-            if not self.of.live:
+            if not self.explainer.live:
                 who = ", and no worker is alive to unblock it: start one (sa-jobqueue worker)"
             return Cause.UNBLOCKING, f"All its blockers have ended{who}."
         below = self.above | {job.id}
@@ -320,8 +320,8 @@ class _Case:
             if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
                 with suppress(NotFoundError):  # row-level security may hide it
                     last = get_job(self.session, wait.last_job_id, model=self.model)
-                    self.blockers.append(self.of.explain(last, below))
-        self.blockers.sort(key=lambda one: _URGENCY.index(one.cause))
+                    self.blockers.append(self.explainer.explain(last, below))
+        self.blockers.sort(key=lambda blocker: _URGENCY.index(blocker.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         if not self.blockers:
             return Cause.BLOCKED, f"{sentence}."
@@ -332,7 +332,7 @@ class _Case:
         where = f"The search for the cause ended at {root.type_name} {root.job_id}, which waits as well"
         return Cause.BLOCKED, f"{sentence}. {where}: sa-jobqueue explain {root.job_id}."
 
-    def _later(self) -> Answer:
+    def _later(self) -> Verdict:
         """Explain a job that is not due yet."""
         job, due = self.job, f"in {span(self.job.scheduled_at - self.now)}"
         self._add_columns("scheduled_at", "attempt", "max_attempts")
@@ -345,10 +345,10 @@ class _Case:
         self.evidence |= {"outcome": last.outcome, "error": redacted_error(job.type_name, last.error)}
         self.evidence |= {"worker": last.worker_id}
         error = f" with {_error(job.type_name, last.error)}" if last.error else ""
-        what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{error}"
-        return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}."
+        sentence = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{error}"
+        return Cause.RETRYING, f"{sentence}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}."
 
-    def _suspended(self, due: str) -> Answer | None:
+    def _suspended(self, due: str) -> Verdict | None:
         """Return the explanation of a job that sleeps or waits for an event, else None."""
         for step in list_steps(self.session, self.job.id, limit=1, model=self.model):
             where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
@@ -374,12 +374,12 @@ class _Case:
         names = [name for name in sent if name != event and _NUMBER.findall(name) == digits]
         return next(iter(get_close_matches(event, names, 1, 0.7)), None)
 
-    def _due(self) -> Answer:
+    def _due(self) -> Verdict:
         """Explain a job that is due, by the first reason that holds."""
         self._add_columns("scheduled_at", "attempt", "max_attempts")
-        counts = {"live_workers": self.of.live, "serving_queue": self.serving, "knowing_type": self.able}
+        counts = {"live_workers": self.explainer.live, "serving_queue": self.serving, "knowing_type": self.able}
         self.evidence |= {name: len(workers) for name, workers in counts.items()}
-        reasons: tuple[Callable[[], Answer | None], ...] = (
+        reasons: tuple[Callable[[], Verdict | None], ...] = (
             self._paused,
             self._without_worker,
             self._expired,
@@ -392,7 +392,7 @@ class _Case:
             self._not_selected,
             self._busy,
         )
-        cause, words = next((found for reason in reasons if (found := reason()) is not None), None) or self._queued()
+        cause, words = next((verdict for reason in reasons if (verdict := reason()) is not None), None) or self._queued()
         return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
 
     def _add_columns(self, *names: str) -> None:
@@ -402,24 +402,24 @@ class _Case:
     def _settings(self) -> list[tuple[str, QueueKey, QueueStatus | TypeStatus | None]]:
         """Its queue, its fairness key if it has one, and its type, each with its kind, and its settings if it has any."""
         job = self.job
-        found: list[tuple[str, QueueKey, QueueStatus | TypeStatus | None]] = []
+        settings: list[tuple[str, QueueKey, QueueStatus | TypeStatus | None]] = []
         for key in dict.fromkeys(("", job.fairness_key)):
             queues = list_queues(self.session, names=[job.queue], fairness_key=key, model=self.model).items
-            found.append(("queue", QueueKey(job.queue, key), next(iter(queues), None)))
+            settings.append(("queue", QueueKey(job.queue, key), next(iter(queues), None)))
         types = list_job_types(self.session, names=[job.type_name], model=self.model).items
-        return [*found, ("type", QueueKey(job.type_name), next(iter(types), None))]
+        return [*settings, ("type", QueueKey(job.type_name), next(iter(types), None))]
 
-    def _paused(self) -> Answer | None:
-        for what, key, one in self._settings:
-            if one is not None and one.paused_at is not None:
-                self.evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
-                cause = Cause.TYPE_PAUSED if what == "type" else Cause.QUEUE_PAUSED
-                ago = f"{self._ago(one.paused_at)} ago" + (f" by {one.paused_by}" if one.paused_by else "")
-                return cause, f", but its {_what(what, key)} was paused {ago}: sa-jobqueue {what}s resume {key.arguments}"
+    def _paused(self) -> Verdict | None:
+        for kind, key, settings in self._settings:
+            if settings is not None and settings.paused_at is not None:
+                self.evidence |= {"paused_at": settings.paused_at, "paused_by": settings.paused_by}
+                cause = Cause.TYPE_PAUSED if kind == "type" else Cause.QUEUE_PAUSED
+                ago = f"{self._ago(settings.paused_at)} ago" + (f" by {settings.paused_by}" if settings.paused_by else "")
+                return cause, f", but its {_named(kind, key)} was paused {ago}: sa-jobqueue {kind}s resume {key.arguments}"
         return None
 
-    def _without_worker(self) -> Answer | None:
-        live, serving, queue = self.of.live, self.serving, self.job.queue
+    def _without_worker(self) -> Verdict | None:
+        live, serving, queue = self.explainer.live, self.serving, self.job.queue
         if not live:
             start = "start one (sa-jobqueue worker)"
             if self.session.execute(storage.server()).one().read_only_by is not None:
@@ -445,8 +445,8 @@ class _Case:
     def _served_before(self, type_name: str | None = None) -> str:
         """Return who served its queue, or its type there, and until when; empty if neither is recorded."""
         queue, types = self.job.queue, {type_name} - {None}
-        served = [worker for worker in self.of.workers.values() if queue in worker.queues and types <= {*worker.job_types}]
-        if silent := [worker for worker in served if worker.silent_for > self.of.ttl]:
+        served = [worker for worker in self.explainer.workers.values() if queue in worker.queues and types <= {*worker.job_types}]
+        if silent := [worker for worker in served if worker.silent_for > self.explainer.ttl]:
             last = min(silent, key=lambda worker: worker.silent_for)
             self.evidence |= {"served_by": last.id, "silent": last.silent_for}
             return f"; worker {last.id} did until its last heartbeat {span(last.silent_for)} ago"
@@ -461,22 +461,27 @@ class _Case:
         """Return the choice to move its waiting jobs to the queue where workers handle their type, if there is one."""
         job, kind = self.job, self._settings[-1][2]
         recorded = kind.queue if isinstance(kind, TypeStatus) else None
-        served = sorted({queue for one in self.of.live if job.type_name in one.job_types for queue in one.queues})
+        served = sorted(
+            {queue for worker in self.explainer.live if job.type_name in worker.job_types for queue in worker.queues}
+        )
         # Where several queues serve it, none is the one that was meant.
         queue = recorded if recorded in served else served[0] if len(served) == 1 else None
         if queue is None or job.queue in (queue, recorded):
             return ""
         names = {"queue": job.queue, "type_name": job.type_name}
         count: int = self.session.execute(explaining.pending_of(self.model), names | {"limit": COUNTED}).scalar_one()
-        to, of, name = ("'{}'".format(value.replace("'", "''")) for value in (queue, job.queue, job.type_name))
+        target_literal, queue_literal, type_literal = (
+            "'{}'".format(value.replace("'", "''")) for value in (queue, job.queue, job.type_name)
+        )
         table = self.model.__jobqueue__.qualified("job")
-        move = f"UPDATE {table} SET queue = {to} WHERE status = 'pending' AND queue = {of} AND type_name = {name}"
+        waiting = f"status = 'pending' AND queue = {queue_literal} AND type_name = {type_literal}"
+        move = f"UPDATE {table} SET queue = {target_literal} WHERE {waiting}"
         self.evidence |= {"served_in": queue, "waiting": count, "move": move}
         jobs = f"{_times(count, 'waiting job')}{' or more' if count >= COUNTED else ''}"
         choice = f"Only if its {jobs} should run in queue {queue!r}, whose workers handle the type"
         return f"; start a worker that serves it (sa-jobqueue worker --queues {shlex.quote(job.queue)}). {choice}: {move}"
 
-    def _expired(self) -> Answer | None:
+    def _expired(self) -> Verdict | None:
         expires_at = self.job.expires_at
         if expires_at is None or expires_at > self.now:
             return None
@@ -484,7 +489,7 @@ class _Case:
         ago = self._ago(expires_at)
         return Cause.EXPIRED, f", but it did not start in time: it expired {ago} ago, and workers cancel it"
 
-    def _behind_in_order(self) -> Answer | None:
+    def _behind_in_order(self) -> Verdict | None:
         if self.job.ordering_key is None:
             return None
         key = {"ordering_key": self.job.ordering_key}
@@ -494,14 +499,14 @@ class _Case:
         self.evidence |= key | {"waits_for": first.id}
         words = f", and waits for job {first.id} of its ordering key {self.job.ordering_key!r}, which is {first.status}"
         with suppress(NotFoundError):
-            one = self.of.explain(get_job(self.session, first.id, model=self.model))
-            if one.cause is not Cause.WAITING_FOR_ORDERING_KEY:
-                words += f". Of that job: {one.sentence.removesuffix('.')}"
+            explanation = self.explainer.explain(get_job(self.session, first.id, model=self.model))
+            if explanation.cause is not Cause.WAITING_FOR_ORDERING_KEY:
+                words += f". Of that job: {explanation.sentence.removesuffix('.')}"
         return Cause.WAITING_FOR_ORDERING_KEY, words
 
-    def _limited(self) -> Answer | None:
+    def _limited(self) -> Verdict | None:
         """Return the explanation if a limit of running jobs across all workers is reached."""
-        limits_of = [one.global_concurrency if one else None for _, _, one in self._settings]
+        limits_of = [settings.global_concurrency if settings else None for _, _, settings in self._settings]
         queue = self._settings[0][2]
         of_key = len(limits_of) > 2
         if of_key and limits_of[1] is None and isinstance(queue, QueueStatus):
@@ -513,37 +518,45 @@ class _Case:
         if of_key:
             rows = self.session.execute(limits.running_by_fairness_key(self.model), names)
             counts[1:1] = [sum(row.n for row in rows if row.fairness_key == self.job.fairness_key)]
-        for (what, of, _), limit, count in zip(self._settings, limits_of, counts, strict=True):
+        for (kind_name, queue_key, _), limit, count in zip(self._settings, limits_of, counts, strict=True):
             if limit is not None and count >= limit:
-                self.evidence |= {"global_concurrency": limit, "running": count, "limit_of": (what, *of)}
+                self.evidence |= {"global_concurrency": limit, "running": count, "limit_of": (kind_name, *queue_key)}
                 # For a queue: the jobs of all of its keys.
-                is_queue = what == "queue"
-                kind = {"queue": of.queue, "fairness_key": of.fairness_key or None} if is_queue else {"type_name": of.queue}
+                is_queue = kind_name == "queue"
+                kind = (
+                    {"queue": queue_key.queue, "fairness_key": queue_key.fairness_key or None}
+                    if is_queue
+                    else {"type_name": queue_key.queue}
+                )
                 runs = f"runs {_times(count, 'job')}, its limit is {limit}{self._longest(self._holders(**kind))}"
-                todo = f"sa-jobqueue {what}s set {of.arguments} --global-concurrency"
-                return Cause.LIMITED, f", but its {_what(what, of)} {runs}: {todo}"
+                todo = f"sa-jobqueue {kind_name}s set {queue_key.arguments} --global-concurrency"
+                return Cause.LIMITED, f", but its {_named(kind_name, queue_key)} {runs}: {todo}"
         return None
 
-    def _limited_by_rate(self) -> Answer | None:
+    def _limited_by_rate(self) -> Verdict | None:
         job, weight = self.job, max(self.job.rate_cost or 1, 1)
-        asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
-        for row in self.session.execute(explaining.rates(self.model), asked):
+        parameters = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
+        for row in self.session.execute(explaining.rates(self.model), parameters):
             rate = Rate.of(row)
             if rate is None or rate.fitting([weight]):
                 continue
-            wait, of, behind = rate.wait(weight), QueueKey(row.name, row.fairness_key), ""
+            wait, queue_key, behind = rate.wait(weight), QueueKey(row.name, row.fairness_key), ""
             self.evidence |= {"per_second": rate.per_second, "next_start": wait}
-            self.evidence |= {"weight": weight, "limit_of": (row.what, *of)}
-            what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
+            self.evidence |= {"weight": weight, "limit_of": (row.what, *queue_key)}
+            started_jobs = (
+                "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
+            )
             if self._ahead:
                 turn = self._expected(wait + timedelta(seconds=self._ahead * weight / rate.per_second))
                 behind = f", {_many(self._ahead)} are before it and its turn comes in {turn}"
-            todo = f"sa-jobqueue {row.what}s set {of.arguments} --rate-limit"
-            words = f"{behind}, but its {_what(row.what, of)} starts {what}; the next in {span(wait)}: {todo}"
+            todo = f"sa-jobqueue {row.what}s set {queue_key.arguments} --rate-limit"
+            words = (
+                f"{behind}, but its {_named(row.what, queue_key)} starts {started_jobs}; the next in {span(wait)}: {todo}"
+            )
             return Cause.RATE_LIMITED, words
         return None
 
-    def _locked(self) -> Answer | None:
+    def _locked(self) -> Verdict | None:
         """Return the explanation if a session has locked the job's row, or holds a lock that the workers wait for."""
         if not self.is_late:
             return None
@@ -554,7 +567,7 @@ class _Case:
             names = {f"sa_jobqueue {worker.name}"[:63] for worker in self.ready}
             waited_for = (
                 holder
-                for holder in self.of.lock_holders
+                for holder in self.explainer.lock_holders
                 if holder.is_old and holder.waited_for > _CLAIMED_WITHIN and not names.isdisjoint(holder.waiter_names)
             )
             holder, verb = next(waited_for, None), "holds a lock that workers wait for"
@@ -564,15 +577,18 @@ class _Case:
         through = f", {holder.through} first" if holder.through else ""
         return Cause.LOCKED, f", but {holder.description} {verb}{through}; {holder.remedy()}"
 
-    def _failing(self) -> Answer | None:
+    def _failing(self) -> Verdict | None:
         if not self.is_late or any(worker.is_claiming for worker in self.ready):
             return None
-        one = self.ready[0]
-        self.evidence |= {"worker": one.id, "failure": one.failure}
+        first_worker = self.ready[0]
+        self.evidence |= {"worker": first_worker.id, "failure": first_worker.failure}
         todo = "Correct the cause; they try again every few seconds"
-        return Cause.WORKER_FAILING, f", but every worker that could run it keeps failing ({one.id}: {one.failure}). {todo}"
+        return (
+            Cause.WORKER_FAILING,
+            f", but every worker that could run it keeps failing ({first_worker.id}: {first_worker.failure}). {todo}",
+        )
 
-    def _type_slots_in_use(self) -> Answer | None:
+    def _type_slots_in_use(self) -> Verdict | None:
         """Return the explanation if all slots of its type are in use in the workers that could run it."""
         name = self.job.type_name
         slots = {worker.id: worker.type_slots[name] for worker in self.ready if name in worker.type_slots}
@@ -587,7 +603,7 @@ class _Case:
         where = _times(len(self.ready), "worker")
         return Cause.BUSY, f", but all {total:,} slots of type {name!r} in {where} are in use{self._longest(rows)}"
 
-    def _not_selected(self) -> Answer | None:
+    def _not_selected(self) -> Verdict | None:
         """Return the explanation if a selector did not select a due job, or has yet to decide.
 
         None if a worker that could run it uses the default order, or the job is not within a window of candidates.
@@ -597,21 +613,25 @@ class _Case:
         selectors = {worker.id: worker.selectors[queue] for worker in self.ready if queue in worker.selectors}
         if not is_full and self.now <= self.job.scheduled_at + _SOON:
             return None
-        if len(selectors) < len(self.ready) or all(self._ahead >= one["window"] for one in selectors.values()):
+        if len(selectors) < len(self.ready) or all(self._ahead >= selector["window"] for selector in selectors.values()):
             return None
-        worker_id, one = max(selectors.items(), key=lambda item: int(item[1]["window"]))
-        which = f"the selector {one['function']} of queue {queue!r} (worker {worker_id})"
-        longest = None if one["max_wait"] is None else timedelta(seconds=one["max_wait"])
-        self.evidence |= {"selector": one["function"], "chosen_by": sorted(selectors), "window": one["window"]}
+        worker_id, selector_options = max(selectors.items(), key=lambda item: int(item[1]["window"]))
+        selector_text = f"the selector {selector_options['function']} of queue {queue!r} (worker {worker_id})"
+        longest = None if selector_options["max_wait"] is None else timedelta(seconds=selector_options["max_wait"])
+        self.evidence |= {
+            "selector": selector_options["function"],
+            "chosen_by": sorted(selectors),
+            "window": selector_options["window"],
+        }
         self.evidence |= {"max_wait": longest}
         if is_full:
-            return Cause.BUSY, f", all slots are in use, and {which} decides which job is next"
+            return Cause.BUSY, f", all slots are in use, and {selector_text} decides which job is next"
         bound = "it has no max_wait, so a job that it never selects never starts"
         if longest is not None:
             bound = f"the job starts without it once it has been a candidate for the max_wait of {span(longest)}"
-        return Cause.NOT_SELECTED, f", and workers have free slots, but {which} did not select it; {bound}"
+        return Cause.NOT_SELECTED, f", and workers have free slots, but {selector_text} did not select it; {bound}"
 
-    def _busy(self) -> Answer | None:
+    def _busy(self) -> Verdict | None:
         """Return the explanation of the next job of its queue: a slot is free, or it waits for one."""
         if self._ahead:
             return None
@@ -646,16 +666,16 @@ class _Case:
             return f"; {n:,} of them by {type_name}, the longest for {self._ago(first.started_at)} (job {first.job_id})"
         return ""
 
-    def _queued(self) -> Answer:
+    def _queued(self) -> Verdict:
         """Estimate when it starts, by the jobs ahead and the rate of the last minute."""
         job = self.job
         behind = f", behind {_many(self._ahead)} of {QueueKey(job.queue, job.fairness_key).named}"
         window = {"window": _WINDOW, "transactions": _TRANSACTIONS, "limit": COUNTED}
         window |= {"queue": job.queue, "fairness_key": job.fairness_key}
-        done, seconds = self.session.execute(explaining.recently_ended(self.model), window).one()
-        rate = done / max(float(seconds), 1.0) if done else 0.0
+        completed_count, seconds = self.session.execute(explaining.recently_ended(self.model), window).one()
+        rate = completed_count / max(float(seconds), 1.0) if completed_count else 0.0
         self.evidence |= {"per_second": rate}
-        if not done:
+        if not completed_count:
             return Cause.QUEUED, f"{behind}; no job of the queue completed in the last minute"
         starts = self._expected(timedelta(seconds=self._ahead / rate))
         return Cause.QUEUED, f"{behind}; at {rate:,.1f} jobs per second it starts in {starts}"
@@ -671,10 +691,10 @@ class _Case:
         count: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         return count
 
-    def _holders(self, **of: str | None) -> Sequence[Any]:
+    def _holders(self, **names: str | None) -> Sequence[Any]:
         """Return which workers run jobs of a `queue`, of its `fairness_key` or of a `type_name`, the longest first."""
-        given = {"queue": None, "fairness_key": None, "type_name": None} | of
-        return self.session.execute(explaining.holders(self.model), given).all()
+        parameters = {"queue": None, "fairness_key": None, "type_name": None} | names
+        return self.session.execute(explaining.holders(self.model), parameters).all()
 
     def _longest(self, rows: Sequence[Any]) -> str:
         """Describe the longest running job; the evidence has one job per worker. Empty if none is running."""
@@ -684,8 +704,8 @@ class _Case:
         first = rows[0]
         self.evidence["longest_on"] = first.worker_id
         words = f"; the longest running is job {first.job_id}, for {self._ago(first.started_at)}, on {first.worker_id}"
-        worker = self.of.workers.get(first.worker_id)
-        if worker is not None and worker.silent_for > self.of.ttl:
+        worker = self.explainer.workers.get(first.worker_id)
+        if worker is not None and worker.silent_for > self.explainer.ttl:
             words += f", which has had no heartbeat for {span(worker.silent_for)}"
         return words
 
@@ -717,8 +737,8 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
 _DELETIONS: Final = frozenset({RefusedWrite.PRUNE.value, RefusedWrite.ARCHIVE.value})
 
 
-def _what(what: str, of: QueueKey) -> str:
-    return of.named if what == "queue" else f"{what} {of.queue!r}"
+def _named(kind: str, queue_key: QueueKey) -> str:
+    return queue_key.named if kind == "queue" else f"{kind} {queue_key.queue!r}"
 
 
 def _times(count: int, noun: str) -> str:

@@ -69,58 +69,60 @@ def explain_schedule(
     `heartbeat_timeout`: that of the workers. At most 100 skipped times are counted.
     Raises: NotFoundError.
     """
-    one = get_schedule(session, name, model=model)
+    schedule = get_schedule(session, name, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     evidence: dict[str, Any] = {
-        "next_fire_at": one.next_fire_at,
-        "last_fire_at": one.last_fire_at,
-        "misfire_policy": one.misfire_policy,
+        "next_fire_at": schedule.next_fire_at,
+        "last_fire_at": schedule.last_fire_at,
+        "misfire_policy": schedule.misfire_policy,
     }
-    is_open = _last_job(session, one, evidence, model)
-    error = one.error
+    is_open = _last_job(session, schedule, evidence, model)
+    error = schedule.error
     try:
-        declared({column: getattr(one, column) for column in ("name", *SETTINGS)})
+        declared({column: getattr(schedule, column) for column in ("name", *SETTINGS)})
     except InvalidOptionError as invalid:  # no worker has tried to fire it yet
         error = error or str(invalid)
     if error is not None:
         sentence = f"It cannot fire: {error}. Set it again with a valid definition (sa-jobqueue schedules set)."
         return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=sentence, evidence=evidence)
-    left_out = _left_out(session, one, now, evidence, model)
-    if one.paused_at is not None:
-        by = f" by {one.paused_by}" if one.paused_by else ""
-        evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
+    left_out = _left_out(session, schedule, now, evidence, model)
+    if schedule.paused_at is not None:
+        by = f" by {schedule.paused_by}" if schedule.paused_by else ""
+        evidence |= {"paused_at": schedule.paused_at, "paused_by": schedule.paused_by}
         cause = ScheduleCause.PAUSED
-        sentence = f"It was paused {span(now - one.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
-    elif one.next_fire_at is None or one.next_fire_at <= now:
+        sentence = f"It was paused {span(now - schedule.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
+    elif schedule.next_fire_at is None or schedule.next_fire_at <= now:
         left_out = ""  # not counted yet
-        cause, sentence = _due(session, one, heartbeat_timeout, evidence, model)
+        cause, sentence = _due(session, schedule, heartbeat_timeout, evidence, model)
     else:
-        due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        due = f"in {span(schedule.next_fire_at - now)}, at {schedule.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
         cause, sentence = ScheduleCause.WAITING, f"It fires next {due}."
-        if is_open and not one.overlap:
+        if is_open and not schedule.overlap:
             cause = ScheduleCause.OVERLAPPING
-            sentence = f"Its last job {one.last_job_id} has not ended, and without overlap its times are skipped until then;"
+            sentence = (
+                f"Its last job {schedule.last_job_id} has not ended, and without overlap its times are skipped until then;"
+            )
             sentence += f" the next one is {due}."
     return ScheduleExplanation(name=name, cause=cause, sentence=sentence + left_out, evidence=evidence)
 
 
 def _due(
-    session: Session, one: ScheduleStatus, heartbeat_timeout: timedelta, evidence: dict[str, Any], model: JobClass
+    session: Session, schedule: ScheduleStatus, heartbeat_timeout: timedelta, evidence: dict[str, Any], model: JobClass
 ) -> tuple[ScheduleCause, str]:
     """Return why a due schedule does not fire."""
     alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
-    evidence |= {"live_workers": alive, "overdue": one.overdue}
-    late = one.overdue or timedelta(0)
-    since = f"It has been due for {span(late)}" if one.overdue is not None else "Its first time is not computed yet"
+    evidence |= {"live_workers": alive, "overdue": schedule.overdue}
+    late = schedule.overdue or timedelta(0)
+    since = f"It has been due for {span(late)}" if schedule.overdue is not None else "Its first time is not computed yet"
     if not alive:
         return ScheduleCause.NO_WORKER, f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
-    given = {"subjects": [one.name], "limit": len(RefusedWrite)}
-    for refused in session.execute(quarantine.page(model), given).mappings():
+    parameters = {"subjects": [schedule.name], "limit": len(RefusedWrite)}
+    for refused in session.execute(quarantine.page(model), parameters).mappings():
         if refused["statement"] in {RefusedWrite.FIRE, RefusedWrite.DECLARE}:
             evidence |= {"error": refused["error"], "failures": refused["failures"]}
             why = f"the database rejects the write: {refused['error']}"
             return ScheduleCause.QUARANTINED, f"{since}, but {why}. Correct the row, or the constraint or trigger."
-    row = session.execute(explaining.schedule_locked_by(model), {"name": one.name}).mappings().first()
+    row = session.execute(explaining.schedule_locked_by(model), {"name": schedule.name}).mappings().first()
     if row is not None and late > _FIRED_WITHIN and (holder := LockHolder.of_row(row)).is_old:
         evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for}
         return ScheduleCause.LOCKED, f"{since}, but {holder.description} has locked its row; {holder.remedy()}."
@@ -141,7 +143,7 @@ class ScheduleRun:
 
 
 def last_runs(
-    session: Session, shown: Sequence[ScheduleStatus], *, until: datetime, count: int = 5, model: JobClass = Job
+    session: Session, schedules: Sequence[ScheduleStatus], *, until: datetime, count: int = 5, model: JobClass = Job
 ) -> dict[str, list[ScheduleRun]]:
     """Return the last times of schedules before `until` with their jobs, by name, newest first; none of an invalid one.
 
@@ -149,51 +151,51 @@ def last_runs(
     created are left out.
     """
     times: dict[str, dict[Any, datetime]] = {}
-    for one in shown:
+    for schedule in schedules:
         try:
-            cron = Cron(one.cron, one.time_zone)
+            cron = Cron(schedule.cron, schedule.time_zone)
         except InvalidOptionError:
             continue
-        found = cron.latest(since=one.created_at, until=until, limit=count)
-        times[one.name] = {id_of(one.name, time, model): time for time in found}
-    ids = [job_id for made in times.values() for job_id in made]
+        fire_times = cron.latest(since=schedule.created_at, until=until, limit=count)
+        times[schedule.name] = {id_of(schedule.name, time, model): time for time in fire_times}
+    ids = [job_id for time_by_id in times.values() for job_id in time_by_id]
     rows = session.execute(jobs.named(model, ("id", "status")), {"ids": ids}).all() if ids else []
     statuses = {row.id: row.status for row in rows}
     return {
         name: [
             ScheduleRun(time, job_id if job_id in statuses else None, statuses.get(job_id))
-            for job_id, time in sorted(made.items(), key=lambda pair: pair[1], reverse=True)
+            for job_id, time in sorted(time_by_id.items(), key=lambda pair: pair[1], reverse=True)
         ]
-        for name, made in times.items()
+        for name, time_by_id in times.items()
     }
 
 
-def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], model: JobClass) -> bool:
+def _last_job(session: Session, schedule: ScheduleStatus, evidence: dict[str, Any], model: JobClass) -> bool:
     """Add its last job to the evidence; return whether that job's chain is open."""
-    if one.last_job_id is None:
+    if schedule.last_job_id is None:
         return False
     try:
-        job = get_job(session, one.last_job_id, model=model)
+        job = get_job(session, schedule.last_job_id, model=model)
     except NotFoundError:  # deleted meanwhile
         return False
     evidence |= {"last_job": job.id, "last_job_status": job.status}
     return job.chain_completed_at is None if job.status in ENDED else True
 
 
-def _left_out(session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: JobClass) -> str:
+def _left_out(session: Session, schedule: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: JobClass) -> str:
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
-    since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
-    since = min(since, one.missed_from or since)
-    until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
-    times = Cron(one.cron, one.time_zone).latest(since=since, until=until, limit=COUNTED)
-    missed = unfired(session, {one.name: times}, model)[one.name]
+    since = max(schedule.last_fire_at or schedule.updated_at, schedule.updated_at) + timedelta(microseconds=1)
+    since = min(since, schedule.missed_from or since)
+    until = min(now, schedule.next_fire_at - timedelta(microseconds=1)) if schedule.next_fire_at is not None else now
+    times = Cron(schedule.cron, schedule.time_zone).latest(since=since, until=until, limit=COUNTED)
+    missed = unfired(session, {schedule.name: times}, model)[schedule.name]
     evidence |= {"left_out": len(missed), "left_out_last": missed[-1] if missed else None}
     if not missed:
         return ""
     why = {
-        MisfirePolicy.SKIP: f"no worker fired it within {span(one.grace)}; misfire_policy='skip' skips later times",
+        MisfirePolicy.SKIP: f"no worker fired it within {span(schedule.grace)}; misfire_policy='skip' skips later times",
         MisfirePolicy.ONE: "it was paused, or overlapped",
         MisfirePolicy.ALL: "it was paused, overlapped, or more were missed than it fires late",
-    }[MisfirePolicy(one.misfire_policy)]
+    }[MisfirePolicy(schedule.misfire_policy)]
     count = f"{COUNTED} times or more" if len(missed) >= COUNTED else f"{len(missed)} time{'s' * (len(missed) > 1)}"
     return f" Lately {count} created no job, the last at {missed[-1]}: {why}."

@@ -82,7 +82,7 @@ def list_jobs(
     pages.check_columns(model, columns)
     pages.check_ids(model, ids=where.ids, chain_ids=where.chain_ids)
     pages.check_after(model, after)
-    own = [] if matching is None else [_checked(matching, model)]
+    conditions = [] if matching is None else [_checked(matching, model)]
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
     parts: dict[str, Any] = {"queues": where.queues, "fairness_keys": where.fairness_keys}
@@ -92,7 +92,7 @@ def list_jobs(
     statement = listings.jobs(
         model,
         *listings.jobs_like(model, where),
-        *own,
+        *conditions,
         narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else (), unfinished=unfinished),
         **walk,
     )
@@ -135,7 +135,7 @@ def list_attempts(
     attempt = model.Attempt
     of_job: ColumnElement[bool] = attempt.job_id == job_id
     statement = listings.objects(attempt.attempt, of_job, after=after, limit=limit + 1, newest_first=newest_first)
-    return pages.page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
+    return pages.page_of(session.scalars(statement).all(), limit=limit, position=lambda attempt: attempt.attempt)
 
 
 def cancel_jobs(
@@ -151,13 +151,13 @@ def cancel_jobs(
     Raises: NotFoundError naming every unknown id.
     """
     locked = _lock(session, ids, model, dry_run=dry_run)
-    given = list(dict.fromkeys(ids))
-    open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
+    unique_ids = list(dict.fromkeys(ids))
+    open_ids = [job_id for job_id in unique_ids if locked[job_id].status not in ENDED]
     if dry_run:
-        return BulkResult(open_ids, len(given))
+        return BulkResult(open_ids, len(unique_ids))
     _cancel(session, open_ids, model, locked)
-    record(session, "cancel_jobs", by=by, ids=open_ids, matched=len(given), model=model, jobs=given)
-    return BulkResult(open_ids, len(given))
+    record(session, "cancel_jobs", by=by, ids=open_ids, matched=len(unique_ids), model=model, jobs=unique_ids)
+    return BulkResult(open_ids, len(unique_ids))
 
 
 def reschedule_jobs(
@@ -205,14 +205,16 @@ def _reschedule(
     locked = _lock(session, ids, model, dry_run=dry_run)
     offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
     if offenders:
-        shown = ", ".join(f"{job_id} is {status}" for job_id, status in islice(offenders.items(), 10))
+        offender_list = ", ".join(f"{job_id} is {status}" for job_id, status in islice(offenders.items(), 10))
         more = f" and {len(offenders) - 10} more" if len(offenders) > 10 else ""
-        raise IllegalTransitionError(f"only pending and blocked jobs can be rescheduled: {shown}{more}; nothing was changed")
-    given = list(dict.fromkeys(ids))
+        raise IllegalTransitionError(
+            f"only pending and blocked jobs can be rescheduled: {offender_list}{more}; nothing was changed"
+        )
+    unique_ids = list(dict.fromkeys(ids))
     if not dry_run:
-        _change(session, given, model, scheduled_at=func.now() if due is None else due)
-        record(session, operation, by=by, ids=given, model=model, jobs=given, **arguments)
-    return BulkResult(given, len(given))
+        _change(session, unique_ids, model, scheduled_at=func.now() if due is None else due)
+        record(session, operation, by=by, ids=unique_ids, model=model, jobs=unique_ids, **arguments)
+    return BulkResult(unique_ids, len(unique_ids))
 
 
 def _lock(session: Session, ids: Sequence[JobId], model: JobClass, *, dry_run: bool = False) -> dict[Any, Row[Any]]:
@@ -238,7 +240,7 @@ def _cancel(session: Session, ids: Sequence[JobId], model: JobClass, locked: Map
             session.execute(jobs.cancel(model), {"ids": some})
     _expire(session, ids, model)
     ended = sorted({locked[job_id].chain_id for job_id in ids})
-    unblock_all(queue_connection(session, model), model, [one for one in ended if locked[one].has_waiters])
+    unblock_all(queue_connection(session, model), model, [chain_id for chain_id in ended if locked[chain_id].has_waiters])
 
 
 def _change(session: Session, ids: Sequence[JobId], model: JobClass, **values: Any) -> None:
@@ -260,9 +262,9 @@ def _batches(ids: Sequence[JobId]) -> Iterator[list[JobId]]:
 def _expire(session: Session, ids: Sequence[JobId], model: JobClass) -> None:
     """Expire jobs that have been changed: the session's copies are out of date."""
     for job_id in ids if session.identity_map.keys() else ():
-        known = session.identity_map.get(session.identity_key(model, job_id))
-        if known is not None:
-            session.expire(known)
+        job = session.identity_map.get(session.identity_key(model, job_id))
+        if job is not None:
+            session.expire(job)
 
 
 def set_priority(
@@ -308,16 +310,16 @@ def set_priority(
         return BulkResult([], 0, page.next)
     if dry_run:
         rows = session.execute(jobs.named(model, ("id", "priority")), {"ids": ids})
-        others = {row.id for row in rows if row.priority != priority}
-        return BulkResult([job_id for job_id in ids if job_id in others], len(ids), page.next)
+        changing_ids = {row.id for row in rows if row.priority != priority}
+        return BulkResult([job_id for job_id in ids if job_id in changing_ids], len(ids), page.next)
     with translated():
         changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
     _expire(session, list(changed), model)
-    done = [job_id for job_id in ids if job_id in changed]
+    changed_ids = [job_id for job_id in ids if job_id in changed]
     # Not the condition itself: it may quote payloads.
     about = {"where": where, "matching": None if matching is None else "a condition", "priority": priority}
-    record(session, "set_priority", by=by, ids=done, matched=len(ids), model=model, **about)
-    return BulkResult(done, len(ids), page.next)
+    record(session, "set_priority", by=by, ids=changed_ids, matched=len(ids), model=model, **about)
+    return BulkResult(changed_ids, len(ids), page.next)
 
 
 def get_progress(session: Session, job_id: JobId, *, model: JobClass = Job) -> Progress | None:

@@ -75,8 +75,8 @@ def few_unfinished(
     """Return a selection of the jobs in these states by an index; None if there are more than `most`, or no index."""
     if not statuses or _UNINDEXED.intersection(statuses):
         return None
-    found = listings.unfinished(model, statuses, queues=queues, fairness_keys=fairness_keys, limit=most + 1)
-    return found if session.scalars(listings.count(found, limit=most + 1)).one() <= most else None
+    unfinished = listings.unfinished(model, statuses, queues=queues, fairness_keys=fairness_keys, limit=most + 1)
+    return unfinished if session.scalars(listings.count(unfinished, limit=most + 1)).one() <= most else None
 
 
 def every_page(list_page: Callable[[Any], P]) -> Iterator[P]:
@@ -103,17 +103,17 @@ def check_lists(**filters: object) -> None:
 
 def check_statuses(statuses: Sequence[JobStatus]) -> None:
     """Check that all values are statuses."""
-    known = {status.value for status in JobStatus}
+    values = {status.value for status in JobStatus}
     for status in statuses:
-        if status not in known:
-            raise InvalidOptionError("statuses", f"must be among {', '.join(sorted(known))}, got {status!r}")
+        if status not in values:
+            raise InvalidOptionError("statuses", f"must be among {', '.join(sorted(values))}, got {status!r}")
 
 
 def check_instants(**instants: datetime | None) -> None:
     """Check that times are aware. Raises: InvalidOptionError naming the one that is not."""
-    for name, given in instants.items():
-        if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
-            raise InvalidOptionError(name, f"must be an aware datetime, such as datetime.now(UTC), got {given!r}")
+    for name, instant in instants.items():
+        if instant is not None and (not isinstance(instant, datetime) or instant.utcoffset() is None):
+            raise InvalidOptionError(name, f"must be an aware datetime, such as datetime.now(UTC), got {instant!r}")
 
 
 def member_or_text(kind: type[StrEnum], value: str) -> str:
@@ -127,21 +127,21 @@ class Filter:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for one in fields(self):  # type: ignore[arg-type]
-            given = getattr(self, one.name)
-            if one.default == ():
-                check_lists(**{one.name: given})
-            elif one.name.endswith(("_after", "_before")):
-                check_instants(**{one.name: given})
-            if one.name == "statuses":
-                check_statuses(given)
+        for criterion in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, criterion.name)
+            if criterion.default == ():
+                check_lists(**{criterion.name: value})
+            elif criterion.name.endswith(("_after", "_before")):
+                check_instants(**{criterion.name: value})
+            if criterion.name == "statuses":
+                check_statuses(value)
 
 
 def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:
     """Check a page's `limit` and `scan_limit`."""
-    for name, given, most in (("limit", limit, MAX_PAGE), ("scan_limit", scan_limit, MAX_SCAN)):
-        if not isinstance(given, int) or not 1 <= given <= most:
-            raise InvalidOptionError(name, f"must be from 1 to {most}, got {given}")
+    for name, value, most in (("limit", limit, MAX_PAGE), ("scan_limit", scan_limit, MAX_SCAN)):
+        if not isinstance(value, int) or not 1 <= value <= most:
+            raise InvalidOptionError(name, f"must be from 1 to {most}, got {value}")
 
 
 def check_position(after: object, *kinds: type) -> None:
@@ -152,16 +152,16 @@ def check_position(after: object, *kinds: type) -> None:
     raise InvalidOptionError("after", f"must be the `next` of a page of this listing, or None, got {after!r}")
 
 
-def check_ids(model: JobClass, **given: Iterable[object]) -> None:
+def check_ids(model: JobClass, **ids_by_name: Iterable[object]) -> None:
     """Check lists of ids, which the database would refuse with the caller's transaction.
 
     Raises: InvalidJobError naming the list, with the place in it.
     """
-    for name, ids in given.items():
+    for name, ids in ids_by_name.items():
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
             raise InvalidJobError(name, f"must be a list of ids, not one id, got {ids!r}")
-        for index, one in enumerate(ids):
-            check_id(model, f"{name}[{index}]", one)
+        for index, job_id in enumerate(ids):
+            check_id(model, f"{name}[{index}]", job_id)
 
 
 def check_after(model: JobClass, after: object) -> None:
@@ -173,19 +173,19 @@ def check_after(model: JobClass, after: object) -> None:
 def check_columns(entity: Any, columns: Sequence[str]) -> None:
     """Check that an entity has these columns."""
     check_lists(columns=columns)
-    known = inspect(entity).column_attrs.keys()
+    column_names = inspect(entity).column_attrs.keys()
     for name in columns:
-        if name not in known:
-            raise InvalidOptionError("columns", f"must be among {', '.join(sorted(known))}, got {name!r}")
+        if name not in column_names:
+            raise InvalidOptionError("columns", f"must be among {', '.join(sorted(column_names))}, got {name!r}")
 
 
 def scanned_page(session: Session, statement: Select[Any], *, limit: int, scan_limit: int) -> Page[Any]:
     """Read one page; each row has its id, its position in the scan, whether it matches, and its object."""
     rows = session.execute(statement).all()
-    found = [row for row in rows if row.fits]
-    items = [row[3] for row in found[:limit]]
-    if len(found) > limit:
-        return Page(items, found[limit - 1].id)
+    matching_rows = [row for row in rows if row.fits]
+    items = [row[3] for row in matching_rows[:limit]]
+    if len(matching_rows) > limit:
+        return Page(items, matching_rows[limit - 1].id)
     return Page(items, rows[-1].id if rows and rows[-1].place == scan_limit else None)
 
 

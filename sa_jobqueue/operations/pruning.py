@@ -138,21 +138,21 @@ def prune(
         following = following if after is None else replace(cursor, after=after)
         pruned = Pruned(scanned=scanned, next=following, **_by_cause(failed))
         return replace(pruned, dead_letters=deleted) if cursor.table == "dead_letters" else replace(pruned, audit=deleted)
-    taken, later = _fill(session, model, ids)
+    lengths, later = _fill(session, model, ids)
 
     def delete(part: Sequence[Any]) -> _Deleted:
         with session.begin_nested():
-            return _delete(session, model, parameters, part, taken, by=by, dry_run=dry_run)
+            return _delete(session, model, parameters, part, lengths, by=by, dry_run=dry_run)
 
-    if taken and not dry_run:
+    if lengths and not dry_run:
         _check_at_once(session, model)
-    parts, failed = delete_in_parts(list(taken), delete)
+    parts, failed = delete_in_parts(list(lengths), delete)
     counts = Counter(kind for part in parts for kind in part.kinds)
     due = (*(chain_id for part in parts for chain_id in part.freed), *later)
     return Pruned(
         chains=counts,
         jobs=sum(part.jobs for part in parts),
-        kept=(sum(part.expired for part in parts) + len(failed) if cursor.due else len(taken)) - counts.total(),
+        kept=(sum(part.expired for part in parts) + len(failed) if cursor.due else len(lengths)) - counts.total(),
         scanned=scanned,
         next=following if after is None and not due else PruneCursor(after=after or cursor.after, due=due),
         **_by_cause(failed),
@@ -259,15 +259,15 @@ def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, 
     if not ids:
         return {}, []
     longer = {row.chain_id: row.n for row in session.execute(retention.lengths(model), {"ids": ids})}
-    taken: dict[Any, int] = {}
+    lengths: dict[Any, int] = {}
     jobs = 0
     for chain_id in ids:
         length = 1 + longer.get(chain_id, 0)
-        if taken and jobs + length > MOST_JOBS:
+        if lengths and jobs + length > MOST_JOBS:
             break
-        taken[chain_id] = length
+        lengths[chain_id] = length
         jobs += length
-    return taken, ids[len(taken) :]
+    return lengths, ids[len(lengths) :]
 
 
 def _delete(
@@ -287,20 +287,22 @@ def _delete(
         jobs[row.id] = [row.id]
     if dry_run:
         to_delete = unreferenced(session, model, kinds)
-        return _Deleted([kinds[one] for one in to_delete], sum(lengths[one] for one in to_delete), [], len(kinds))
+        return _Deleted(
+            [kinds[chain_id] for chain_id in to_delete], sum(lengths[chain_id] for chain_id in to_delete), [], len(kinds)
+        )
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
     for row in session.execute(deletion.continuations(model, lock=True, skip_locked=True), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
-    whole = [chain_id for chain_id, own in jobs.items() if len(own) == lengths[chain_id]]
+    whole = [chain_id for chain_id, chain_jobs in jobs.items() if len(chain_jobs) == lengths[chain_id]]
     to_delete = unreferenced(session, model, whole)
     if not to_delete:
         return _Deleted([], 0, [], len(kinds))
     job_ids = [job_id for chain_id in to_delete for job_id in jobs[chain_id]]
     freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(to_delete)
     delete_jobs(session, model, job_ids, by=by)
-    return _Deleted([kinds[one] for one in to_delete], len(job_ids), list(freed), len(kinds))
+    return _Deleted([kinds[chain_id] for chain_id in to_delete], len(job_ids), list(freed), len(kinds))
 
 
 def unreferenced(session: Session | Connection, model: JobClass, chain_ids: Iterable[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -35,8 +35,8 @@ from sa_jobqueue.registry.settings import (
 from sa_jobqueue.statements import controls, named_rows, queues
 
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
-UNWRITTEN_SCHEDULE: Final = "a worker, or `sa-jobqueue schedules sync`, writes the schedules of the code"
-Settings: TypeAlias = type[QueueMixin] | type[JobTypeMixin]
+UNWRITTEN_SCHEDULE: Final = "a worker, or `sa-jobqueue schedules sync`, writes the schedules entity the code"
+SettingsClass: TypeAlias = type[QueueMixin] | type[JobTypeMixin]
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 """By queue and setting: the value in the row, and the declared one."""
 
@@ -137,10 +137,10 @@ def list_queues(
         check_fairness_key(fairness_key)
     pages.check_position(after, str, str)
     name, key = after or (None, None)
-    asked = {"of_key": fairness_key, "after": name, "after_key": key, "ttl": heartbeat_timeout}
-    rows = _page(session, names, limit, model, types=False, asked=asked)
-    found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
-    return pages.page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
+    parameters = {"of_key": fairness_key, "after": name, "after_key": key, "ttl": heartbeat_timeout}
+    rows = _page(session, names, limit, model, types=False, parameters=parameters)
+    statuses = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
+    return pages.page_of(statuses, limit=limit, position=lambda status: (status.name, status.fairness_key))
 
 
 def list_job_types(
@@ -157,11 +157,11 @@ def list_job_types(
     `names`: only these. `after`: a name. `heartbeat_timeout`: as in `list_queues`.
     """
     pages.check_position(after, str)
-    found = [
+    statuses = [
         TypeStatus(**row)
-        for row in _page(session, names, limit, model, types=True, asked={"after": after, "ttl": heartbeat_timeout})
+        for row in _page(session, names, limit, model, types=True, parameters={"after": after, "ttl": heartbeat_timeout})
     ]
-    return pages.page_of(found, limit=limit, position=lambda one: one.type_name)
+    return pages.page_of(statuses, limit=limit, position=lambda status: status.type_name)
 
 
 def get_queue(
@@ -176,10 +176,10 @@ def get_queue(
     InvalidOptionError.
     """
     _prepare(session, model.Queue, name, fairness_key=fairness_key, for_update=for_update)
-    found = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
-    if not found:
+    statuses = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
+    if not statuses:
         raise _not_found(model.Queue, name, fairness_key)
-    return found[0]
+    return statuses[0]
 
 
 def get_job_type(session: Session, name: str, *, for_update: bool = False, model: JobClass = Job) -> TypeStatus:
@@ -189,10 +189,10 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
     Raises: NotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
     """
     _prepare(session, model.JobType, name, for_update=for_update)
-    found = list_job_types(session, names=[name], model=model).items
-    if not found:
+    statuses = list_job_types(session, names=[name], model=model).items
+    if not statuses:
         raise _not_found(model.JobType, name)
-    return found[0]
+    return statuses[0]
 
 
 def upsert_queue(
@@ -233,7 +233,7 @@ def delete_queues(
     kept. If code declares the queue, the next worker that starts writes its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "delete_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "delete", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def delete_job_types(
@@ -244,7 +244,7 @@ def delete_job_types(
     `names`: job types. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "delete_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "delete", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def pause_queues(
@@ -263,7 +263,7 @@ def pause_queues(
     Locks: the rows, in the order of their names.
     Raises: NotFoundError for a name without settings, active workers and pending jobs.
     """
-    return change(session, "pause_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def resume_queues(
@@ -280,7 +280,7 @@ def resume_queues(
     `names`, `fairness_key`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "resume_queues", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return change(session, "resume", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def pause_job_types(
@@ -291,7 +291,7 @@ def pause_job_types(
     `names`: job types. Changes, Locks: as `pause_queues`.
     Raises: NotFoundError for a type that has no settings and that no active worker handles.
     """
-    return change(session, "pause_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def resume_job_types(
@@ -302,7 +302,7 @@ def resume_job_types(
     `names`: job types.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "resume_job_types", model.JobType, names, model, by=by, dry_run=dry_run)
+    return change(session, "resume", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def sync_queues(
@@ -333,31 +333,31 @@ def _sync(
 ) -> SyncedQueues:
     """Insert the rows of declared queues that have none, compare the others with their declarations, and update them."""
     declared: dict[QueueKey, QueueSettings] = {}
-    for one in new:
-        key = QueueKey(one.name, one.fairness_key)
+    for settings in new:
+        key = QueueKey(settings.name, settings.fairness_key)
         if key in declared:
             raise InvalidOptionError("new", f"declares {key.label} twice")
-        declared[key] = one
-    rows = [one.row for one in declared.values()]
+        declared[key] = settings
+    rows = [settings.row for settings in declared.values()]
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-    made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)} if rows else set()
-    found = pages.every_item(lambda after: list_queues(session, after=after, model=model))
-    existing = {QueueKey(one.name, one.fairness_key): one for one in found if one.created_at is not None}
+    created_keys = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)} if rows else set()
+    statuses = pages.every_item(lambda after: list_queues(session, after=after, model=model))
+    existing = {QueueKey(status.name, status.fairness_key): status for status in statuses if status.created_at is not None}
     differences = {}
-    for key in sorted(existing.keys() & declared.keys() - made):
+    for key in sorted(existing.keys() & declared.keys() - created_keys):
         compared = ((name, getattr(existing[key], name), now) for name, now in declared[key].row.items())
         if different := {name: (stored, now) for name, stored, now in compared if stored != now}:
             differences[key] = different
             if updates:
                 session.execute(queues.put(model.Queue), declared[key].row)
-    done = sorted({*made, *(differences if updates else ())})
-    if done:
+    written_keys = sorted({*created_keys, *(differences if updates else ())})
+    if written_keys:
         session.execute(controls.notify_rules(model))
-    record(session, "sync_queues", by=by, ids=[key.label for key in done], matched=len(declared), model=model)
+    record(session, "sync_queues", by=by, ids=[key.label for key in written_keys], matched=len(declared), model=model)
     return SyncedQueues(
-        created=tuple(key.label for key in sorted(made)),
+        created=tuple(key.label for key in sorted(created_keys)),
         changed={key.label: values for key, values in differences.items()},
-        unchanged=tuple(key.label for key in sorted(declared) if key not in made and key not in differences),
+        unchanged=tuple(key.label for key in sorted(declared) if key not in created_keys and key not in differences),
         undeclared=tuple(key.label for key in existing if key not in declared),
     )
 
@@ -378,67 +378,81 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: Jo
     if not rows:
         return []
     names = ("type_name", *DECLARED)
-    given = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
-    return sorted(session.scalars(queues.record_types(model), given))
+    parameters = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    return sorted(session.scalars(queues.record_types(model), parameters))
 
 
 def _page(
-    session: Session, names: Sequence[str], limit: int, model: JobClass, *, types: bool, asked: dict[str, Any]
+    session: Session, names: Sequence[str], limit: int, model: JobClass, *, types: bool, parameters: dict[str, Any]
 ) -> list[Any]:
     pages.check_limit(limit)
     pages.check_lists(names=names)
-    given = {"names": list(names) or None, "limit": limit + 1, **asked}
-    return list(session.execute(queues.page(model, types=types), given).mappings())
+    all_parameters = {"names": list(names) or None, "limit": limit + 1, **parameters}
+    return list(session.execute(queues.page(model, types=types), all_parameters).mappings())
 
 
-def _prepare(session: Session, of: Settings, name: str, *, for_update: bool, fairness_key: str = "") -> None:
+def _prepare(session: Session, entity: SettingsClass, name: str, *, for_update: bool, fairness_key: str = "") -> None:
     check_fairness_key(fairness_key)
     if for_update:
         check_names("name", [name])
-        given = {"names": [name], "of_key": fairness_key}
-        session.execute(named_rows.make(of), given)
-        session.execute(named_rows.rows(of, lock=True), given)
+        parameters = {"names": [name], "of_key": fairness_key}
+        session.execute(named_rows.make(entity), parameters)
+        session.execute(named_rows.rows(entity, lock=True), parameters)
 
 
-def _put(session: Session, of: Settings, row: dict[str, Any], model: JobClass, by: str | None, *, dry_run: bool) -> bool:
-    noun, name = ("queue", row["name"]) if issubclass(of, QueueMixin) else ("job_type", row["type_name"])
+def _noun_of(entity: named_rows.NamedRow) -> str:
+    """Return the noun of a row in the names of operations."""
+    if issubclass(entity, QueueMixin):
+        return "queue"
+    return "job_type" if issubclass(entity, JobTypeMixin) else "schedule"
+
+
+def _put(
+    session: Session, entity: SettingsClass, row: dict[str, Any], model: JobClass, by: str | None, *, dry_run: bool
+) -> bool:
+    name = row[named_rows.key_of(entity).name]
     if dry_run:
-        given = {"names": [name], "of_key": row.get("fairness_key")}
-        found = session.execute(named_rows.rows(of, lock=False), given).one_or_none()
-        return found is None or any(getattr(found, setting) != value for setting, value in row.items())
-    is_written = session.execute(queues.put(of), row).first() is not None
+        parameters = {"names": [name], "of_key": row.get("fairness_key")}
+        stored = session.execute(named_rows.rows(entity, lock=False), parameters).one_or_none()
+        return stored is None or any(getattr(stored, setting) != value for setting, value in row.items())
+    is_written = session.execute(queues.put(entity), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
-    record(session, f"upsert_{noun}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
+    record(
+        session, f"upsert_{_noun_of(entity)}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row
+    )
     return is_written
 
 
-def _check_known(session: Session, of: Settings, names: list[str], model: JobClass) -> None:
+def _check_names_known(session: Session, entity: SettingsClass, names: list[str], model: JobClass) -> None:
     """Check names that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
     if not names:
         return
-    types, given = issubclass(of, JobTypeMixin), {"names": names, "limit": None, "ttl": HEARTBEAT_TIMEOUT, "of_key": None}
-    known = {DEFAULT_QUEUE, *session.scalars(queues.page(model, types=types), given)}
-    unknown = [name for name in names if name not in known]
+    types, parameters = (
+        issubclass(entity, JobTypeMixin),
+        {"names": names, "limit": None, "ttl": HEARTBEAT_TIMEOUT, "of_key": None},
+    )
+    known_names = {DEFAULT_QUEUE, *session.scalars(queues.page(model, types=types), parameters)}
+    unknown = [name for name in names if name not in known_names]
     if unknown and not types:
         pending = set(session.scalars(queues.with_pending_jobs(model), {"names": unknown}))
         unknown = [name for name in unknown if name not in pending]
     if unknown:
-        raise _not_found(of, unknown[0])
+        raise _not_found(entity, unknown[0])
 
 
-def _not_found(of: Settings, name: str, fairness_key: str = "") -> NotFoundError:
+def _not_found(entity: SettingsClass, name: str, fairness_key: str = "") -> NotFoundError:
     if fairness_key:
         return NotFoundError(f"fairness key of queue {name}", [fairness_key], reason="it has no settings")
-    if issubclass(of, QueueMixin):
+    if issubclass(entity, QueueMixin):
         return NotFoundError("queue", [name], reason="it has no settings and no active worker")
     return NotFoundError("job type", [name], reason="it has no settings and no active worker has a handler for it")
 
 
 def change(
     session: Session,
-    operation: str,
-    of: named_rows.NamedRow,
+    verb: Literal["pause", "resume", "delete"],
+    entity: named_rows.NamedRow,
     names: Sequence[str],
     model: JobClass,
     *,
@@ -448,35 +462,35 @@ def change(
 ) -> BulkResult[str]:
     """Pause, resume or delete queues, job types or schedules; return the names changed, or with `dry_run` to be changed.
 
-    `operation`: begins with the verb. Raises: NotFoundError naming all missing schedules; for a queue or job type to pause
-    that nothing else knows.
+    Raises: NotFoundError naming all missing schedules; for a queue or job type to pause that nothing else knows.
     """
     pages.check_lists(names=names)
-    named = list(dict.fromkeys(names))
-    given: dict[str, Any] = {"names": named, "of_key": fairness_key, "by": by}
-    act = operation.partition("_")[0]
-    if not issubclass(of, ScheduleMixin):
+    unique_names = list(dict.fromkeys(names))
+    parameters: dict[str, Any] = {"names": unique_names, "of_key": fairness_key, "by": by}
+    if not issubclass(entity, ScheduleMixin):
         check_names("names", names)
         check_fairness_key(fairness_key)
-        if act == "pause":
-            _check_known(session, of, named, model)
+        if verb == "pause":
+            _check_names_known(session, entity, unique_names, model)
             if not dry_run:
-                session.execute(named_rows.make(of), given)
-    key = named_rows.key_of(of).name
-    rows = session.execute(named_rows.rows(of, lock=not dry_run), given).mappings()
-    found = {row[key]: row["paused_at"] is not None for row in rows}
-    if issubclass(of, ScheduleMixin) and (missing := set(named) - found.keys()):
+                session.execute(named_rows.make(entity), parameters)
+    key = named_rows.key_of(entity).name
+    rows = session.execute(named_rows.rows(entity, lock=not dry_run), parameters).mappings()
+    is_paused_by_name = {row[key]: row["paused_at"] is not None for row in rows}
+    if issubclass(entity, ScheduleMixin) and (missing := set(unique_names) - is_paused_by_name.keys()):
         raise NotFoundError("schedule", sorted(missing), reason=f"nothing was changed; {UNWRITTEN_SCHEDULE}")
     ids = {
-        "pause": [name for name in named if not found.get(name, False)],
-        "resume": [name for name, is_paused in found.items() if is_paused],
-        "delete": [*found],
-    }[act]
-    statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[act](of)
+        "pause": [name for name in unique_names if not is_paused_by_name.get(name, False)],
+        "resume": [name for name, is_paused in is_paused_by_name.items() if is_paused],
+        "delete": [*is_paused_by_name],
+    }[verb]
+    statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[verb](entity)
     if not dry_run:
         if ids:
-            session.execute(statement, given | {"names": ids})
+            session.execute(statement, parameters | {"names": ids})
             session.execute(controls.notify_rules(model))
-        about: dict[str, Any] = {"names": named, "fairness_key": fairness_key or None}
-        record(session, operation, by=by, ids=sorted(ids), matched=len(named), model=model, **about)
-    return BulkResult(sorted(ids), len(named))
+        about: dict[str, Any] = {"names": unique_names, "fairness_key": fairness_key or None}
+        record(
+            session, f"{verb}_{_noun_of(entity)}s", by=by, ids=sorted(ids), matched=len(unique_names), model=model, **about
+        )
+    return BulkResult(sorted(ids), len(unique_names))

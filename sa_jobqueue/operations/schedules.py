@@ -126,25 +126,25 @@ def sync_schedules(
     Locks: the rows written, in the order of their names.
     Raises: InvalidOptionError for a name that is declared twice.
     """
-    declared_here = sorted(new, key=lambda one: one.name)
-    names = [one.name for one in declared_here]
+    declared_here = sorted(new, key=lambda schedule: schedule.name)
+    names = [schedule.name for schedule in declared_here]
     twice = next((name for name, following in pairwise(names) if name == following), None)
     if twice is not None:
         raise InvalidOptionError("new", f"declares {twice!r} twice; a name is one schedule")
     now = _now(session)
     stored = {row["name"]: row for row in _rows(session, names, model, for_update=False)} if names else {}
-    written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
-    differences = _differences([schedule for schedule in declared_here if written[schedule.name] is False], stored)
-    left = session.execute(schedules.declared_elsewhere(model), {"names": names})
-    if any(is_new is not None for is_new in written.values()):
+    is_new_by_name = {schedule.name: _put(session, schedule, "code", now, model) for schedule in declared_here}
+    differences = _differences([schedule for schedule in declared_here if is_new_by_name[schedule.name] is False], stored)
+    undeclared_rows = session.execute(schedules.declared_elsewhere(model), {"names": names})
+    if any(is_new is not None for is_new in is_new_by_name.values()):
         session.execute(controls.notify_rules(model))
-    done = [name for name, is_new in written.items() if is_new is not None]
-    record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model, differences=differences)
+    written_names = [name for name, is_new in is_new_by_name.items() if is_new is not None]
+    record(session, "sync_schedules", by=by, ids=written_names, matched=len(names), model=model, differences=differences)
     return SyncedSchedules(
-        created=tuple(name for name, is_new in written.items() if is_new),
-        changed=tuple(name for name, is_new in written.items() if is_new is False),
-        unchanged=tuple(name for name, is_new in written.items() if is_new is None),
-        undeclared={row.name: row.type_name for row in left},
+        created=tuple(name for name, is_new in is_new_by_name.items() if is_new),
+        changed=tuple(name for name, is_new in is_new_by_name.items() if is_new is False),
+        unchanged=tuple(name for name, is_new in is_new_by_name.items() if is_new is None),
+        undeclared={row.name: row.type_name for row in undeclared_rows},
         differences=differences,
     )
 
@@ -182,17 +182,19 @@ def upsert_schedule(
     """
     now = _now(session)
     job_of(schedule, now, model)
-    found = next(iter(_rows(session, [schedule.name], model, for_update=not dry_run)), None)
-    if found is not None and found["source"] == "code":
+    stored = next(iter(_rows(session, [schedule.name], model, for_update=not dry_run)), None)
+    if stored is not None and stored["source"] == "code":
         raise InvalidOptionError("name", f"{schedule.name!r} is declared in code: change it there, or delete it first")
     if dry_run:
-        return found is None or any(found[column] != getattr(schedule, column) for column in SETTINGS)
+        return stored is None or any(stored[column] != getattr(schedule, column) for column in SETTINGS)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
         session.execute(controls.notify_rules(model))
     settings = {column: getattr(schedule, column) for column in SETTINGS}
-    done = [schedule.name] if is_written else []
-    record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
+    written_names = [schedule.name] if is_written else []
+    record(
+        session, "upsert_schedule", by=by, ids=written_names, matched=1, model=model, name=schedule.name, settings=settings
+    )
     return is_written
 
 
@@ -204,11 +206,11 @@ def get_schedule(session: Session, name: str, *, for_update: bool = False, model
     Raises: NotFoundError.
     """
     if for_update:
-        _found(session, [name], model, for_update=True)
-    found = list_schedules(session, names=[name], model=model).items
-    if not found:
+        _existing_rows(session, [name], model, for_update=True)
+    statuses = list_schedules(session, names=[name], model=model).items
+    if not statuses:
         raise NotFoundError("schedule", [name], reason=UNWRITTEN_SCHEDULE)
-    return found[0]
+    return statuses[0]
 
 
 def list_schedules(
@@ -221,9 +223,9 @@ def list_schedules(
     pages.check_limit(limit)
     pages.check_lists(names=names)
     pages.check_position(after, str)
-    given = {"names": list(names) or None, "after": after, "limit": limit + 1}
-    found = [ScheduleStatus(**row) for row in session.execute(schedules.page(model), given).mappings()]
-    return pages.page_of(found, limit=limit, position=lambda one: one.name)
+    parameters = {"names": list(names) or None, "after": after, "limit": limit + 1}
+    statuses = [ScheduleStatus(**row) for row in session.execute(schedules.page(model), parameters).mappings()]
+    return pages.page_of(statuses, limit=limit, position=lambda status: status.name)
 
 
 def pause_schedules(
@@ -236,7 +238,7 @@ def pause_schedules(
     Locks: the rows, in the order of their names; waits for schedules that are being fired.
     Raises: NotFoundError naming all that are missing.
     """
-    return change(session, "pause_schedules", model.Schedule, names, model, by=by, dry_run=dry_run)
+    return change(session, "pause", model.Schedule, names, model, by=by, dry_run=dry_run)
 
 
 def resume_schedules(
@@ -249,16 +251,16 @@ def resume_schedules(
     paused, by the database's clock. Locks, Raises: as
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
-    found = _found(session, names, model, for_update=not dry_run)
-    paused = [row for row in found if row["paused_at"] is not None or row["missed_from"] is not None]
+    rows = _existing_rows(session, names, model, for_update=not dry_run)
+    paused = [row for row in rows if row["paused_at"] is not None or row["missed_from"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     ids = [row["name"] for row in paused]
     if not dry_run:
         if paused:
             session.execute(schedules.resume(model), times)
             session.execute(controls.notify_rules(model))
-        record(session, "resume_schedules", by=by, ids=ids, matched=len(found), model=model, names=names)
-    return BulkResult(ids, len(found))
+        record(session, "resume_schedules", by=by, ids=ids, matched=len(rows), model=model, names=names)
+    return BulkResult(ids, len(rows))
 
 
 def run_schedule(
@@ -285,7 +287,7 @@ def run_schedule(
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
     pages.check_instants(since=since, until=until)
-    (row,) = _found(session, [name], model, for_update=not dry_run)
+    (row,) = _existing_rows(session, [name], model, for_update=not dry_run)
     schedule = declared(row)
     if since is None or until is None:
         job = job_of(schedule, row["now"], model)
@@ -300,8 +302,8 @@ def run_schedule(
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
         raise InvalidOptionError("since", f"the period has more than {MAX_CATCH_UP:,} times; run shorter periods")
-    left = unfired(session, {name: times}, model)[name]
-    jobs = [job_of(schedule, time, model, id=id_of(name, time, model)) for time in left]
+    unfired_times = unfired(session, {name: times}, model)[name]
+    jobs = [job_of(schedule, time, model, id=id_of(name, time, model)) for time in unfired_times]
     if dry_run or not times:
         return [job.id for job in jobs]
     ids = write_many(session, jobs)
@@ -317,7 +319,7 @@ def delete_schedules(
 
     `names`: names of schedules. Locks, Raises: as `pause_schedules`.
     """
-    return change(session, "delete_schedules", model.Schedule, names, model, by=by, dry_run=dry_run)
+    return change(session, "delete", model.Schedule, names, model, by=by, dry_run=dry_run)
 
 
 def _now(session: Session) -> datetime:
@@ -326,35 +328,35 @@ def _now(session: Session) -> datetime:
 
 
 def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: JobClass) -> bool | None:
-    given = {column: getattr(schedule, column) for column in SETTINGS}
-    given |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
-    given["next_fire_at"] = schedule.times.after(now)
-    row = session.execute(schedules.put(model), given).first()
+    parameters = {column: getattr(schedule, column) for column in SETTINGS}
+    parameters |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
+    parameters["next_fire_at"] = schedule.times.after(now)
+    row = session.execute(schedules.put(model), parameters).first()
     return None if row is None else bool(row.is_new)
 
 
-def _found(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
+def _existing_rows(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
     """Return the rows of schedules. Raises: NotFoundError naming all that are missing."""
     pages.check_lists(names=names)
-    found = _rows(session, names, model, for_update=for_update)
-    missing = set(names) - {row["name"] for row in found}
+    rows = _rows(session, names, model, for_update=for_update)
+    missing = set(names) - {row["name"] for row in rows}
     if missing:
         raise NotFoundError("schedule", sorted(missing), reason=f"nothing was changed; {UNWRITTEN_SCHEDULE}")
-    return found
+    return rows
 
 
 def _rows(session: Session, names: Sequence[str], model: JobClass, *, for_update: bool) -> Sequence[RowMapping]:
     return session.execute(named_rows.rows(model.Schedule, lock=for_update), {"names": list(names)}).mappings().all()
 
 
-BATCH = 50
+FIRE_BATCH = 50
 """Most schedules fired in one transaction."""
 
 
 def fire_schedules(
     session: Session,
     *,
-    limit: int = BATCH,
+    limit: int = FIRE_BATCH,
     at: datetime | None = None,
     names: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
@@ -370,17 +372,17 @@ def fire_schedules(
     Locks: the schedules; those that another transaction fires or changes are skipped.
     Obliges: commit soon, and call again while as many as `limit` are returned.
     """
-    given = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}
-    due = session.execute(schedules.due(model), given).mappings().all()
+    parameters = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}
+    due = session.execute(schedules.due(model), parameters).mappings().all()
     if not due:
         return []
     plans = [_plan(row, model) for row in due]
-    left = unfired(session, {plan.name: list(plan.jobs) for plan in plans}, model)
-    write_many(session, [plan.jobs[time] for plan in plans for time in left[plan.name]])
+    unfired_times = unfired(session, {plan.name: list(plan.jobs) for plan in plans}, model)
+    write_many(session, [plan.jobs[time] for plan in plans for time in unfired_times[plan.name]])
     session.execute(schedules.move(model), [plan.moved for plan in plans])
     if new := [plan.fired for plan in plans if plan.jobs]:
         session.execute(schedules.record_fired(model), new)
-    runs = [plan.run(left[plan.name]) for plan in plans]
+    runs = [plan.run(unfired_times[plan.name]) for plan in plans]
     return [run for run in runs if run is not None]
 
 
@@ -400,7 +402,7 @@ def correct_schedules(session: Session, *, model: JobClass = Job) -> list[str]:
             moved.append({"schedule": row.name, "was": row.next_fire_at, "next": following})
     if moved:
         session.execute(corrections.correct_schedule(model), moved)
-    return [one["schedule"] for one in moved]
+    return [correction["schedule"] for correction in moved]
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,13 +498,13 @@ def id_of(name: str, fire_time: datetime, model: JobClass) -> Any:
 
 def schedule_of(session: Session, job: JobMixin[Any], model: JobClass) -> tuple[str, datetime | None] | None:
     """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
-    found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
+    rows = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
     runs = time_in(job.id)
-    for row in found:
+    for row in rows:
         for time in {row["last_fire_at"], runs} - {None}:
             if id_of(row["name"], time, model) == job.id:
                 return row["name"], time
-    return next(((row["name"], None) for row in found if row["last_job_id"] == job.id), None)
+    return next(((row["name"], None) for row in rows if row["last_job_id"] == job.id), None)
 
 
 def time_in(job_id: Any) -> datetime | None:
@@ -518,10 +520,10 @@ def unfired(session: Session, times: Mapping[str, Sequence[datetime]], model: Jo
     """Return the times that have not fired. `times`: of schedules, by their names, as the result."""
     planned = [(id_of(name, time, model), name, time) for name, due in times.items() for time in due]
     ids, names, stamps = map(list, zip(*planned, strict=True)) if planned else ([], [], [])
-    given = {"ids": ids, "names": names, "times": stamps}
-    made = set(session.scalars(schedules.fired_already(model), given)) if planned else set()
-    left: dict[str, list[datetime]] = {name: [] for name in times}
+    parameters = {"ids": ids, "names": names, "times": stamps}
+    fired_ids = set(session.scalars(schedules.fired_already(model), parameters)) if planned else set()
+    unfired_times: dict[str, list[datetime]] = {name: [] for name in times}
     for job_id, name, time in planned:
-        if job_id not in made:
-            left[name].append(time)
-    return left
+        if job_id not in fired_ids:
+            unfired_times[name].append(time)
+    return unfired_times

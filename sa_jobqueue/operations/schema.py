@@ -44,18 +44,18 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
         check_schema(session, model=model)
         if not layout.pipeline:
             raise errors.PipelineMissingError(model.__name__)
-    found = session.execute(schema.versions(layout, unit)).one()
+    versions = session.execute(schema.versions(layout, unit)).one()
     name = layout.qualified(STAMPED[unit])
-    if found.server < MIN_SERVER_VERSION:
-        raise errors.UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
-    if found.encoding != "UTF8":
-        raise errors.UnsupportedServerError.of_encoding(found.encoding)
-    stamp = ddl.read_stamp(found.stamp)
-    if not found.present and unit == "pipeline":
+    if versions.server < MIN_SERVER_VERSION:
+        raise errors.UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {versions.server // 10_000}")
+    if versions.encoding != "UTF8":
+        raise errors.UnsupportedServerError.of_encoding(versions.encoding)
+    stamp = ddl.read_stamp(versions.stamp)
+    if not versions.present and unit == "pipeline":
         raise errors.PipelineMissingError(f"table {layout.qualified('job')}")
-    if not found.present or stamp is None:
-        what = "is not a job queue's table" if found.present else "does not exist"
-        raise errors.SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
+    if not versions.present or stamp is None:
+        state = "is not a job queue's table" if versions.present else "does not exist"
+        raise errors.SchemaMissingError(f"table {name} {state}: {_todo(cast('Table', model.__table__))}")
     if stamp.is_of_another_build(unit):
         raise errors.SchemaBuildError.from_stamps(name, stamp, ddl.stamp(unit, stamp.version))
     if stamp.version < LATEST:
@@ -84,27 +84,27 @@ def schema_error(
         diagnosis.context or ""
     ):
         return None
-    named = set(re.findall(r"\w+", diagnosis.message))  # in any language
+    named_words = set(re.findall(r"\w+", diagnosis.message))  # in any language
     every = set(tables)
     ours = {table: noun for table in every if (noun := _noun(table)) is not None}
-    others = {column.name for table in every - ours.keys() for column in table.columns}
+    other_columns = {column.name for table in every - ours.keys() for column in table.columns}
     for table, noun in ours.items():
         if diagnosis.sqlstate == _NO_SCHEMA:
             is_missing = table.schema is not None and table.schema in diagnosis.message
         else:
-            is_missing = diagnosis.sqlstate == _NO_TABLE and table.name in named
+            is_missing = diagnosis.sqlstate == _NO_TABLE and table.name in named_words
         if is_missing:
             if noun in PIPELINE_TABLES:
                 return errors.PipelineMissingError(f"table {table.fullname.removesuffix(noun)}job")
             return errors.SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
         for column in Job.metadata.tables[noun].columns:
-            if diagnosis.sqlstate == _NO_COLUMN and column.name in named - others:
+            if diagnosis.sqlstate == _NO_COLUMN and column.name in named_words - other_columns:
                 return errors.SchemaOutdatedError(f"table {table.fullname} has no column {column.name!r}: {_OTHER_TABLES}")
     called = {function.name for function in functions}
     # The type of this column calls a function that is not in the statement before it is compiled.
     types = [table.c.changed_xid.type for table, noun in ours.items() if noun == "job"]
     called.update(kind.function for kind in types if isinstance(kind, NotifyingXid))
-    if diagnosis.sqlstate == _NO_FUNCTION and (missing := called & named):
+    if diagnosis.sqlstate == _NO_FUNCTION and (missing := called & named_words):
         return errors.SchemaOutdatedError(
             f"the job tables have no function {min(missing)} as this library calls it: {_OTHER_TABLES}"
         )
@@ -117,8 +117,8 @@ def explained(model: JobClass) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if (known := schema_error(error, [cast("Table", model.__table__)])) is not None:
-            raise known from error
+        if (schema_failure := schema_error(error, [cast("Table", model.__table__)])) is not None:
+            raise schema_failure from error
         raise
 
 
@@ -147,7 +147,7 @@ def _noun(table: Table) -> str | None:
 def _todo(table: Table) -> str:
     todo = "run the application's migrations (alembic upgrade head), or without Alembic sa-jobqueue migrate upgrade"
     if table.metadata is Job.metadata:
-        known = "target_metadata = [Base.metadata, Job.metadata]"
+        target_metadata = "target_metadata = [Base.metadata, Job.metadata]"
     else:
-        known = "target_metadata with the metadata of the queue's own base"
-    return f"{todo}. If no migration creates it, Alembic's env.py needs {known}"
+        target_metadata = "target_metadata with the metadata of the queue's own base"
+    return f"{todo}. If no migration creates it, Alembic's env.py needs {target_metadata}"

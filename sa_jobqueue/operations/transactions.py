@@ -66,8 +66,8 @@ def on_queue(session: Session, model: type[Any]) -> Iterator[None]:
     layout = model.__jobqueue__
 
     def get_bind(mapper: Any = None, *args: Any, **arguments: Any) -> Any:
-        of = None if mapper is None else inspect(mapper).class_
-        is_of_queue = of is None or getattr(of, "__jobqueue__", None) is layout
+        mapped_class = None if mapper is None else inspect(mapper).class_
+        is_of_queue = mapped_class is None or getattr(mapped_class, "__jobqueue__", None) is layout
         return bind if is_of_queue and not session._flushing else chosen(mapper, *args, **arguments)
 
     model.__jobqueue__.check_translation(bind.get_execution_options())

@@ -162,12 +162,12 @@ def _request(
 ) -> BulkResult[str]:
     conditions = workers.matching(model, where)
     if dry_run:
-        asked = list(session.scalars(workers.ids(model, *conditions)))
-        return BulkResult(asked, len(asked))
-    asked = sorted(session.scalars(workers.request(model, *conditions, **values)))
+        worker_ids = list(session.scalars(workers.ids(model, *conditions)))
+        return BulkResult(worker_ids, len(worker_ids))
+    worker_ids = sorted(session.scalars(workers.request(model, *conditions, **values)))
     session.execute(controls.notify_rules(model))
-    record(session, operation, by=by, ids=asked, model=model, where=where, **about)
-    return BulkResult(asked, len(asked))
+    record(session, operation, by=by, ids=worker_ids, model=model, where=where, **about)
+    return BulkResult(worker_ids, len(worker_ids))
 
 
 def rescue_from(session: Session, worker_id: str, *, model: JobClass = Job) -> int:
@@ -198,19 +198,19 @@ class Rescued(NamedTuple):
 def rescue(
     connection: Connection,
     model: JobClass,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     backoff: Callable[[int, BaseException], timedelta] = Backoff(),
 ) -> list[Rescued]:
     """End the attempts of lost workers: their jobs are due again after a backoff, or dead when it was the last attempt.
 
-    `given`: parameters of `leases.lost`, without `ttl` and `worker_id` for jobs whose worker has no row; with `ids` only
+    `parameters`: those of `leases.lost`, without `ttl` and `worker_id` for jobs whose worker has no row; with `ids` only
     these. Changes, Locks: as `leases.lost` and `completions.finish`.
     Obliges: a READ COMMITTED transaction; one job can make all fail.
     """
-    orphans = not given.keys() & {"ttl", "worker_id"}
-    statement = leases.lost(model, orphans=orphans, ended="worker_id" in given, only="ids" in given)
-    lost = connection.execute(statement, dict(given)).all()
-    found = []
+    orphans = not parameters.keys() & {"ttl", "worker_id"}
+    statement = leases.lost(model, orphans=orphans, ended="worker_id" in parameters, only="ids" in parameters)
+    lost = connection.execute(statement, dict(parameters)).all()
+    rescued = []
     for worker_id in sorted({row.leased_by for row in lost}):
         rows = [row for row in lost if row.leased_by == worker_id]
         ends = [
@@ -228,5 +228,5 @@ def rescue(
         by_id, ended = {row.id: row for row in rows}, finish_parameters(ends, worker_id=worker_id, model=model)
         for job_id, status, chain_id, has_waiters in connection.execute(completions.finish(model), ended):
             row = by_id[job_id]
-            found.append(Rescued(job_id, row.type_name, row.attempt, JobStatus(status), worker_id, chain_id, has_waiters))
-    return found
+            rescued.append(Rescued(job_id, row.type_name, row.attempt, JobStatus(status), worker_id, chain_id, has_waiters))
+    return rescued

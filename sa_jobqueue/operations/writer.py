@@ -59,8 +59,8 @@ def before_flush(session: Session, context: object, instances: object) -> None:
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
     for queue in {type(job).__table__ for job in waiting}:
-        own = [job for job in new if type(job).__table__ is queue]
-        _flushed.setdefault(session, []).append(declare(queue_connection(session, type(own[0])), own))
+        queue_jobs = [job for job in new if type(job).__table__ is queue]
+        _flushed.setdefault(session, []).append(declare(queue_connection(session, type(queue_jobs[0])), queue_jobs))
 
 
 def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[Any]) -> None:
@@ -150,38 +150,38 @@ def _within(connection: sa.Connection, write: Callable[..., Any], /, *args: Any)
     if not connection.in_transaction():
         connection.begin()
     with Session(connection, join_transaction_mode="rollback_only") as session:
-        written = write(session, *args)
+        outcome = write(session, *args)
         session.commit()  # not the connection's transaction
-        return written
+        return outcome
 
 
 def _insert_one(connection: sa.Connection, job: JobMixin[Any], session: Session | None) -> Any:
     set_defaults(type(job), [job])
     queue_key = queue_key_of(job)
     notifies = is_to_notify(session, connection, type(job), queue_key)
-    statement, given = insert_of(job, queue_key if notifies else None)
-    connection.execute(statement, given)
+    statement, parameters = insert_of(job, queue_key if notifies else None)
+    connection.execute(statement, parameters)
     job._is_enqueued = True
     return job.__dict__["id"]
 
 
 def insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert, dict[str, Any]]:
     """Return the statement that inserts one job, and its parameters. `queue_key`: to notify; None for no notification."""
-    given = written_values(job)
+    values = written_values(job)
     if queue_key is not None:
-        given["changed_xid"] = queue_key
-    expressions: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, sa.ClauseElement)}
+        values["changed_xid"] = queue_key
+    expressions: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, sa.ClauseElement)}
     for name in expressions:
-        del given[name]
+        del values[name]
     if (job._delay or job._at) and (due := due_at(delay=job._delay, at=job._at)) is not None:
         expressions["scheduled_at"] = due
-    statement = jobs.enqueue_one(type(job), tuple(given))
-    del given["chain_id"], given["chain_type_name"]
+    statement = jobs.enqueue_one(type(job), tuple(values))
+    del values["chain_id"], values["chain_type_name"]
     if expressions:
         statement = statement.values(expressions)
-    if "input" in given:
-        given["input"] = input_text(job)
-    return statement, given
+    if "input" in values:
+        values["input"] = input_text(job)
+    return statement, values
 
 
 def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: bool = False) -> list[Any]:
@@ -194,14 +194,14 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: 
     if not listed:
         return []
     kind = type(listed[0])
-    written: set[Any] = set()
+    written_ids: set[Any] = set()
 
-    def insert(statement: Insert, given: Any) -> None:
+    def insert(statement: Insert, parameters: Any) -> None:
         if unless_taken:
             returning = jobs.unless_taken(kind, statement).returning(table(kind).c.id)
-            written.update(connection.execute(returning, given).scalars())
+            written_ids.update(connection.execute(returning, parameters).scalars())
         else:
-            connection.execute(statement, given)
+            connection.execute(statement, parameters)
 
     for index, job in enumerate(listed):
         check_new(f"new[{index}]", job, kind)
@@ -217,13 +217,13 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: 
                 # Row by row, as the unit of work does. Jobs that set the same columns have one statement, unless it has
                 # expressions.
                 for statement, pairs in groupby(map(insert_of, group), key=itemgetter(0)):
-                    insert(statement, [given for _, given in pairs])
+                    insert(statement, [parameters for _, parameters in pairs])
             else:
                 varying, equal = without_defaults(arrays(kind, names, group, connection.dialect))
                 columns = tuple(name for name in varying if name in names)
                 insert(jobs.enqueue_many(kind, columns, tuple(equal)), varying | equal)
         if unless_taken:
-            listed = [job for job in listed if job.__dict__["id"] in written]
+            listed = [job for job in listed if job.__dict__["id"] in written_ids]
         if waiting:
             write_edges(connection, edges)
         for queue_key in sorted(set(map(queue_key_of, listed))):
@@ -310,9 +310,9 @@ def set_defaults(kind: JobClass, listed: Sequence[Any]) -> None:
     """Set the defaults in Python of columns that jobs do not set."""
     defaults = defaults_of(kind)
     for job in listed if defaults else ():
-        for key, made in defaults.items():
+        for key, default in defaults.items():
             if key not in job.__dict__:
-                setattr(job, key, _made(key, made, job))
+                setattr(job, key, _default_value(key, default, job))
 
 
 Default: TypeAlias = Callable[[JobMixin[Any]], Any]
@@ -322,7 +322,9 @@ Default: TypeAlias = Callable[[JobMixin[Any]], Any]
 @once_a_model
 def defaults_of(kind: JobClass) -> dict[str, Default]:
     """Return the functions that return the defaults of columns with a default in Python, by attribute."""
-    defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
+    defaults = {
+        key: default for key, column in written_columns(kind).items() if (default := _default_of(column)) is not None
+    }
     mapper = sa.inspect(kind)
     if mapper.version_id_col is not None and callable(first := mapper.version_id_generator):
         defaults[mapper.get_property_by_column(mapper.version_id_col).key] = lambda job: first(None)
@@ -353,7 +355,7 @@ class _Context:
         return self.get_current_parameters()
 
 
-def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
+def _default_value(key: str, default: Default, job: JobMixin[Any]) -> Any:
     try:
         return default(job)
     except Exception as error:
@@ -375,13 +377,13 @@ def group_by_columns(kind: JobClass, listed: Sequence[Any], *, in_order: bool = 
     `in_order`: whether the order stays, so that only consecutive jobs are of one group.
     """
     attributes = written_columns(kind)
-    given = _set_by(kind, attributes, listed)
-    empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
-    for job, keys in zip(listed, given, strict=True):
+    keys_by_job = _set_by(kind, attributes, listed)
+    empty = {key for key in frozenset().union(*keys_by_job) if _is_null_unset(attributes[key])}
+    for job, keys in zip(listed, keys_by_job, strict=True):
         for key in empty - keys:
             setattr(job, key, None)
     groups: dict[tuple[frozenset[str], int], list[Any]] = {}
-    runs = groupby(zip((keys | empty for keys in given), listed, strict=True), key=itemgetter(0))
+    runs = groupby(zip((keys | empty for keys in keys_by_job), listed, strict=True), key=itemgetter(0))
     for number, (keys, run) in enumerate(runs):
         groups.setdefault((keys, number if in_order else 0), []).extend(job for _, job in run)
     return [({attributes[key].name: key for key in attributes if key in keys}, group) for (keys, _), group in groups.items()]
@@ -391,14 +393,14 @@ def _set_by(kind: JobClass, attributes: Mapping[str, Any], listed: Sequence[Any]
     """Return the columns that each job sets, after setting defaults in Python."""
     set_defaults(kind, listed)
     # Jobs created by the same call have the same attributes in the same order.
-    known: dict[tuple[str, ...], frozenset[str]] = {}
-    given: list[frozenset[str]] = []
+    keys_by_attributes: dict[tuple[str, ...], frozenset[str]] = {}
+    keys_by_job: list[frozenset[str]] = []
     for job in listed:
-        held = tuple(job.__dict__)
-        if held not in known:
-            known[held] = frozenset(attributes.keys() & held)
-        given.append(known[held])
-    return given
+        attribute_names = tuple(job.__dict__)
+        if attribute_names not in keys_by_attributes:
+            keys_by_attributes[attribute_names] = frozenset(attributes.keys() & attribute_names)
+        keys_by_job.append(keys_by_attributes[attribute_names])
+    return keys_by_job
 
 
 def _is_null_unset(column: Any) -> bool:
@@ -441,16 +443,18 @@ def arrays(kind: JobClass, names: dict[str, str], group: Sequence[Any], dialect:
     states, attributes = [*map(vars, group)], written_columns(kind)
     for name, key in names.items():
         column_type = attributes[key].type
-        given: Sequence[Any] = [state[key] for state in states]
+        column_values: Sequence[Any] = [state[key] for state in states]
         if name == "input":
-            given = [input_text(job) for job in group]
+            column_values = [input_text(job) for job in group]
         elif isinstance(column_type, sa.JSON):
             try:
-                given = [None if value is None and column_type.none_as_null else dumps(value) for value in given]
+                column_values = [
+                    None if value is None and column_type.none_as_null else dumps(value) for value in column_values
+                ]
             except (TypeError, ValueError) as error:
                 reason = f"is not JSON: {error}; pass what `json.dumps` takes, or give the engine a json_serializer"
                 raise InvalidJobError(key, reason) from error
-        values[name] = given
+        values[name] = column_values
     values["delays"] = [job._delay for job in group]
     values["ats"] = [job._at for job in group]
     return values
@@ -472,29 +476,31 @@ def uncarried(kind: JobClass, names: Mapping[str, str], group: Sequence[Any]) ->
 @once_a_model
 def _uncarried_columns(kind: JobClass) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns whose values no array can carry, and the ones that may be set to SQL expressions, by attribute."""
-    own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
-    never = tuple(key for key, column in own.items() if not _is_carried(column.type))
-    return never, ("expires_at", *(key for key in own if key not in never))
+    application_columns = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
+    never = tuple(key for key, column in application_columns.items() if not _is_carried(column.type))
+    return never, ("expires_at", *(key for key in application_columns if key not in never))
 
 
-def _is_carried(given: TypeEngine[Any]) -> bool:
+def _is_carried(column_type: TypeEngine[Any]) -> bool:
     """Return whether values of a column type can be elements of an array parameter."""
-    inner = of_postgresql(given)
+    inner = of_postgresql(column_type)
     while isinstance(inner, TypeDecorator):
         inner = of_postgresql(inner.impl_instance)
-    wrapped = isinstance(inner, sa.JSON) and not isinstance(given, sa.JSON)
-    return not (wrapped or isinstance(inner, sa.ARRAY) or is_expressed(given))
+    wrapped = isinstance(inner, sa.JSON) and not isinstance(column_type, sa.JSON)
+    return not (wrapped or isinstance(inner, sa.ARRAY) or is_expressed(column_type))
 
 
-def is_expressed(given: TypeEngine[Any]) -> bool:
+def is_expressed(column_type: TypeEngine[Any]) -> bool:
     """Return whether a column type wraps its values into an SQL expression, which neither arrays nor COPY can."""
-    own = of_postgresql(given)
-    return own._has_bind_expression or (isinstance(own, TypeDecorator) and is_expressed(own.impl_instance))
+    postgresql_type = of_postgresql(column_type)
+    return postgresql_type._has_bind_expression or (
+        isinstance(postgresql_type, TypeDecorator) and is_expressed(postgresql_type.impl_instance)
+    )
 
 
-def of_postgresql(given: TypeEngine[Any]) -> TypeEngine[Any]:
+def of_postgresql(column_type: TypeEngine[Any]) -> TypeEngine[Any]:
     """Return a type's variant for PostgreSQL, or the type itself."""
-    return given._variant_mapping.get("postgresql", given)
+    return column_type._variant_mapping.get("postgresql", column_type)
 
 
 # The notification: idle workers hear of new jobs when the transaction that wrote them commits

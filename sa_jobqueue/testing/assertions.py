@@ -21,7 +21,7 @@ JobT = TypeVar("JobT", bound=JobMixin[Any])
 Jobs = Handler[Any, Any, JobT] | type[JobT]
 Matching = Any | Callable[[Any], bool]
 
-_SHOWN: Final = 5
+_MOST_JOBS: Final = 5
 
 
 @overload
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 def _listed(jobs: Sequence[Any]) -> str:
     lines = [
-        f"\n  {job.type_name} {_text(job.input)} queue={job.queue} delay={_value(job, 'delay')}" for job in jobs[:_SHOWN]
+        f"\n  {job.type_name} {_text(job.input)} queue={job.queue} delay={_value(job, 'delay')}" for job in jobs[:_MOST_JOBS]
     ]
-    more = f"\n  and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    more = f"\n  and {len(jobs) - _MOST_JOBS} more" if len(jobs) > _MOST_JOBS else ""
     return "; enqueued are:" + "".join(lines) + more

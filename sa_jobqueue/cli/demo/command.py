@@ -36,7 +36,7 @@ from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import open_server
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
-_PATIENCE: Final = 60.0  # seconds without the end of a job after which the demo gives up
+_IDLE_TIMEOUT_SECONDS: Final = 60.0  # seconds without the end of a job after which the demo gives up
 
 
 class DemoError(JobQueueError):
@@ -173,8 +173,8 @@ def _work(
             ended_before, changed = ended, time.monotonic()
         if ended >= total:
             return killed, pids
-        if time.monotonic() - changed > _PATIENCE:
-            raise DemoError(f"no job ended for {_PATIENCE:.0f} s; {total - ended} have not ended")
+        if time.monotonic() - changed > _IDLE_TIMEOUT_SECONDS:
+            raise DemoError(f"no job ended for {_IDLE_TIMEOUT_SECONDS:.0f} s; {total - ended} have not ended")
         if not killed and ended >= total // 10 and (victim := _kill_one(engine)):
             killed = {victim[0]: victim[1]}
             lines.begin(

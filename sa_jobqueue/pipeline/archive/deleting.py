@@ -18,7 +18,7 @@ from sa_jobqueue.pipeline.statements import archived
 from sa_jobqueue.statements import deletion, quarantine
 from sa_jobqueue.types import RefusedWrite
 
-_SHOWN: Final = timedelta(days=1)
+_LISTED_FOR: Final = timedelta(days=1)
 """Time for which a chain that could not be deleted is listed. The next archiver run tries again."""
 
 
@@ -119,7 +119,9 @@ def _delete_unchanged(
 def _record(connection: Connection, model: JobClass, chain_id: Any, error: Exception) -> None:
     parameters = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
     with connection.begin():
-        connection.execute(quarantine.put(model), parameters | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
+        connection.execute(
+            quarantine.put(model), parameters | {"error": summary(error), "worker_id": None, "pause": _LISTED_FOR}
+        )
 
 
 def _all(lists: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from sa_jobqueue.types import JobStatus
 
 LEFT_OVER: Final = timedelta(hours=24)
 """Rows staged longer ago belong to a write that died. One that takes as long refuses to commit."""
-_SHOWN: Final = 10
+_MOST_IDS: Final = 10
 
 
 class RepeatedWriteError(JobQueueError):
@@ -194,12 +194,12 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: JobClass) -> d
     chain_by_id = {row.id: row for row in session.execute(chains.lock(model), {"ids": ids})}
     missing = [chain_id for chain_id in ids if chain_id not in chain_by_id]
     if missing:
-        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        more = f" and {len(missing) - _MOST_IDS:,} more" if len(missing) > _MOST_IDS else ""
         reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
-        raise NotFoundError("chain", missing[:_SHOWN], field="blockers", reason=reason)
+        raise NotFoundError("chain", missing[:_MOST_IDS], field="blockers", reason=reason)
     later = {row.id: row.chain_id for row in chain_by_id.values() if row.chain_id != row.id}
     if later:
-        raise not_chains(dict(list(later.items())[:_SHOWN]), field="blockers")
+        raise not_chains(dict(list(later.items())[:_MOST_IDS]), field="blockers")
     ended = {row.id: row.outcome is JobStatus.COMPLETED for row in chain_by_id.values() if row.ended}
     # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
     unmarked = [row.id for row in chain_by_id.values() if not ended.get(row.id) and not row.has_waiters]
@@ -216,7 +216,7 @@ def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         cycle = list(reversed(error.args[1]))
-        chain_text = " waits for ".join(map(str, cycle[:_SHOWN])) + (" ..." if len(cycle) > _SHOWN else "")
+        chain_text = " waits for ".join(map(str, cycle[:_MOST_IDS])) + (" ..." if len(cycle) > _MOST_IDS else "")
         raise InvalidJobError("blockers", f"wait for each other in a cycle: {chain_text}; nothing was written") from None
 
 

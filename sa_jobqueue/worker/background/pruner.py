@@ -36,7 +36,7 @@ _IDLE: Final = timedelta(minutes=1)
 """Time without a job after which a worker prunes less often."""
 _IDLE_INTERVAL: Final = timedelta(minutes=30)
 """Time between two walks of such a worker."""
-_PATIENCE: Final = 2
+_LOCK_TIMEOUT_SECONDS: Final = 2
 """Maximum seconds to wait for a lock on an application's row that refers to a job."""
 
 
@@ -151,7 +151,7 @@ class Pruner(Part, Component):
             started = loop.time()
             excluded = frozenset([*self._quarantine.quarantined(RefusedWrite.PRUNE), *self._referenced_until(began)])
             async with AsyncSession(self._transactions) as session, session.begin():
-                await session.execute(retention.bounded(), {"seconds": _PATIENCE})
+                await session.execute(retention.bounded(), {"seconds": _LOCK_TIMEOUT_SECONDS})
                 options: dict[str, Any] = {"to_the_end": to_the_end, "excluded": excluded, "model": self._model}
                 ended_before = self._recorded_until if rests else None
                 page = await aio.prune(session, self._rules, cursor=cursor, ended_before=ended_before, **options)

@@ -14,7 +14,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.db.timeouts import waited
 from sa_jobqueue.events import ScheduleBroken, ScheduleFired, SchedulesChanged, SchedulesDiffer, SchedulesUndeclared
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules, schedule_differences
+from sa_jobqueue.operations.schedules import FIRE_BATCH, SyncedSchedules, correct_schedules, schedule_differences
 from sa_jobqueue.registry.schedules import ScheduleRun
 from sa_jobqueue.statements import schedules, workers
 from sa_jobqueue.types import RefusedWrite
@@ -179,10 +179,10 @@ class Scheduler(Part, Component):
         async def some(write_parameters: dict[str, Any]) -> list[ScheduleRun]:
             async with AsyncSession(self._transactions) as session, session.begin():
                 selection: dict[str, Any] = {"names": write_parameters.get("ids"), "excluded": write_parameters["excluded"]}
-                return await aio.fire_schedules(session, limit=BATCH, model=self._model, **selection)
+                return await aio.fire_schedules(session, limit=FIRE_BATCH, model=self._model, **selection)
 
         due = schedules.due_names(self._model)
-        fired = await self._quarantine.select(RefusedWrite.FIRE, some, due, {"limit": BATCH}, attrgetter("schedule"))
+        fired = await self._quarantine.select(RefusedWrite.FIRE, some, due, {"limit": FIRE_BATCH}, attrgetter("schedule"))
         for schedule_run in fired:
             if schedule_run.error is not None:
                 self._events.emit(ScheduleBroken(schedule_run.schedule, schedule_run.error))
