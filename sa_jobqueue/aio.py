@@ -33,18 +33,18 @@ def _awaited(
 
     @functools.wraps(operation)
     async def wrapper(session: AsyncSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        given: object = session
-        if isinstance(given, Session | scoped_session):
+        async_session: object = session
+        if isinstance(async_session, Session | scoped_session):
             name = operation.__name__
             raise InvalidOptionError("session", f"is a Session: call sa_jobqueue.operations.{name}(...), without await")
-        if isinstance(given, async_scoped_session):
-            given = given()
-        return await cast("AsyncSession", given).run_sync(operation, *args, **kwargs)
+        if isinstance(async_session, async_scoped_session):
+            async_session = async_session()
+        return await cast("AsyncSession", async_session).run_sync(operation, *args, **kwargs)
 
     signature = inspect.signature(operation)
-    first, *others = signature.parameters.values()
-    own = first.replace(annotation=AsyncSession, kind=inspect.Parameter.POSITIONAL_ONLY)
-    wrapper.__signature__ = signature.replace(parameters=[own, *others])  # type: ignore[attr-defined]
+    first, *parameters = signature.parameters.values()
+    session_parameter = first.replace(annotation=AsyncSession, kind=inspect.Parameter.POSITIONAL_ONLY)
+    wrapper.__signature__ = signature.replace(parameters=[session_parameter, *parameters])  # type: ignore[attr-defined]
     wrapper.__annotations__ = operation.__annotations__ | {"session": AsyncSession}
     wrapper.__module__ = __name__
     return wrapper

@@ -288,8 +288,8 @@ class AttemptContext:
         if total is not None and done > total:
             raise InvalidOptionError("done", f"must be at most total, {total!r}, got {done!r}")
         if message is not None and (not isinstance(message, str) or len(message) > _LONGEST_MESSAGE):
-            got = f"{len(message)} characters" if isinstance(message, str) else repr(message)
-            raise InvalidOptionError("message", f"must be a text of at most {_LONGEST_MESSAGE} characters, got {got}")
+            actual = f"{len(message)} characters" if isinstance(message, str) else repr(message)
+            raise InvalidOptionError("message", f"must be a text of at most {_LONGEST_MESSAGE} characters, got {actual}")
         self.reported = (done, total, message)
 
     @overload
@@ -315,18 +315,18 @@ class AttemptContext:
         return tracked(items, total, message)
 
     def _tracked(self, items: Iterable[ItemT], total: float | None, message: str | None) -> Iterator[ItemT]:
-        for done, item in enumerate(items, 1):
+        for count, item in enumerate(items, 1):
             yield item
-            self.reported = (done, total if total is None or done <= total else None, message)
+            self.reported = (count, total if total is None or count <= total else None, message)
 
     async def _tracked_async(
         self, items: AsyncIterable[ItemT], total: float | None, message: str | None
     ) -> AsyncIterator[ItemT]:
-        done = 0
+        count = 0
         async for item in items:
             yield item
-            done += 1
-            self.reported = (done, total if total is None or done <= total else None, message)
+            count += 1
+            self.reported = (count, total if total is None or count <= total else None, message)
 
     @cached_property
     def _steps(self) -> Any:
@@ -496,9 +496,9 @@ class AttemptContext:
         `options`: those of `handler.job`.
         Raises: as `handler.job`; InvalidOptionError for anything but a handler.
         """
-        given: Any = handler
-        if not hasattr(given, "continuation"):
-            reason = f"must be a handler, got a {type(given).__name__}: ctx.continue_with(handler, payload)"
+        target: Any = handler
+        if not hasattr(target, "continuation"):
+            reason = f"must be a handler, got a {type(target).__name__}: ctx.continue_with(handler, payload)"
             raise InvalidOptionError("handler", reason)
         return handler.continuation(payload, **options)
 

@@ -297,7 +297,7 @@ class SchemaAhead(WorkerEvent):
 
     version: int
     """Version of the database's tables."""
-    known: int
+    known_version: int
     """Latest version that the worker knows."""
 
 
@@ -416,7 +416,7 @@ _CONTAINED: Final = (Exception, CancelledError)
 class _Subscription:
     subscriber: Subscriber
     kinds: frozenset[type[Any]] | None
-    wanted: Callable[[], bool] | None
+    condition: Callable[[], bool] | None
     many: Callable[[Sequence[Any]], None] | None
 
 
@@ -436,28 +436,28 @@ class EventBus:
         subscriber: Subscriber,
         *,
         kinds: Iterable[type[Event]] | None = None,
-        wanted: Callable[[], bool] | None = None,
+        condition: Callable[[], bool] | None = None,
         many: Callable[[Sequence[Any]], None] | None = None,
     ) -> Callable[[], None]:
         """Call `subscriber` with every event from now on; return a function that unsubscribes.
 
-        `kinds`: only events of these classes. `wanted`: called before each event; if it returns False, the event is
+        `kinds`: only events of these classes. `condition`: called before each event; if it returns False, the event is
         skipped. `many`: called instead with the list of events, in order, when several of one class happened together.
         """
-        made = _Subscription(subscriber, None if kinds is None else frozenset(kinds), wanted, many)
-        self._subscriptions.append(made)
+        subscription = _Subscription(subscriber, None if kinds is None else frozenset(kinds), condition, many)
+        self._subscriptions.append(subscription)
         self._by_kind = {}
 
         def end() -> None:
-            if made in self._subscriptions:
-                self._subscriptions.remove(made)
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
                 self._by_kind = {}
 
         return end
 
     def is_subscribed(self, subscriber: Subscriber) -> bool:
         """Return whether a subscriber equal to `subscriber` receives events."""
-        return any(one.subscriber == subscriber for one in self._subscriptions)
+        return any(subscription.subscriber == subscriber for subscription in self._subscriptions)
 
     def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
         """Call `hook` with the context of each attempt that starts; return a function that removes the hook.
@@ -488,40 +488,44 @@ class EventBus:
 
     def has_subscribers(self, kind: type[Event]) -> bool:
         """Return whether events of the class `kind` have a subscriber now; if not, they need not be created."""
-        for one in self._by_kind.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
-            if one.wanted is None or _is_wanted(one, kind):
+        for subscription in self._by_kind.get(kind) or self._subscribed(kind):
+            if subscription.condition is None or _is_wanted(subscription, kind):
                 return True
         return False
 
     def emit(self, event: Event) -> None:
         """Deliver `event`. An exception of a subscriber is logged, and the next subscriber is called."""
         kind = type(event)
-        for one in self._by_kind.get(kind) or self._subscribed(kind):
-            if one.wanted is None or _is_wanted(one, kind):
-                _call(one.subscriber, event, kind)
+        for subscription in self._by_kind.get(kind) or self._subscribed(kind):
+            if subscription.condition is None or _is_wanted(subscription, kind):
+                _call(subscription.subscriber, event, kind)
 
     def emit_many(self, events: Sequence[Event]) -> None:
         """Deliver `events` of one class that happened together, as `emit` does; call each `many` once."""
         kind = type(events[0]) if events else None
-        for one in () if kind is None else self._subscribed(kind):
-            if one.wanted is None or _is_wanted(one, kind):
-                if one.many is not None:
-                    _call(one.many, events, kind)
+        for subscription in () if kind is None else self._subscribed(kind):
+            if subscription.condition is None or _is_wanted(subscription, kind):
+                if subscription.many is not None:
+                    _call(subscription.many, events, kind)
                 else:
                     for event in events:
-                        _call(one.subscriber, event, kind)
+                        _call(subscription.subscriber, event, kind)
 
     def _subscribed(self, kind: type[Any]) -> tuple[_Subscription, ...]:
-        found = self._by_kind.get(kind)
-        if found is None:
-            found = tuple(one for one in self._subscriptions if one.kinds is None or kind in one.kinds)
-            self._by_kind[kind] = found
-        return found
+        subscriptions = self._by_kind.get(kind)
+        if subscriptions is None:
+            subscriptions = tuple(
+                subscription
+                for subscription in self._subscriptions
+                if subscription.kinds is None or kind in subscription.kinds
+            )
+            self._by_kind[kind] = subscriptions
+        return subscriptions
 
 
-def _is_wanted(one: _Subscription, kind: type[Any] | None) -> bool:
+def _is_wanted(subscription: _Subscription, kind: type[Any] | None) -> bool:
     try:
-        return one.wanted is None or one.wanted()
+        return subscription.condition is None or subscription.condition()
     except _CONTAINED:
         _log.exception("subscriber failed on %s", kind.__name__ if kind else kind)
         return False

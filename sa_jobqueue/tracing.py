@@ -34,11 +34,11 @@ def current_traceparent() -> str | None:
     return carrier.get("traceparent")
 
 
-def of_new_chain(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the trace columns of a chain's first job: from `given` if set there, otherwise from the current span."""
-    own = given["trace_context"] if "trace_context" in given else current_traceparent()
+def of_new_chain(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return the trace columns of a chain's first job: from `columns` if set there, otherwise from the current span."""
+    traceparent = columns["trace_context"] if "trace_context" in columns else current_traceparent()
     # Without a span the keys are left out, so that the columns are not part of the INSERT.
-    return {} if own is None else {"trace_context": own, "chain_trace_context": own}
+    return {} if traceparent is None else {"trace_context": traceparent, "chain_trace_context": traceparent}
 
 
 class LinkKind(StrEnum):
@@ -84,8 +84,8 @@ def context_of(traceparent: str | None) -> SpanContext | None:
     """Read a W3C `traceparent`. Return None if it is None or malformed: rows may be written by other programs."""
     if traceparent is None or (api := _opentelemetry()) is None:
         return None
-    found = api[0](api[2](traceparent)).get_span_context()
-    return found if found.is_valid else None
+    span_context = api[0](api[2](traceparent)).get_span_context()
+    return span_context if span_context.is_valid else None
 
 
 class Producer(Protocol):

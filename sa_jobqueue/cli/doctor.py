@@ -71,9 +71,9 @@ class Check:
     advice: str = ""
 
 
-def _check(name: str, found: str, advice: str = "", status: Status = Status.ERROR) -> Check:
+def _check(name: str, finding: str, advice: str = "", status: Status = Status.ERROR) -> Check:
     """Return a check: ok if there is nothing to change."""
-    return Check(name, status if advice else Status.OK, found, advice)
+    return Check(name, status if advice else Status.OK, finding, advice)
 
 
 _FATAL: Final = {
@@ -133,7 +133,7 @@ def application(path: str | None, role: str) -> tuple[list[Check], JobClass | No
     if path is None:
         return [], Job
     try:
-        found, model = opts.load_object(path), opts.load_model(path)
+        target, model = opts.load_object(path), opts.load_model(path)
     except click.UsageError as error:
         advice = "pass the module and the name of your JobQueue as --app MODULE:ATTRIBUTE; run it where the worker runs"
         return [_check("application", error.message, advice)], None
@@ -144,13 +144,13 @@ def application(path: str | None, role: str) -> tuple[list[Check], JobClass | No
         why = f"module {module!r} cannot be imported: {masked(reason)} ({last.filename}:{last.lineno})"
         advice = f"correct it until python -c 'import {module}' works, with the worker's environment variables"
         return [_check("application", why, advice)], None
-    if not isinstance(found, JobQueue):
+    if not isinstance(target, JobQueue):
         return [_check("application", f"{path} is a Job model")], model
-    names = [handler.name for handler in found]
+    names = [handler.name for handler in target]
     if not names and role == "worker":
         advice = "import the modules that define them beside the JobQueue, or pass them to the worker as --import"
         return [_check("application", f"{path} has no handlers", advice, Status.WARNING)], model
-    listed = f"{path}: handlers {', '.join(sorted(names)) or 'none'}; queues {', '.join(found.queues) or 'none'}"
+    listed = f"{path}: handlers {', '.join(sorted(names)) or 'none'}; queues {', '.join(target.queues) or 'none'}"
     return [_check("application", listed)], model
 
 
@@ -221,11 +221,23 @@ def versions() -> Check:
     except metadata.PackageNotFoundError:
         unknown = f"{python}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown"
         return _check("versions", unknown, "install the package from its checkout or its wheel", Status.WARNING)
-    required = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    versions = {one.name: metadata.version(one.name) for one in required}
-    if wrong := [one for one in required if not one.specifier.contains(versions[one.name], prereleases=True)]:
-        found = "; ".join(f"{one.name} {versions[one.name]} is not {one.specifier}" for one in wrong)
-        return _check("versions", found, "; ".join(f"python -m pip install '{one.name}{one.specifier}'" for one in wrong))
+    required = [
+        requirement for requirement in needed if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    versions = {requirement.name: metadata.version(requirement.name) for requirement in required}
+    if wrong := [
+        requirement
+        for requirement in required
+        if not requirement.specifier.contains(versions[requirement.name], prereleases=True)
+    ]:
+        mismatches = "; ".join(
+            f"{requirement.name} {versions[requirement.name]} is not {requirement.specifier}" for requirement in wrong
+        )
+        return _check(
+            "versions",
+            mismatches,
+            "; ".join(f"python -m pip install '{requirement.name}{requirement.specifier}'" for requirement in wrong),
+        )
     return _check("versions", ", ".join([python, f"{DISTRIBUTION} {__version__}", *map(" ".join, versions.items())]))
 
 
@@ -234,12 +246,12 @@ def server(values: Mapping[str, str]) -> Iterator[Check]:
     is_new = int(values["server_version_num"]) >= MIN_SERVER_VERSION
     oldest = f"upgrade to PostgreSQL {MIN_SERVER_VERSION // 10_000} or newer"
     yield _check("server", f"PostgreSQL {values['server_version']}", "" if is_new else oldest)
-    known = {name: values[name] for name in _SETTINGS if values.get(name)}
-    wrong = {name: value for name, value in known.items() if not re.fullmatch(_SETTINGS[name][0], value)}
-    found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
+    settings = {name: values[name] for name in _SETTINGS if values.get(name)}
+    wrong = {name: value for name, value in settings.items() if not re.fullmatch(_SETTINGS[name][0], value)}
+    differences = ", ".join(f"{name} = {value}" for name, value in wrong.items())
     right = "durability, autovacuum, timeouts and formats as the queue needs them"
     advice = "; ".join(f"{name}: {_SETTINGS[name][1]}" for name in wrong)
-    yield _check("settings", found or right, advice, Status.ERROR if _FATAL & wrong.keys() else Status.WARNING)
+    yield _check("settings", differences or right, advice, Status.ERROR if _FATAL & wrong.keys() else Status.WARNING)
 
 
 def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
@@ -252,9 +264,9 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     if skew <= MAX_SKEW:
         return _check("clock", "this machine's clock agrees with the server's")
     side = "ahead of" if ahead > timedelta(0) else "behind"
-    found = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's"
+    finding = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's"
     advice = "times that the application computes (scheduled_at, expires_at) are off by as much: use NTP on both"
-    return _check("clock", found, advice, Status.WARNING)
+    return _check("clock", finding, advice, Status.WARNING)
 
 
 def schema(connection: Connection, model: JobClass, role: str) -> Check:
@@ -269,8 +281,8 @@ def schema(connection: Connection, model: JobClass, role: str) -> Check:
         connection.rollback()
         if isinstance(error, SchemaMissingError) and (elsewhere := _elsewhere(connection, model, role)):
             return elsewhere
-        found, _, advice = str(error).partition(": ")
-        return _check("schema", found, advice)
+        problem, _, advice = str(error).partition(": ")
+        return _check("schema", problem, advice)
     except DBAPIError as error:
         reason = f"{name} cannot be looked at: {_reason(error)}"
         return _check("schema", reason, "grant the role its rights: sa-jobqueue grants --apply")
@@ -280,7 +292,7 @@ def schema(connection: Connection, model: JobClass, role: str) -> Check:
 def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | None:
     """Return the check of tables that exist, but where the role or the model does not find them."""
     layout = model.__jobqueue__
-    found = connection.execute(
+    relation = connection.execute(
         text(
             "SELECT relname, nspname, has_schema_privilege(n.oid, 'USAGE') AS is_usable, current_user AS role, "
             "quote_ident(nspname) AS place, current_setting('search_path') AS path "
@@ -291,21 +303,21 @@ def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | No
         ),
         {"name": layout.name("job"), "schema": layout.schema or "public", "any_name": model is Job},
     ).one_or_none()
-    if found is None:
+    if relation is None:
         return None
-    where = f"table {layout.name('job')} is in schema {found.nspname}"
-    advice_of_schema = f"set queue_schema = {found.nspname!r} on the model and pass --app"
-    if found.relname != layout.name("job"):
-        reason = f"table job does not exist; {found.nspname}.{found.relname} is the table of another model"
+    where = f"table {layout.name('job')} is in schema {relation.nspname}"
+    advice_of_schema = f"set queue_schema = {relation.nspname!r} on the model and pass --app"
+    if relation.relname != layout.name("job"):
+        reason = f"table job does not exist; {relation.nspname}.{relation.relname} is the table of another model"
         advice = "pass the JobQueue with that model as --app; if that is another queue, run the application's migrations"
-    elif not found.is_usable:
-        reason = f"role {found.role} has no USAGE on schema {found.nspname}, which has the tables"
-        advice = _grant_advice(role_names()[role], found.role)
+    elif not relation.is_usable:
+        reason = f"role {relation.role} has no USAGE on schema {relation.nspname}, which has the tables"
+        advice = _grant_advice(role_names()[role], relation.role)
     elif layout.schema:
         reason, advice = f"{where}, and not in {layout.schema}, the model's queue_schema", advice_of_schema
     else:
-        reason = f"{where}, and not in search_path = {found.path}"
-        advice = f'{advice_of_schema}, or ALTER ROLE "{found.role}" SET search_path = {found.place}'
+        reason = f"{where}, and not in search_path = {relation.path}"
+        advice = f'{advice_of_schema}, or ALTER ROLE "{relation.role}" SET search_path = {relation.place}'
     return _check("schema", reason, advice)
 
 
@@ -334,13 +346,13 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
     user, superuser = connection.execute(
         text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")
     ).one()
-    asked = [
+    required_rights = [
         {"noun": noun, "name": layout.qualified(noun), "privilege": privilege, "part": part}
         for noun, rights in rights_of(existing(connection, layout), role).items()
         for privilege, part in re.findall(r"(\w+)(?: \((\w+)\))?", rights)
     ]
     missing: dict[str, list[str]] = {}
-    for noun, privilege in connection.execute(text(_LACKING), {"asked": json.dumps(asked)}):
+    for noun, privilege in connection.execute(text(_LACKING), {"asked": json.dumps(required_rights)}):
         missing.setdefault(noun, []).append(privilege)
     member = role_names()[role]
     if missing:
@@ -391,10 +403,12 @@ def _connections(url: URL, listen_url: URL | None, engine: Engine, role: str) ->
         refused = _other_server(engine, listen_url)
     yield _pooler(connections, listen_url=listen_url, refused=refused)
     if role == "worker" and connections.is_pooled:
-        found = (
+        needed_connections = (
             f"a worker process opens up to {_NEEDED} to the pooler, {OWN_CONNECTIONS} and one for each of its concurrency"
         )
-        yield _check("connections", f"{found}; max_client_conn of PgBouncer must allow them for all workers together")
+        yield _check(
+            "connections", f"{needed_connections}; max_client_conn of PgBouncer must allow them for all workers together"
+        )
     elif role == "worker":
         yield _tried("connections", lambda: capacity(engine))
 
@@ -418,22 +432,22 @@ def _pooler(connections: Connections, *, listen_url: URL | None, refused: str) -
         return _check("pooler", "the URL leads to the server itself; LISTEN works")
     if listen_url is not None:
         return _check("pooler", "the URL leads to a connection pooler; workers listen at --listen-url")
-    found = "the URL leads to a connection pooler; workers poll instead of listening"
+    finding = "the URL leads to a connection pooler; workers poll instead of listening"
     advice = "pass the server's own address as --listen-url; set prepare_threshold=None on the application's engine"
-    return _check("pooler", found, advice, Status.WARNING)
+    return _check("pooler", finding, advice, Status.WARNING)
 
 
 def capacity(engine: Engine) -> Check:
     """Check that the server has room for the connections of a worker."""
     with engine.connect() as connection:
         limits = connection.execute(text(_CAPACITY)).all()
-    setting, most, used = min(limits, key=lambda one: one.most - one.used)
-    found = f"{setting} allows {most}, of which {used} are in use"
+    setting, most, used = min(limits, key=lambda limit: limit.most - limit.used)
+    finding = f"{setting} allows {most}, of which {used} are in use"
     if most - used >= _NEEDED:
-        return _check("connections", found)
-    found += f"; a worker process opens up to {_NEEDED}, {OWN_CONNECTIONS} and one for each of its concurrency"
+        return _check("connections", finding)
+    finding += f"; a worker process opens up to {_NEEDED}, {OWN_CONNECTIONS} and one for each of its concurrency"
     advice = f"raise {setting}, lower the workers' --concurrency, or connect through a pooler"
-    return _check("connections", found, advice, Status.WARNING)
+    return _check("connections", finding, advice, Status.WARNING)
 
 
 _CAPACITY: Final = """\
@@ -470,13 +484,15 @@ def storage(engine: Engine, model: JobClass) -> Check:
     ]
     with engine.connect() as connection:
         missing = connection.execute(text(_MISSING), {"names": indexes}).scalars().all()
-    changed = [one for one in storage_settings(engine, model=model) if one.current != one.recommended]
-    found = [f"{one.table}: {one.name} = {one.current}" for one in changed]
-    found += [f"index {name} is missing" for name in missing]
-    advice = [one.sql for one in changed]
+    changed = [
+        parameter for parameter in storage_settings(engine, model=model) if parameter.current != parameter.recommended
+    ]
+    problems = [f"{parameter.table}: {parameter.name} = {parameter.current}" for parameter in changed]
+    problems += [f"index {name} is missing" for name in missing]
+    advice = [parameter.sql for parameter in changed]
     advice += ["create the missing indexes again: sa-jobqueue migrate sql prints their statements"] if missing else []
     right = "the tables have the storage parameters and indexes of the migrations"
-    return _check("storage", ", ".join(found) or right, "; ".join(advice), Status.WARNING)
+    return _check("storage", ", ".join(problems) or right, "; ".join(advice), Status.WARNING)
 
 
 _MISSING: Final = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"

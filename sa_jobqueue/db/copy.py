@@ -27,7 +27,7 @@ def copy_text(statement: ClauseElement) -> tuple[bytes, dict[str, Any]]:
     """Return the COPY of a SELECT, and its parameters for the driver to write in: the protocol has none for COPY."""
     compiled: Any = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
     processors = compiled._bind_processors
-    parameters = {name: processors.get(name, lambda value: value)(given) for name, given in compiled.params.items()}
+    parameters = {name: processors.get(name, lambda value: value)(parameter) for name, parameter in compiled.params.items()}
     # psycopg halves doubled percent signs only where it writes parameters in.
     query = compiled.string if parameters else compiled.string.replace("%%", "%")
     return f"COPY ({query}) TO STDOUT (FORMAT csv)".encode(), parameters

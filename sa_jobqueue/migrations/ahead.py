@@ -44,10 +44,10 @@ _MISSING: Final = {"42703", "42704", "42883"}
 
 def is_done(connection: Connection, statement: str) -> bool:
     """Return whether the object that a statement creates exists: an index that is whole, or columns of their types."""
-    if found := _INDEX.match(statement):
-        return _is_valid(connection, found[3], found[2]) is True
-    if found := _COLUMNS.fullmatch(statement):
-        return all(_has_column(connection, found[1], *column) for column in _COLUMN.findall(statement))
+    if definition := _INDEX.match(statement):
+        return _is_valid(connection, definition[3], definition[2]) is True
+    if definition := _COLUMNS.fullmatch(statement):
+        return all(_has_column(connection, definition[1], *column) for column in _COLUMN.findall(statement))
     return False
 
 
@@ -61,7 +61,7 @@ def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, 
     driver = connection.connection.dbapi_connection
     if driver is None or not driver.autocommit:
         raise InvalidOptionError("connection", "must be in AUTOCOMMIT: indexes are built outside of transactions")
-    made: list[str] = []
+    created_names: list[str] = []
     for statement in planned:
         index, columns = _INDEX.match(statement), _COLUMNS.fullmatch(statement)
         table = index[3] if index else columns[1] if columns else None
@@ -70,20 +70,20 @@ def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, 
         if index is None:
             with in_transaction(connection):
                 with_short_locks(connection, layout, partial(connection.execute, verbatim(statement)), patience=patience)
-            made += [name for name, _ in _COLUMN.findall(statement)]
+            created_names += [name for name, _ in _COLUMN.findall(statement)]
         elif _build(connection, index, statement):
-            made.append(index[2])
-    return made
+            created_names.append(index[2])
+    return created_names
 
 
-def _build(connection: Connection, found: re.Match[str], statement: str) -> bool:
-    unique, index, table = found.groups()
+def _build(connection: Connection, definition: re.Match[str], statement: str) -> bool:
+    unique, index, table = definition.groups()
     if _is_valid(connection, table, index) is False:  # left behind by a build that was interrupted
         schema, dot, _ = table.rpartition(".")
         connection.execute(verbatim(f"DROP INDEX CONCURRENTLY {schema}{dot}{index}"))
     try:
         connection.execute(
-            verbatim(f"CREATE {unique or ''}INDEX CONCURRENTLY {index} ON {table} {statement[found.end() :]}")
+            verbatim(f"CREATE {unique or ''}INDEX CONCURRENTLY {index} ON {table} {statement[definition.end() :]}")
         )
     except ProgrammingError as error:
         if diagnose(error).sqlstate not in _MISSING:

@@ -199,17 +199,17 @@ class _Queue:
                 return False
             return include_name is None or bool(include_name(name, kind, parents))
 
-        def is_on_ours(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
+        def is_on_ours(item: Any, name: Any, kind: str, reflected: bool, compare_to: Any) -> bool:
             table = item if isinstance(item, Table) else getattr(item, "table", None)  # alembic_utils has other items
             if not isinstance(table, Table) or table.schema != schema or not self.names.has_table(table.name):
                 return False
-            return include_object is None or bool(include_object(item, name, kind, reflected, other))
+            return include_object is None or bool(include_object(item, name, kind, reflected, compare_to))
 
         opts = {**context.opts, "include_schemas": True, "include_name": is_ours, "include_object": is_on_ours}
         narrow = AutogenContext(context.migration_context, context.metadata, opts)
-        found = ops.UpgradeOps([])
-        narrow.comparators.dispatch("schema", qualifier=context.dialect.name)(narrow, found, {schema})
-        return [operation for operation in found.ops if self.is_about(operation)]
+        upgrade_ops = ops.UpgradeOps([])
+        narrow.comparators.dispatch("schema", qualifier=context.dialect.name)(narrow, upgrade_ops, {schema})
+        return [operation for operation in upgrade_ops.ops if self.is_about(operation)]
 
     def _warn(self, change: ops.MigrateOperation) -> None:
         # At another version than the latest, differences are what the migration is for. And a model that spells out the
@@ -232,12 +232,12 @@ class _Additions(ops.ModifyTableOps):
 
     def reverse(self) -> ops.ModifyTableOps:
         """Return what takes it away. A constraint without a name goes with its column: Alembic could not drop it."""
-        named = [
-            one
-            for one in reversed(self.ops)
-            if not isinstance(one, ops.AddConstraintOp) or getattr(one, "constraint_name", None) is not None
+        reversible_ops = [
+            operation
+            for operation in reversed(self.ops)
+            if not isinstance(operation, ops.AddConstraintOp) or getattr(operation, "constraint_name", None) is not None
         ]
-        return ops.ModifyTableOps(self.table_name, [one.reverse() for one in named], schema=self.schema)
+        return ops.ModifyTableOps(self.table_name, [operation.reverse() for operation in reversible_ops], schema=self.schema)
 
 
 def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
@@ -246,7 +246,7 @@ def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
     orphans = [_orphan(operation) for operation in upgrade_ops.ops if isinstance(operation, ops.DropTableOp)]
     for layout in filter(None, orphans):
         queue = _Queue(context, layout, {unit: current_version(connection, layout, unit) for unit in STAMPED})
-        upgrade_ops.ops[:] = [one for one in upgrade_ops.ops if not queue.is_about(one)]
+        upgrade_ops.ops[:] = [operation for operation in upgrade_ops.ops if not queue.is_about(operation)]
         _LOG.warning(
             "The job queue of table %s has no model any more. It is left alone; to drop it and all its jobs, write "
             "into a revision: %s",
@@ -319,7 +319,7 @@ def _modules() -> list[ModuleType]:
     ours = {"sa_jobqueue", "pyspark_sa_jobqueue"}
     loaded = list(sys.modules.items())
     # By type(), not isinstance: libraries of cffi answer that they are modules, and have no `__dict__`.
-    return [one for name, one in loaded if issubclass(type(one), ModuleType) and name.partition(".")[0] not in ours]
+    return [module for name, module in loaded if issubclass(type(module), ModuleType) and name.partition(".")[0] not in ours]
 
 
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:

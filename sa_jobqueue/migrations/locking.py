@@ -47,7 +47,7 @@ def with_short_locks(
     work: Callable[[], object],
     *,
     patience: timedelta = PATIENCE,
-    rest: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Do work that locks tables, in a savepoint; undo it if a lock is not had immediately, pause, and do it again.
 
@@ -67,7 +67,7 @@ def with_short_locks(
                 raise
             if time.monotonic() >= deadline:
                 raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error
-            rest(REST.total_seconds())
+            sleep(REST.total_seconds())
         else:
             _limit(connection, before)  # what else the transaction does is not ours to hurry
             attempt.commit()
@@ -96,5 +96,5 @@ def _limit(connection: Connection, value: Any) -> None:
 
 
 def _holders(connection: Connection, layout: Layout) -> list[str]:
-    found = connection.execute(_HOLDERS, {"job": layout.qualified("job"), "tables": f"{layout.prefix}%"})
-    return [f"process {pid} ({name or 'unnamed'}, open for {seconds or 0} s)" for pid, name, seconds in found]
+    rows = connection.execute(_HOLDERS, {"job": layout.qualified("job"), "tables": f"{layout.prefix}%"})
+    return [f"process {pid} ({name or 'unnamed'}, open for {seconds or 0} s)" for pid, name, seconds in rows]

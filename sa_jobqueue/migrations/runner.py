@@ -192,8 +192,8 @@ def upgrade(
     `to_version`: None means the latest.
     Locks, Obliges, Raises: as `migrate`.
     """
-    wanted = ddl.LATEST if to_version is None else to_version
-    return _walk(connection, layout or Layout(pipeline=True), wanted, up=True, patience=patience)
+    target_version = ddl.LATEST if to_version is None else to_version
+    return _walk(connection, layout or Layout(pipeline=True), target_version, up=True, patience=patience)
 
 
 def downgrade(
@@ -229,12 +229,12 @@ def prepare(
     AUTOCOMMIT. Objects created until then stay.
     """
     layout = layout or Layout(pipeline=True)
-    wanted = ddl.LATEST if to_version is None else to_version
+    target_version = ddl.LATEST if to_version is None else to_version
     planned: list[str] = []
     for unit in STAMPED:
-        found = known_version(connection, layout, unit)
-        if 0 < found < wanted:
-            planned += statements(layout, from_version=found, to_version=wanted, unit=unit)
+        stored_version = known_version(connection, layout, unit)
+        if 0 < stored_version < target_version:
+            planned += statements(layout, from_version=stored_version, to_version=target_version, unit=unit)
     return ahead.do_ahead(connection, layout, planned, patience=patience) if planned else []
 
 
@@ -243,19 +243,19 @@ def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, 
     with in_transaction(connection):
         _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
         is_drop = not up and to_version == 0
-        found = {unit: known_version(connection, layout, unit, any_build=is_drop) for unit in STAMPED}
-        for unit, version in found.items() if up else reversed(found.items()):
+        version_by_unit = {unit: known_version(connection, layout, unit, any_build=is_drop) for unit in STAMPED}
+        for unit, version in version_by_unit.items() if up else reversed(version_by_unit.items()):
             is_wanted = version > 0 or layout.has_table(STAMPED[unit])
             if is_wanted and version != to_version and (version < to_version) is up:
                 _migrate(connection, layout, unit, from_version=version, to_version=to_version, patience=patience)
-        return found["queue"]
+        return version_by_unit["queue"]
 
 
 def _lock(connection: Connection, layout: Layout) -> None:
     connection.execute(_LOCK, {"job": layout.qualified("job")})
 
 
-def _too_new(what: str, version: int) -> errors.SchemaTooNewError:
+def _too_new(subject: str, version: int) -> errors.SchemaTooNewError:
     return errors.SchemaTooNewError(
-        f"{what} version {version}, this library knows up to {ddl.LATEST}: upgrade sa-jobqueue here"
+        f"{subject} version {version}, this library knows up to {ddl.LATEST}: upgrade sa-jobqueue here"
     )

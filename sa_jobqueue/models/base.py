@@ -274,13 +274,13 @@ def expressed(table: sa.Table, *events: str) -> None:
     """
     for column in table.c:
         for name in events:
-            given: Any = getattr(column, name)
-            if given is not None and (given.is_callable or given.is_scalar):
-                make = partial(given.arg, None) if given.is_callable else partial(_same, given.arg)
+            default: Any = getattr(column, name)
+            if default is not None and (default.is_callable or default.is_scalar):
+                make = partial(default.arg, None) if default.is_callable else partial(_same, default.arg)
                 value: Any = sa.bindparam(f"{name}_{column.key}", callable_=make, type_=column.type, unique=True)
-                own = sa.ColumnDefault(value, for_update=name == "onupdate")
-                own.column = column
-                setattr(column, name, own)
+                column_default = sa.ColumnDefault(value, for_update=name == "onupdate")
+                column_default.column = column
+                setattr(column, name, column_default)
 
 
 def _same(value: Any) -> Any:

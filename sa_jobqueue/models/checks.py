@@ -100,8 +100,8 @@ def check_class(cls: Any, keywords: dict[str, Any]) -> None:
     """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
-        known = "queue_schema, queue_prefix, queue_id_factory or queue_pipeline"
-        raise InvalidOptionError(misspelt[0], f"is not a class keyword; use {known}")
+        class_keywords = "queue_schema, queue_prefix, queue_id_factory or queue_pipeline"
+        raise InvalidOptionError(misspelt[0], f"is not a class keyword; use {class_keywords}")
     if "__tablename__" in cls.__dict__:
         raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
 
@@ -114,26 +114,28 @@ def own_table_args(cls: Any, mixin: type) -> tuple[tuple[Any, ...], dict[str, An
     owner = next(base for base in cls.__mro__ if "__table_args__" in base.__dict__)
     if owner is mixin:
         return (), {}
-    given = cls.__table_args__
-    parts = (given,) if isinstance(given, dict) else tuple(given)
+    table_args = cls.__table_args__
+    parts = (table_args,) if isinstance(table_args, dict) else tuple(table_args)
     options = parts[-1] if parts and isinstance(parts[-1], dict) else {}
-    taken = sorted({"schema", "comment", "info", "listeners"} & options.keys())
-    if taken:
-        advice = "use queue_schema" if "schema" in taken else "remove it"
-        raise InvalidOptionError("__table_args__", f"{taken[-1]} is set by the queue; {advice}")
-    return tuple(one for one in parts if one is not options), options
+    reserved_options = sorted({"schema", "comment", "info", "listeners"} & options.keys())
+    if reserved_options:
+        advice = "use queue_schema" if "schema" in reserved_options else "remove it"
+        raise InvalidOptionError("__table_args__", f"{reserved_options[-1]} is set by the queue; {advice}")
+    return tuple(part for part in parts if part is not options), options
 
 
 def check_tables(cls: Any, layout: Layout, tables: Iterable[str]) -> None:
     """Refuse a queue whose tables have names that are taken in the class's metadata. Raises: InvalidOptionError."""
     # Once the class is mapped, such a name would leave it half made, and `configure_mappers` failing for others.
     names = [f"{layout.schema}.{layout.name(noun)}" if layout.schema else layout.name(noun) for noun in (*tables, *_VIEWS)]
-    taken = [name for name in sorted(names) if name in cls.metadata.tables]
-    if taken:
-        found = f"table {taken[0]} is" if len(taken) == 1 else f"tables {', '.join(taken)} are"
+    existing_tables = [name for name in sorted(names) if name in cls.metadata.tables]
+    if existing_tables:
+        subject = (
+            f"table {existing_tables[0]} is" if len(existing_tables) == 1 else f"tables {', '.join(existing_tables)} are"
+        )
         raise InvalidOptionError(
             "queue_prefix",
-            f"{found} in this metadata already: give the job tables other names, such as "
+            f"{subject} in this metadata already: give the job tables other names, such as "
             f'class {cls.__name__}(JobMixin, Base, queue_prefix="jobs_"), or a schema with queue_schema',
         )
 
@@ -185,10 +187,10 @@ def check_text(field: str, value: object) -> None:
         raise InvalidJobError(field, f"{TEXT_RULE}, got {shown(value)}")
 
 
-def check_id(model: Any, field: str, given: object) -> None:
+def check_id(model: Any, field: str, value: object) -> None:
     """Check that an id is one as this queue's are. Raises: InvalidJobError naming the field and what would be right."""
     if model.__jobqueue__.id_type == "text":
-        check_text(field, given)
-    elif not isinstance(given, UUID):
-        fix = "; uuid.UUID(...) reads one from text" if isinstance(given, str) else ""
-        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {shown(given)}{fix}")
+        check_text(field, value)
+    elif not isinstance(value, UUID):
+        fix = "; uuid.UUID(...) reads one from text" if isinstance(value, str) else ""
+        raise InvalidJobError(field, f"must be a UUID, as the ids of this queue are, got {shown(value)}{fix}")

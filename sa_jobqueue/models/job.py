@@ -91,15 +91,15 @@ def check_onupdate(model: type[JobMixin[Any]]) -> None:
 
     Workers execute them in every statement that changes jobs, so such a function would stop all of these.
     """
-    for one in (model, *(getattr(model, noun) for noun in _companions(model.__jobqueue__))):
-        for column in one.__table__.c:
-            made = getattr(column.onupdate, "arg", None)
-            if isinstance(made, sa.BindParameter) and made.callable is not None:
+    for mapped_class in (model, *(getattr(model, noun) for noun in _companions(model.__jobqueue__))):
+        for column in mapped_class.__table__.c:
+            argument = getattr(column.onupdate, "arg", None)
+            if isinstance(argument, sa.BindParameter) and argument.callable is not None:
                 try:
-                    made.callable()
+                    argument.callable()
                 except Exception as error:
                     raise InvalidOptionError(
-                        f"{one.__name__}.{column.key}", f"has an onupdate that raises {error!r}"
+                        f"{mapped_class.__name__}.{column.key}", f"has an onupdate that raises {error!r}"
                     ) from error
 
 
@@ -453,8 +453,8 @@ class JobMixin(Generic[IdT]):
             # Now, because a base may choose the metadata after `__init_subclass__`, as Flask-SQLAlchemy does by bind key.
             checks.check_tables(cls, cls.__jobqueue__, ("job", *tables))
         *parts, options = job_table_args(cls.__jobqueue__)
-        own, own_options = cls.__own_table_args__
-        return (*parts, *own, own_options | options)
+        application_args, own_options = cls.__own_table_args__
+        return (*parts, *application_args, own_options | options)
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled job is data: the function that is to run it stays here.

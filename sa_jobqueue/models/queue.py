@@ -48,7 +48,7 @@ def _rules(noun: str, key: str) -> dict[str, str]:
         f" AND rate_period <= '{LONGEST.days} days'::interval"
         " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1",
     }
-    return {f"ck_{noun}_{what}": condition for what, condition in rules.items()}
+    return {f"ck_{noun}_{rule}": condition for rule, condition in rules.items()}
 
 
 class QueueMixin(_Controlled):

@@ -50,17 +50,18 @@ def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor[Any], ...]:
     """
     if isinstance(blockers, (str, bytes)) or not isinstance(blockers, Iterable):
         raise InvalidJobError("blockers", f"must be a list of jobs, chains, ids or WaitFor, got {blockers!r}")
-    given = tuple(one if isinstance(one, WaitFor) else WaitFor(one) for one in blockers)
+    wait_for_chains = tuple(blocker if isinstance(blocker, WaitFor) else WaitFor(blocker) for blocker in blockers)
     places: dict[Any, int] = {}
-    for index, one in enumerate(given):
-        if not isinstance(one.chain_id, id_type):
+    for index, wait_for in enumerate(wait_for_chains):
+        if not isinstance(wait_for.chain_id, id_type):
             raise InvalidJobError(
-                f"blockers[{index}]", f"must be a job, a chain, the {id_type.__name__} of one, or WaitFor, got {one.chain!r}"
+                f"blockers[{index}]",
+                f"must be a job, a chain, the {id_type.__name__} of one, or WaitFor, got {wait_for.chain!r}",
             )
-        first = places.setdefault(one.chain_id, index)
+        first = places.setdefault(wait_for.chain_id, index)
         if first != index:
             raise InvalidJobError(f"blockers[{index}]", f"is the chain of blockers[{first}] again; name each chain once")
-    return given
+    return wait_for_chains
 
 
 def sequence(*jobs: Any) -> Any:

@@ -53,9 +53,9 @@ class Shape:
         first = schema.get("prefixItems", ())
         return self._part(first[place] if place < len(first) else schema.get("items", _ANYTHING))
 
-    def can_be(self, other: Shape) -> bool:
+    def can_be(self, target: Shape) -> bool:
         """Return whether some JSON of this shape also has the other shape; arrays are assumed not to be empty."""
-        return self._meets(other, frozenset())
+        return self._meets(target, frozenset())
 
     def _part(self, schema: Any) -> Shape:
         return Shape(schema if isinstance(schema, Mapping) else _ANYTHING, self._root)
@@ -63,55 +63,55 @@ class Shape:
     def _resolved(self) -> Schema:
         schema = self._schema
         while "$ref" in schema:
-            found: Any = self._root
+            node: Any = self._root
             for name in str(schema["$ref"]).removeprefix("#/").split("/"):
-                found = found.get(name, _ANYTHING) if isinstance(found, Mapping) else _ANYTHING
-            schema = found
+                node = node.get(name, _ANYTHING) if isinstance(node, Mapping) else _ANYTHING
+            schema = node
         return schema
 
-    def _meets(self, other: Shape, seen: frozenset[tuple[int, int]]) -> bool:
-        ours, theirs = self._resolved(), other._resolved()
+    def _meets(self, target: Shape, compared_pairs: frozenset[tuple[int, int]]) -> bool:
+        ours, theirs = self._resolved(), target._resolved()
         pair = (id(ours), id(theirs))
-        if pair in seen:  # a recursive type: differences are found elsewhere
+        if pair in compared_pairs:  # a recursive type: differences are found elsewhere
             return True
-        seen |= {pair}
+        compared_pairs |= {pair}
         for choice in ("anyOf", "oneOf"):
             if choice in ours:
-                return any(self._part(one)._meets(other, seen) for one in ours[choice])
+                return any(self._part(alternative)._meets(target, compared_pairs) for alternative in ours[choice])
             if choice in theirs:
-                return any(self._meets(other._part(one), seen) for one in theirs[choice])
+                return any(self._meets(target._part(alternative), compared_pairs) for alternative in theirs[choice])
         if not _values_meet(ours, theirs) or not _types_meet(ours, theirs):
             return False
         match ours.get("type"):
             case "array":
                 lowest, highest = self.bounds
-                least, most = other.bounds
+                least, most = target.bounds
                 if (highest is not None and highest < least) or (most is not None and most < lowest):
                     return False
-                count = max(len(one.get("prefixItems", ())) for one in (ours, theirs)) or 1
-                return all(self.item(place)._meets(other.item(place), seen) for place in range(count))
+                count = max(len(array.get("prefixItems", ())) for array in (ours, theirs)) or 1
+                return all(self.item(place)._meets(target.item(place), compared_pairs) for place in range(count))
             case "object" if theirs.get("type") == "object":
-                return self._object_meets(other, ours, theirs, seen)
+                return self._object_meets(target, ours, theirs, compared_pairs)
         return True
 
-    def _object_meets(self, other: Shape, ours: Schema, theirs: Schema, seen: frozenset[tuple[int, int]]) -> bool:
-        own, wanted = ours.get("properties", {}), theirs.get("properties", {})
-        further = ours.get("additionalProperties", not own)
+    def _object_meets(self, target: Shape, ours: Schema, theirs: Schema, compared_pairs: frozenset[tuple[int, int]]) -> bool:
+        our_properties, their_properties = ours.get("properties", {}), theirs.get("properties", {})
+        further = ours.get("additionalProperties", not our_properties)
         for name in theirs.get("required", ()):
-            if name in own:
-                given = self._part(own[name])
+            if name in our_properties:
+                property_shape = self._part(our_properties[name])
             elif further is False:
                 return False
             else:
-                given = self._part(further)
-            if not given._meets(other._part(wanted.get(name, _ANYTHING)), seen):
+                property_shape = self._part(further)
+            if not property_shape._meets(target._part(their_properties.get(name, _ANYTHING)), compared_pairs):
                 return False
         return True
 
 
 def _values_meet(ours: Schema, theirs: Schema) -> bool:
-    given, wanted = _values(ours), _values(theirs)
-    return given is None or wanted is None or any(value in wanted for value in given)
+    our_values, their_values = _values(ours), _values(theirs)
+    return our_values is None or their_values is None or any(value in their_values for value in our_values)
 
 
 def _values(schema: Schema) -> list[Any] | None:
@@ -120,10 +120,10 @@ def _values(schema: Schema) -> list[Any] | None:
 
 
 def _types_meet(ours: Schema, theirs: Schema) -> bool:
-    given, wanted = ours.get("type"), theirs.get("type")
-    if not isinstance(given, str) or not isinstance(wanted, str):
+    our_type, their_type = ours.get("type"), theirs.get("type")
+    if not isinstance(our_type, str) or not isinstance(their_type, str):
         return True
-    return given == wanted or {given, wanted} == _NUMBERS
+    return our_type == their_type or {our_type, their_type} == _NUMBERS
 
 
 def name_of(declared: Any) -> str:

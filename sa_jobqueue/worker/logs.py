@@ -110,7 +110,6 @@ _NAMES: Final = {
     "queue_names": "queues",
     "write": "statement",
     "version": "schema_version",
-    "known": "known_version",
 }
 """Fields of records that are not called as those of events."""
 _FIELDS: Final = {
@@ -147,7 +146,7 @@ def subscribe(bus: events.EventBus, logger: logging.Logger | None = None) -> Non
         return
     attempts = write.target.getChild(ATTEMPTS)
     for kind in _FREQUENT:
-        bus.subscribe(write, kinds=[kind], wanted=partial(attempts.isEnabledFor, _LINES[kind][0]))
+        bus.subscribe(write, kinds=[kind], condition=partial(attempts.isEnabledFor, _LINES[kind][0]))
     bus.subscribe(write, kinds=[kind for kind in _LINES if kind not in _FREQUENT])
 
 

@@ -32,6 +32,6 @@ async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(engin
     with Session(engine) as session:
         assert session.get_one(Job, job.id).status is JobStatus.COMPLETED
     (event,) = log.of(SchemaAhead)
-    assert (event.version, event.known) == (ahead, ddl.LATEST)
+    assert (event.version, event.known_version) == (ahead, ddl.LATEST)
     record = describe(event)
     assert f"found schema version {ahead}, newer than its own ({ddl.LATEST})" in record.message % record.arguments

@@ -62,7 +62,7 @@ def failing() -> EventBus:
     for broken in (fail, cancel):
         bus.subscribe(broken)
         bus.subscribe(broken, many=broken)
-        bus.subscribe(lambda event: None, wanted=broken)
+        bus.subscribe(lambda event: None, condition=broken)
         bus.on_attempt_start(broken)
     return bus
 
