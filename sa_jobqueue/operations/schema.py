@@ -47,7 +47,9 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
     versions = session.execute(schema.versions(layout, unit)).one()
     name = layout.qualified(STAMPED[unit])
     if versions.server < MIN_SERVER_VERSION:
-        raise errors.UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {versions.server // 10_000}")
+        raise errors.UnsupportedServerError(
+            f"PostgreSQL 15 or newer is required; this server is {versions.server // 10_000}"
+        )
     if versions.encoding != "UTF8":
         raise errors.UnsupportedServerError.of_encoding(versions.encoding)
     stamp = ddl.read_stamp(versions.stamp)
