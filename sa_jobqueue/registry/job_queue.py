@@ -142,7 +142,9 @@ class JobQueue(Generic[JobT]):
         option_names = [field.name for field in fields(options_class)]
         for name in values.keys() - option_names:
             refuse_removed([name])
-            raise InvalidOptionError(name, f"is not an option of this handler; the options are {', '.join(option_names[1:])}")
+            raise InvalidOptionError(
+                name, f"is not an option of this handler; the options are {', '.join(option_names[1:])}"
+            )
         options = options_class(type_name, **values)
         options.check()
         if options.codec is not None:

@@ -246,7 +246,13 @@ class AttemptSteps:
             try:
                 with session_guard.explaining_extensions():
                     was_hidden = record_transaction(
-                        session, store.model, job, worker_id, place=place, took=_since(began), session_name=session_guard.name
+                        session,
+                        store.model,
+                        job,
+                        worker_id,
+                        place=place,
+                        took=_since(began),
+                        session_name=session_guard.name,
                     )
             except CompletionRefusedError:
                 session_guard.discard_connections()
