@@ -445,7 +445,9 @@ class _Case:
     def _served_before(self, type_name: str | None = None) -> str:
         """Return who served its queue, or its type there, and until when; empty if neither is recorded."""
         queue, types = self.job.queue, {type_name} - {None}
-        served = [worker for worker in self.explainer.workers.values() if queue in worker.queues and types <= {*worker.job_types}]
+        served = [
+            worker for worker in self.explainer.workers.values() if queue in worker.queues and types <= {*worker.job_types}
+        ]
         if silent := [worker for worker in served if worker.silent_for > self.explainer.ttl]:
             last = min(silent, key=lambda worker: worker.silent_for)
             self.evidence |= {"served_by": last.id, "silent": last.silent_for}
