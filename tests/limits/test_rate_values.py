@@ -61,7 +61,7 @@ def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
 def test_a_limit_of_one_less_with_a_burst_of_one_never_exceeds_it_in_any_period(
     claims: list[tuple[int, list[int]]], limit: int
 ) -> None:
-    """What the answer to `rate_algorithm` promises."""
+    """The refusal of `rate_algorithm` names this replacement."""
     of_one = [(wait, [1] * len(weights)) for wait, weights in claims]
     started = [at for at, _ in drive(Rate(limit=limit - 1, period=PERIOD, burst=1), of_one)]
     assert all(sum(first <= at <= first + PERIOD for at in started) <= limit for first in started)
