@@ -27,6 +27,7 @@ from sa_jobqueue.operations.lock_holders import LockHolder, list_lock_holders
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.row_security import hidden_rows, in_words
 from sa_jobqueue.operations.schedules import schedule_of
+from sa_jobqueue.operations.silence import Silence, list_silent
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.fairness import QueueKey
@@ -169,6 +170,11 @@ class Explainer:
         self.ttl = ttl
         self.live = [worker for worker in workers if worker.silent_for <= ttl]
         self.hidden = hidden_rows(session, commands=["SELECT"], model=model)
+
+    @cached_property
+    def silences(self) -> list[Silence]:
+        """The workers without a heartbeat, and what is seen of their sessions."""
+        return list_silent(self.session, list(self.workers.values()), self.ttl)
 
     @cached_property
     def lock_holders(self) -> list[LockHolder]:
@@ -424,6 +430,11 @@ class _Case:
             start = "start one (sa-jobqueue worker)"
             if self.session.execute(storage.server()).one().read_only_by is not None:
                 start = "the database is read-only, so that none can work: default_transaction_read_only"
+            elif failing := [silence for silence in self.of.silences if silence.is_failing]:
+                worker = failing[0].worker
+                self.evidence |= {"worker": worker.id, "silent": worker.silent_for}
+                words = f", and no worker has a recent heartbeat: {worker.id} is {failing[0].description}"
+                return Cause.NO_WORKER, f"{words}; see the error in its log, or at its /readyz"
             return Cause.NO_WORKER, f", and no worker is alive: {start}"
         if not serving:
             serves = (

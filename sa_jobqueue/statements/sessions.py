@@ -1,4 +1,4 @@
-"""Other sessions of the server: those that hold locks that others wait for."""
+"""Other sessions of the server: those that hold locks that others wait for, and those of workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sa_jobqueue.statements._parts import Tables, statement
+from sa_jobqueue.statements._parts import Tables, array, statement
 from sa_jobqueue.statements.storage import regclasses
 
 
@@ -83,6 +83,23 @@ def lock_waits(t: Tables) -> sa.Select[Any]:
         )
         .where(pids.c.pid != sa.func.pg_backend_pid())
         .order_by(waiting.c.since, pids.c.pid)
+    )
+
+
+def connected() -> sa.Select[Any]:
+    """Return which application names have sessions in this database.
+
+    Parameters: `names`. Shape: `(name, idle_for)` of each: time since the last statement of its sessions, null if that is
+    not visible to this role. Behind a pooler a session may have another name. Clock: the database's `clock_timestamp()`.
+    Locks: none.
+    """
+    session = _catalog("pg_stat_activity", "datname", "application_name", "state_change", "backend_type")
+    name = session.c.application_name.label("name")
+    idle_for = sa.cast(sa.func.clock_timestamp() - sa.func.max(session.c.state_change), sa.Interval).label("idle_for")
+    return (
+        sa.select(name, idle_for)
+        .where(session.c.datname == sa.func.current_database(), name == sa.any_(array("names", sa.Text())))
+        .group_by(name)
     )
 
 

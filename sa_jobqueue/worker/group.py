@@ -105,6 +105,7 @@ class WorkerGroup:
             phase=best.phase,
             parts=tuple(part for vitals in worker_vitals for part in vitals.parts),
             database_silent=best.database_silent,
+            database_error=best.database_error,
             is_leased=best.is_leased,
             is_listening=best.is_listening,
         )

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -186,6 +187,7 @@ def vitals(silent: float, **more: Any) -> Vitals:
     defaults: dict[str, Any] = {
         "phase": Phase.RUNNING,
         "database_silent": timedelta(0),
+        "database_error": None,
         "is_leased": True,
         "is_listening": True,
     }
@@ -236,6 +238,9 @@ def test_health_probes_name_the_cause_of_a_failure() -> None:
     unreachable = vitals(0, is_leased=False, database_silent=timedelta(seconds=12))
     assert answer("/livez", unreachable, limit)[0] is HTTPStatus.OK
     assert answer("/readyz", unreachable, limit)[1]["causes"] == ["the database has not answered for 12.0 s"]
+    full = replace(unreachable, database_error="DiskFull: could not extend file")
+    causes = ["heartbeats have failed for 12.0 s: DiskFull: could not extend file"]
+    assert answer("/readyz", full, limit)[1]["causes"] == causes
     assert answer("/readyz", vitals(0, phase=Phase.DRAINING), limit)[1]["causes"] == ["the worker is draining"]
     assert answer("/readyz", vitals(0, is_listening=False), limit)[1]["listening"] is False  # it polls
     assert answer("/", vitals(0), limit)[0] is HTTPStatus.NOT_FOUND

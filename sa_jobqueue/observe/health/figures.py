@@ -14,6 +14,7 @@ from sa_jobqueue.errors.drivers import REFERENCED
 from sa_jobqueue.operations import DeadLetterGroup, WorkerStatus
 from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.row_security import HiddenRows
+from sa_jobqueue.operations.silence import Silence
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerState
 
 MISSED = 100
@@ -248,6 +249,8 @@ class Workers:
 
     heartbeat_timeout: timedelta
     workers: Sequence[WorkerStatus] = ()
+    silences: Sequence[Silence] = ()
+    """What is seen of the sessions of those without a heartbeat."""
 
     @property
     def live(self) -> list[WorkerStatus]:

@@ -27,6 +27,7 @@ from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations.explaining import refused_write
 from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.row_security import in_words
+from sa_jobqueue.operations.silence import Silence
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.types import DeadReason
 
@@ -152,9 +153,11 @@ def _hidden(report: Health) -> Iterator[Finding]:
 def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
     if report.due and not report.workers.live:
         summary = f"{_many(report.due, 'job')} due, and no worker is alive."
-        yield _found(
-            Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE.", due=report.due
-        )
+        advice = "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE."
+        if failing := [silence for silence in report.workers.silences if silence.is_failing]:
+            summary = f"{_many(report.due, 'job')} due, and no worker has a recent heartbeat."
+            advice = _see_error(failing[0])
+        yield _found(Code.NO_WORKER, CRITICAL, summary, advice, due=report.due)
     elif report.unserved:
         yield _unserved(report.unserved)
 
@@ -173,16 +176,19 @@ def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         # One without jobs that was started again since is history.
         if worker.running or started.get((worker.name, worker.host), worker.heartbeat_at) <= worker.heartbeat_at
     ]
+    silences = {silence.worker.id: silence for silence in report.workers.silences}
     if silent:
         longest = span(max(worker.silent_for for worker in silent))
         summary = f"Worker {silent[0].id} on {silent[0].host} has had no heartbeat for {longest}"
         if len(silent) > 1:
             some = ", ".join(worker.id for worker in silent[:_NAMED]) + (" and others" if len(silent) > _NAMED else "")
             summary = f"{len(silent):,} workers have had no heartbeat, the longest for {longest}: {some}"
-        summary += " (killed, frozen, or disconnected)"
+        kinds = Counter(silences[worker.id].description if worker.id in silences else _UNKNOWN for worker in silent)
+        summary += f" ({'; '.join(kind if len(kinds) == 1 else f'{n:,} {kind}' for kind, n in kinds.items())})"
         running = sum(worker.running for worker in silent)
         summary += f"; {_many(running, 'running job')} to be rescued." if running else "."
-        advice = "Check why it ended, and whether its supervisor restarts it."
+        failing = [silences[worker.id] for worker in silent if worker.id in silences and silences[worker.id].is_failing]
+        advice = _see_error(failing[0]) if failing else "Check why it ended, and whether its supervisor restarts it."
         if running:
             rescued = "Other workers rescue the jobs" if report.workers.live else "Start a worker, which rescues the jobs"
             advice = f"{rescued}. {advice}"
@@ -190,6 +196,16 @@ def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         evidence |= {"queues": sorted({queue for worker in silent for queue in worker.queues})}
         bad = WARNING if report.workers.live or not running else CRITICAL
         yield _found(Code.WORKERS_SILENT, bad, summary, advice, **evidence)
+
+
+_UNKNOWN: Final = "killed, frozen, or disconnected"
+
+
+def _see_error(silence: Silence) -> str:
+    return (
+        f"See the error in the log of {silence.worker.id}, or at its /readyz: a full disk, a missing privilege, a lock. "
+        "Another worker would fail as well."
+    )
 
 
 def _names(names: Sequence[str]) -> str:

@@ -42,6 +42,7 @@ from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation
 from sa_jobqueue.operations.lock_holders import list_lock_holders
 from sa_jobqueue.operations.pages import member_or_text
 from sa_jobqueue.operations.row_security import hidden_rows
+from sa_jobqueue.operations.silence import list_silent
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
@@ -208,7 +209,8 @@ def _queues(reading: Reading) -> list[figures.QueueDepth]:
 
 def _workers(reading: Reading) -> figures.Workers:
     workers = list_workers(reading.session, model=reading.model).items
-    return figures.Workers(heartbeat_timeout=reading.heartbeat_timeout, workers=workers)
+    silences = list_silent(reading.session, workers, reading.heartbeat_timeout)
+    return figures.Workers(heartbeat_timeout=reading.heartbeat_timeout, workers=workers, silences=silences)
 
 
 def _latest(reading: Reading) -> list[figures.FailedAttempt]:

@@ -90,6 +90,8 @@ class Heartbeat:
         self._last = clock()
         self.last_active = self._last
         """When the thread last completed an iteration, successful or not."""
+        self.failure: DBAPIError | None = None
+        """The error of the last heartbeat; None if it was acknowledged."""
         self._is_reported = False
         self._late: float | None = None
         """Seconds between the last two heartbeats, if so many that other workers may have taken over; None once reported."""
@@ -159,6 +161,7 @@ class Heartbeat:
         if sent - self._last >= self._patience + self._pause and not self._is_reported:
             self._late = sent - self._last
         self._last, self._pause = sent, next_tick_in - self._interval
+        self.failure = None
         self._is_reported = False
         if drain_requested_at is not None and not self._asked_to_drain:
             self._asked_to_drain = True
@@ -215,7 +218,8 @@ class Heartbeat:
             self._wake.clear()
             try:
                 next_tick_in = self.send()
-            except DBAPIError:
+            except DBAPIError as error:
+                self.failure = error
                 # Without its answer it is unknown which pause the row has.
                 self._pause = 0.0
                 self._disconnect()

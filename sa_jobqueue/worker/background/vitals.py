@@ -17,7 +17,10 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from sqlalchemy.exc import DBAPIError
+
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.background.heartbeat import IDLE_MOST, Heartbeat
 from sa_jobqueue.worker.background.listener import QUIET_SECONDS, Listener
@@ -67,6 +70,8 @@ class Vitals:
     """The event loop, the heartbeat's thread and the listener, if started."""
     database_silent: timedelta | None
     """Time since the last heartbeat that the database acknowledged; None before the first."""
+    database_error: str | None
+    """The error with which the database answered the last heartbeat; None if it was acknowledged, or not answered."""
     is_leased: bool
     """Whether that is recent enough to start jobs."""
     is_listening: bool | None
@@ -81,7 +86,10 @@ class Vitals:
         """Return the reasons why it cannot start jobs; empty if it can."""
         causes = [] if self.phase is Phase.RUNNING else [f"the worker is {self.phase}"]
         if self.database_silent is not None and not self.is_leased and self.phase is not Phase.STOPPED:
-            causes.append(f"the database has not answered for {self.database_silent.total_seconds():.1f} s")
+            cause = f"the database has not answered for {self.database_silent.total_seconds():.1f} s"
+            if self.database_error:
+                cause = f"heartbeats have failed for {self.database_silent.total_seconds():.1f} s: {self.database_error}"
+            causes.append(cause)
         return causes
 
 
@@ -162,9 +170,18 @@ class VitalSigns:
             phase=self.phase,
             parts=tuple(parts),
             database_silent=None if heartbeat is None else heartbeat.silent,
+            database_error=_answered(None if heartbeat is None else heartbeat.failure),
             is_leased=heartbeat is not None and heartbeat.is_safe,
             is_listening=None if listener is None else listener.listening.is_set(),
         )
 
     def _part(self, name: str, last_active: float, usual: timedelta) -> PartVitals:
         return PartVitals(name=name, silent=timedelta(seconds=max(0.0, self._clock() - last_active)), usual=usual)
+
+
+def _answered(error: DBAPIError | None) -> str | None:
+    """Return the first line of an error that the server sent; None for a lost connection, or none."""
+    if error is None or sqlstate(error) is None:
+        return None
+    message = next(iter(str(error.orig).splitlines()), "")
+    return f"{type(error.orig).__name__}: {message}"[:200]
