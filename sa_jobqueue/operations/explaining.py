@@ -430,7 +430,7 @@ class _Case:
             start = "start one (sa-jobqueue worker)"
             if self.session.execute(storage.server()).one().read_only_by is not None:
                 start = "the database is read-only, so that none can work: default_transaction_read_only"
-            elif failing := [silence for silence in self.of.silences if silence.is_failing]:
+            elif failing := [silence for silence in self.explainer.silences if silence.is_failing]:
                 worker = failing[0].worker
                 self.evidence |= {"worker": worker.id, "silent": worker.silent_for}
                 words = f", and no worker has a recent heartbeat: {worker.id} is {failing[0].description}"
