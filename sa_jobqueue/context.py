@@ -347,6 +347,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: type[ItemT],
         retry: RetryPolicy | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> Coroutine[Any, Any, ItemT]: ...
     @overload
     def step(
@@ -357,6 +358,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: type[ItemT],
         retry: RetryPolicy | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> ItemT: ...
     @overload
     def step(
@@ -367,6 +369,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: None = None,
         retry: RetryPolicy | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> ItemT: ...
     def step(
         self,
@@ -376,11 +379,13 @@ class AttemptContext:
         key: str | int | None = None,
         output: Any = None,
         retry: RetryPolicy | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
 
         In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. If the worker dies
-        before the result is recorded, `fn` is called again. If `fn` raises, the attempt fails.
+        before the result is recorded, `fn` is called again. If `fn` raises, the attempt fails: even if the handler catches
+        the error, no other step begins in this attempt, because a later one may get a result instead.
 
         `name`: 1 to 100 characters, unique in the job.
         `fn`: an asynchronous function in an asynchronous handler.
@@ -389,23 +394,34 @@ class AttemptContext:
         `output`: type of the result, by default `fn`'s annotation. It is stored like the job's output.
         `retry`: calls `fn` again within the attempt: a function of (call, error) that returns a delay or None, or a
         `Backoff` for at most 5 calls.
-        Raises: the exceptions of `fn`; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does
-        not match the type; LostAttemptError; InvalidOptionError, including in a child process.
+        `catch`: errors that are a result, such as `catch=CardDeclined`, after `retry`: recorded with their type, message
+        and arguments, and raised again by later attempts without a call, as a class named here.
+        Raises: the exceptions of `fn`; StepRefusedError after another step's error; DuplicateStepError;
+        UnstorableOutputError, which makes the job a dead letter at once; StepOutputError if a recorded result does not
+        match the type, or a recorded error is no longer in `catch`; LostAttemptError; InvalidOptionError, including in a
+        child process.
         """
-        return self._steps.step(name, fn, args, key=key, output=output, retry=retry)
+        return self._steps.step(name, fn, args, key=key, output=output, retry=retry, catch=catch)
 
-    def transaction(self, name: str, *, key: str | int | None = None) -> StepTransaction:
+    def transaction(
+        self,
+        name: str,
+        *,
+        key: str | int | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
+    ) -> StepTransaction:
         """Return a context manager for a transaction whose effects and checkpoint are one commit.
 
         Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session
         is of the application's factory. It is None if an earlier attempt committed the step: begin the block with `if
         session is not None:`. The transaction commits only if the attempt still holds the job. Do not commit in the
-        block, and do not change the same rows through the handler's own session.
+        block, do not use the session after it, and do not change the same rows through the handler's own session.
 
-        `name`, `key`: as in `step`.
-        Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, including in a child process.
+        `name`, `key`, `catch`: as in `step`; with an error in `catch` the transaction is rolled back.
+        Raises: the errors of the block; StepRefusedError, DuplicateStepError, StepOutputError, LostAttemptError,
+        HandlerCommitError; InvalidOptionError, including in a child process.
         """
-        opened: StepTransaction = self._steps.transaction(name, key=key)
+        opened: StepTransaction = self._steps.transaction(name, key=key, catch=catch)
         return opened
 
     @overload

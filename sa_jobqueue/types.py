@@ -81,6 +81,8 @@ class StepKind(StrEnum):
 
     STEP = "step"
     """`AttemptContext.step`."""
+    FAILURE = "failure"
+    """A step or a transaction that raised an error which its call declares by `catch`."""
     TRANSACTION = "transaction"
     """`AttemptContext.transaction`."""
     SLEEP = "sleep"

@@ -222,7 +222,7 @@ CREATE TABLE ${q}job_step (
   started_at timestamptz NOT NULL, completed_at timestamptz,
   event text, deadline timestamptz,
   CONSTRAINT ${p}pk_job_step PRIMARY KEY (job_id, name, key),
-  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'transaction', 'sleep', 'wait', 'cursor')),
+  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'failure', 'transaction', 'sleep', 'wait', 'cursor')),
   CONSTRAINT ${p}ck_job_step_name CHECK (name <> '')
 )
 --;
@@ -737,11 +737,14 @@ BEGIN
   END IF;
   -- Against attempts that begin to wait: they have committed before this, and are seen below, or they wait for our commit.
   PERFORM pg_advisory_xact_lock(hashtextextended('${channel}:event:' || ${p}job_send_event.event, 0));
-  INSERT INTO ${q}job_event AS e (name, payload, sent_by, expires_at)
-    VALUES (${p}job_send_event.event, COALESCE(${p}job_send_event.payload, 'null'),
+  INSERT INTO ${q}job_event AS e (name, payload, sent_at, sent_by, expires_at)
+    VALUES (${p}job_send_event.event, COALESCE(${p}job_send_event.payload, 'null'), clock_timestamp(),
       COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), SESSION_USER), now() + keep)
-    ON CONFLICT (name) DO UPDATE SET payload = EXCLUDED.payload, sent_at = now(), sent_by = EXCLUDED.sent_by,
-      expires_at = EXCLUDED.expires_at WHERE e.expires_at <= now();
+    ON CONFLICT (name) DO UPDATE SET payload = EXCLUDED.payload, sent_at = EXCLUDED.sent_at, sent_by = EXCLUDED.sent_by,
+      expires_at = EXCLUDED.expires_at WHERE e.expires_at <= now() AND NOT EXISTS (
+        SELECT FROM ${q}job_step AS s JOIN ${q}job AS j ON j.id = s.job_id
+        WHERE s.event = e.name AND s.event IS NOT NULL AND s.completed_at IS NULL AND s.started_at <= e.sent_at
+          AND j.completed_at IS NULL);
   IF NOT FOUND THEN
     RETURN false;
   END IF;

@@ -60,11 +60,13 @@ __all__ = [
     "SchemaTooNewError",
     "Snooze",
     "StepOutputError",
+    "StepRefusedError",
     "UncommittedWritesError",
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
     "UnreadableInputError",
     "UnrecordedAttemptError",
+    "UnstorableOutputError",
     "UnsupportedServerError",
 ]
 
@@ -426,6 +428,23 @@ class StepOutputError(JobQueueError):
         super().__init__(f"step {name!r}{key_text} {reason}. {advice}")
 
 
+class StepRefusedError(JobQueueError):
+    """A step was not begun, because another step of the attempt has raised an error that its call does not declare.
+
+    `name` is that of the refused step, `failed_name` that of the other; `error` is the other's error, with which the attempt
+    fails. Declare by `catch` an error that is a result: it is recorded, and the handler may go on after it.
+    """
+
+    def __init__(self, name: str, failed_name: str, error: Exception) -> None:
+        self.name = name
+        self.failed_name = failed_name
+        self.error = error
+        super().__init__(
+            f"step {name} does not begin, because step {failed_name} raised {error!r}: a later attempt calls that step "
+            f"again and may get a result. If the error is a result, declare it: catch={type(error).__name__}"
+        )
+
+
 class EventTimeoutError(JobQueueError, TimeoutError):
     """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
 
@@ -479,6 +498,14 @@ class UncommittedWritesError(JobQueueError):
 
 class InvalidOutputError(JobQueueError, TypeError):
     """A handler's return value is not JSON or does not match its declared type; the attempt failed."""
+
+
+class UnstorableOutputError(InvalidOutputError):
+    """The result of a step is not JSON, is too large, or does not match its type; the job becomes a dead letter at once.
+
+    The step has run, and would run again in each attempt. Return JSON or a type of data, or pass `output`; store what is
+    large elsewhere, and return where it is.
+    """
 
 
 class UndeclaredContinuationError(InvalidOutputError):

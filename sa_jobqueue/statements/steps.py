@@ -161,11 +161,15 @@ def lock_event(t: Tables) -> sa.Select[Any]:
 def event_sent(t: Tables) -> sa.Select[Any]:
     """Return the event of a name.
 
-    Parameters: `event`. Shape: one row `(now, name, payload)`, the last two null if it was not sent or has expired.
-    Clock: the database's. Locks: none. Index: `pk_job_event`.
+    Parameters: `event`; `since`, when the job began to wait, null if it has not. Shape: one row `(now, name, payload)`, the
+    last two null if it was not sent, or expired before the job began to wait. Clock: the database's. Locks: none.
+    Index: `pk_job_event`.
     """
     now = sa.select(sa.func.now().label("now")).subquery("clock")
-    is_sent = (t.event.c.name == sa.bindparam("event", type_=sa.Text)) & (t.event.c.expires_at > now.c.now)
+    since = sa.bindparam("since", type_=sa.DateTime(timezone=True))
+    is_sent = (t.event.c.name == sa.bindparam("event", type_=sa.Text)) & (
+        (t.event.c.expires_at > now.c.now) | (t.event.c.sent_at >= since)
+    )
     return sa.select(now.c.now, t.event.c.name, t.event.c.payload).select_from(now.outerjoin(t.event, is_sent))
 
 
@@ -279,16 +283,35 @@ def waiting_jobs(t: Tables) -> sa.Select[Any]:
     )
 
 
+def _is_awaited(t: Tables, event: sa.Table) -> sa.ColumnElement[bool]:
+    """Return whether a job began to wait for an event before it was sent and has not got it yet: the event is the job's."""
+    step, job = t.step.alias("waiting"), t.job.alias("waiter")
+    return sa.exists(
+        sa.select(step.c.job_id)
+        .join(job, job.c.id == step.c.job_id)
+        .where(
+            step.c.event == event.c.name,
+            step.c.event.is_not(None),
+            step.c.completed_at.is_(None),
+            step.c.started_at <= event.c.sent_at,
+            job.c.completed_at.is_(None),
+        )
+        .correlate(event)
+    )
+
+
 @statement
 def expired_events(t: Tables) -> sa.Select[Any]:
-    """Read expired events, the oldest first. Parameters: `limit`; `excluded`, names that are left out. Shape: `(name,)`.
+    """Read expired events for which no job waits since before they were sent, the oldest first.
 
-    Clock: the database's. Locks: none. Index: `ix_job_event_expires`.
+    Parameters: `limit`; `excluded`, names that are left out. Shape: `(name,)`.
+    Clock: the database's. Locks: none. Index: `ix_job_event_expires`, then `ix_job_step_event`.
     """
     event = t.event
+    excluded = array("excluded", sa.Text())
     return (
         sa.select(event.c.name)
-        .where(event.c.expires_at <= sa.func.now(), event.c.name != sa.all_(array("excluded", sa.Text())))
+        .where(event.c.expires_at <= sa.func.now(), event.c.name != sa.all_(excluded), ~_is_awaited(t, event))
         .order_by(event.c.expires_at)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -302,6 +325,6 @@ def delete_events(t: Tables) -> ReturningDelete[Any]:
     """
     event = t.event
     expired = sa.select(event.c.name).where(
-        event.c.name == sa.any_(array("names", sa.Text())), event.c.expires_at <= sa.func.now()
+        event.c.name == sa.any_(array("names", sa.Text())), event.c.expires_at <= sa.func.now(), ~_is_awaited(t, event)
     )
     return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)

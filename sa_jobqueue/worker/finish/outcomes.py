@@ -22,8 +22,10 @@ from sa_jobqueue.errors import (
     ProcessDiedError,
     Retry,
     Snooze,
+    StepRefusedError,
     UnreadableInputError,
     UnrecordedAttemptError,
+    UnstorableOutputError,
 )
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import Finished
@@ -97,6 +99,8 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     until the attempts are used up.
     """
     error = original(error)
+    if isinstance(error, StepRefusedError):  # as if the step before had not been caught
+        error = error.error
     decided: Finished | None = getattr(error, _END, None)
     if decided is not None:
         return decided
@@ -115,6 +119,8 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
                 job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=describe(error), fingerprint=fingerprint
             )
         case Discard():
+            return dead(DeadReason.DISCARDED)
+        case UnstorableOutputError():
             return dead(DeadReason.DISCARDED)
         case UnreadableInputError():
             return dead(DeadReason.INVALID_INPUT)

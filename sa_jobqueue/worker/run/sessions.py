@@ -84,6 +84,7 @@ class Guard:
         "_contexts",
         "_fault",
         "_has_returned",
+        "_is_closed",
         "_is_rolled_back",
         "has_sent_more",
         "may_commit",
@@ -99,6 +100,7 @@ class Guard:
         self.has_sent_more = False
         """Whether statements were sent after the worker's own, by listeners of its commit."""
         self._has_returned = False
+        self._is_closed = False
         self._is_rolled_back = False
         self._fault: HandlerCommitError | None = None
         self._connections: list[Connection] = []
@@ -117,9 +119,17 @@ class Guard:
 
     def check_user(self) -> None:
         """Refuse the session to a task or thread that outlives its handler. Raises: HandlerCommitError."""
+        if self._is_closed:
+            raise HandlerCommitError(
+                "the session of `ctx.transaction` was used after its block: use that of another step, or the handler's"
+            )
         self._note_user()
         if self._has_returned and self._fault is not None:
             raise self._fault
+
+    def close(self) -> None:
+        """Refuse the session from now on: the step that it was made for has ended."""
+        self._is_closed = True
 
     def _note_user(self) -> None:
         if self._has_returned and _completing.get(None) is not self:
@@ -128,6 +138,8 @@ class Guard:
 
     def begin(self, connection: Connection) -> None:
         """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
+        if self._is_closed:
+            connection.close()  # nobody closes this session again
         self.check_user()
         self._connections.append(connection)
         if self._has_returned or connection.dialect.name != "postgresql":

@@ -9,8 +9,9 @@ import json
 import time
 import types
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
@@ -29,11 +30,12 @@ from sa_jobqueue.errors import (
     DuplicateStepError,
     EventTimeoutError,
     InvalidOptionError,
-    InvalidOutputError,
     InvalidPayloadError,
     LostAttemptError,
     Snooze,
     StepOutputError,
+    StepRefusedError,
+    UnstorableOutputError,
 )
 from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.events import StepCompleted
@@ -47,6 +49,7 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+from sa_jobqueue.worker.run.step_failures import Caught, check_catch, failure_document, rebuilt
 from sa_jobqueue.worker.shared import Shared
 
 T = TypeVar("T")
@@ -63,6 +66,8 @@ _MOST_CALLS: Final = 5
 """Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
+_enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
+"""Number of steps that the running code is called by."""
 
 
 class Suspended(Snooze):
@@ -148,6 +153,11 @@ class AttemptSteps:
         self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
         self._entered: set[Place] = set()
         self._has_warned = False
+        self._failure: tuple[Place, Exception] | None = None
+        """The first step that raised an error which its call does not declare."""
+        self._begun = 0
+        """Number of steps whose calls have not been recorded yet."""
+        self._recorded_one = asyncio.Event()
 
     def step(
         self,
@@ -158,6 +168,7 @@ class AttemptSteps:
         key: str | int | None,
         output: Any,
         retry: RetryPolicy | None,
+        catch: Any,
     ) -> Any:
         """Return the result of a step: of an asynchronous handler, a coroutine."""
         if not callable(fn):
@@ -168,34 +179,94 @@ class AttemptSteps:
             )
         if retry is not None and not callable(retry):
             raise InvalidOptionError("retry", f"must be a Backoff or a function of (call, error), got {retry!r}")
-        codec = _codec(name, fn, output)
+        codec, caught = _codec(name, fn, output), check_catch(catch)
         place = self._enter(name, key)
-        return self._run(self._step(place, partial(fn, *args), codec, retry))
+        return self._run(self._step(place, partial(fn, *args), codec, retry, caught))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> Any:
         """Return an awaitable for an asynchronous handler, or the result."""
         return call if self._type.is_async else blocking(call)
 
-    async def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
+    async def _step(
+        self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None, catch: Caught
+    ) -> Any:
         if (step_record := await self._find(place, StepKind.STEP)) is not None:
+            if step_record.kind == StepKind.FAILURE:
+                raise self._recorded_failure(place, step_record.output, catch)
             return self._decode(place, codec, step_record.output)
         self._stop_if_cancelled()
-        began, calls = time.monotonic(), 1
+        began = time.monotonic()
+        with self._in_progress():
+            try:
+                document = self._encode(place, codec, await self._called(call, retry))
+            except Exception as error:
+                await self._record_failure(place, error, catch, began)
+                raise
+            await self._write(StepKind.STEP, place, document.text, took=_since(began))
+        self._report(StepKind.STEP, place, began)
+        return self._decode(place, codec, json.loads(document.text))  # the same value as in later attempts
+
+    async def _called(self, call: Callable[[], Any], retry: RetryPolicy | None) -> Any:
+        """Return what the function of a step returns, called again as its retry policy decides."""
+        calls = 1
         while True:
             try:
                 returned = call()
-                returned = await returned if self._type.is_async and inspect.isawaitable(returned) else returned
-                break
+                return await returned if self._type.is_async and inspect.isawaitable(returned) else returned
             except Exception as error:
                 delay = self._delay(retry, calls, error)
                 if delay is None:
                     raise
                 await self._pause(delay)
                 calls += 1
-        document = self._encode(place, codec, returned)
-        await self._write(StepKind.STEP, place, document.text, took=_since(began))
-        self._report(StepKind.STEP, place, began)
-        return self._decode(place, codec, document.value)
+
+    async def _record_failure(self, place: Place, error: Exception, catch: Caught, began: float) -> None:
+        """Record an error that the step declares and raise it as later attempts do; after another one no step begins."""
+        document = failure_document(error, catch)
+        if document is None:
+            if self._context.suspended is None and self._failure is None:
+                self._failure = place, error
+            return
+        stored = self._encode(place, _cached(dict[str, Any]), document)
+        await self._write(StepKind.FAILURE, place, stored.text, took=_since(began))
+        self._report(StepKind.FAILURE, place, began)
+        raise self._recorded_failure(place, stored.value, catch) from error
+
+    def _recorded_failure(self, place: Place, stored: Any, catch: Caught) -> Exception:
+        document = self._decode(place, _cached(dict[str, Any]), stored)
+        error = rebuilt(document, catch)
+        if error is not None:
+            return error
+        reason = f"is recorded as failed with {document['type']}: {document['message']}; `catch` no longer names that class"
+        return StepOutputError(*place, reason)
+
+    @contextmanager
+    def _in_progress(self) -> Iterator[None]:
+        """Count a step as begun until it is recorded, so that no step beside it ends the attempt meanwhile."""
+        self._begun += 1
+        token = _enclosing.set(_enclosing.get() + 1)
+        try:
+            yield
+        finally:
+            _enclosing.reset(token)
+            self._begun -= 1
+            if self._type.is_async:
+                self._recorded_one.set()
+
+    async def _wait_for_others(self, place: Place) -> None:
+        """Wait until the steps that run beside this one are recorded: an attempt that ends before would call them again."""
+        while self._type.is_async and self._begun > _enclosing.get():
+            self._recorded_one.clear()
+            await self._recorded_one.wait()
+        self._refuse_after_failure(place)
+
+    def _refuse_after_failure(self, place: Place) -> None:
+        """Refuse a step after one whose error is not recorded, which would run again and could end otherwise."""
+        if self._failure is None:
+            return
+        failed_place, error = self._failure
+        self._context.suspended = error  # so that the attempt fails with it, whatever the handler catches
+        raise StepRefusedError(shown(place), shown(failed_place), error) from error
 
     async def _pause(self, delay: timedelta) -> None:
         if self._type.is_async:
@@ -219,16 +290,19 @@ class AttemptSteps:
             self._context.logger.warning("call %d of a step failed, called again in %s", calls, delay, exc_info=error)
         return delay
 
-    def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
+    def transaction(self, name: str, *, key: str | int | None, catch: Any) -> StepTransaction:
         """Return the context manager of a step that is a transaction: its effects and its checkpoint commit together."""
-        return _Transaction(partial(self._transaction, self._enter(name, key)))
+        caught = check_catch(catch)
+        return _Transaction(partial(self._transaction, self._enter(name, key), caught))
 
     @asynccontextmanager
-    async def _transaction(self, place: Place, *, is_async: bool) -> AsyncIterator[Any]:
+    async def _transaction(self, place: Place, catch: Caught, *, is_async: bool) -> AsyncIterator[Any]:
         if is_async != self._type.is_async:
             word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
             raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
-        if await self._find(place, StepKind.TRANSACTION) is not None:
+        if (step_record := await self._find(place, StepKind.TRANSACTION)) is not None:
+            if step_record.kind == StepKind.FAILURE:
+                raise self._recorded_failure(place, step_record.output, catch)
             yield None
             return
         began, store = time.monotonic(), self._store
@@ -263,13 +337,21 @@ class AttemptSteps:
             store.commit(session)
             self._report(StepKind.TRANSACTION, place, began)
 
-        try:
-            with session_guard:
-                await on_session(store.begin)
-                yield session
-            await on_session(commit)
-        finally:
-            await on_session(store.close)
+        error: Exception | None = None
+        with self._in_progress():
+            try:
+                with session_guard:
+                    await on_session(store.begin)
+                    yield session
+                await on_session(commit)
+            except Exception as raised:
+                error = raised
+            finally:
+                await on_session(store.close)
+                session_guard.close()
+            if error is not None:
+                await self._record_failure(place, error, catch, began)
+                raise error
 
     def cursor(
         self,
@@ -318,7 +400,7 @@ class AttemptSteps:
         try:
             position = None if at is None else codec.encode("position", at)
         except InvalidPayloadError as error:
-            raise InvalidOutputError(f"the position of cursor {shown(place)} is not usable: {error}") from error
+            raise UnstorableOutputError(f"the position of cursor {shown(place)} is not usable: {error}") from error
         return self._encode(place, _cached(dict[str, Any]), {"position": position, "is_done": is_done}).text
 
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
@@ -328,6 +410,7 @@ class AttemptSteps:
         return self._run(self._sleep(self._enter(name, key), duration))
 
     async def _sleep(self, place: Place, duration: timedelta) -> None:
+        await self._wait_for_others(place)
         step_record = await self._find(place, StepKind.SLEEP)
         if step_record is None or not step_record.is_over:
             until = (
@@ -349,6 +432,7 @@ class AttemptSteps:
     async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
         step_record = await self._find(place, StepKind.WAIT)
         while step_record is None or not step_record.is_over:
+            await self._wait_for_others(place)
             with suppress(_Busy):
                 looking = self._looking(place, codec, step_record, event, timeout)
                 answer = await self._uninterrupted(
@@ -371,11 +455,12 @@ class AttemptSteps:
         waits, with the attempt's end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
         model = self._store.model
         wait = partial(self._record, kind=StepKind.WAIT, place=place, took=timeout, event=event)
+        since = None if step_record is None else step_record.started_at
 
         def look(connection: Any) -> Any:
             if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
                 raise _Busy
-            row = connection.execute(steps.event_sent(model), {"event": event}).one()
+            row = connection.execute(steps.event_sent(model), {"event": event, "since": since}).one()
             if row.name is not None:
                 try:
                     value = codec.decode("payload", row.payload)
@@ -448,6 +533,7 @@ class AttemptSteps:
             )
         if self._context.suspended is not None:  # the handler has caught it and goes on
             raise self._context.suspended
+        self._refuse_after_failure((name, text))
         if (name, text) in self._entered:
             raise DuplicateStepError(name, text)
         self._entered.add((name, text))
@@ -465,6 +551,9 @@ class AttemptSteps:
             )
             self._recorded = {(row.name, row.key): row for row in rows}
         step_record = self._recorded.get(place)
+        is_failure = step_record is not None and step_record.kind == StepKind.FAILURE
+        if is_failure and kind in {StepKind.STEP, StepKind.TRANSACTION}:
+            return step_record
         if step_record is not None and step_record.kind != kind:
             raise StepOutputError(*place, f"is recorded as a {step_record.kind}, but the handler now calls it as a {kind}")
         uncalled_steps = () if step_record is not None or self._has_warned else self._recorded.keys() - self._entered
@@ -482,7 +571,7 @@ class AttemptSteps:
         try:
             return sealed("output", codec.document("output", value), self._type.codec)
         except InvalidPayloadError as error:
-            raise InvalidOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
+            raise UnstorableOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
 
     def _decode(self, place: Place, codec: Codec[Any], stored: Any) -> Any:
         return self._converted(place, codec, self._type.open("output", stored), "result")
