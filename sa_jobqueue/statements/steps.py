@@ -166,7 +166,7 @@ def event_sent(t: Tables) -> sa.Select[Any]:
     Index: `pk_job_event`.
     """
     now = sa.select(sa.func.now().label("now")).subquery("clock")
-    since = sa.bindparam("since", type_=sa.DateTime(timezone=True))
+    since = sa.bindparam("since", None, type_=sa.DateTime(timezone=True))
     is_sent = (t.event.c.name == sa.bindparam("event", type_=sa.Text)) & (
         (t.event.c.expires_at > now.c.now) | (t.event.c.sent_at >= since)
     )
