@@ -63,6 +63,6 @@ def _without_payload() -> None: ...
 @pytest.mark.parametrize("function", [_with_payload, _without_payload])
 def test_enqueueing_without_a_session_names_it_before_the_payload(function: Any) -> None:
     handler: Any = sa_jobqueue.JobQueue().handler("noop")(function)
-    for call in (lambda: handler.enqueue(7), lambda: handler.enqueue_many(7, [])):
+    for enqueue, arguments in ((handler.enqueue, (7,)), (handler.enqueue_many, (7, []))):
         with pytest.raises(InvalidOptionError, match=r"session: the first argument must be a Session or .* got int"):
-            call()
+            enqueue(*arguments)
