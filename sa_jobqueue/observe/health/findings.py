@@ -39,6 +39,8 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     """Return the report with its findings, the most severe first: none that depends on a figure that is missing."""
     findings = [*_missing(figures), *_hidden(figures)]
     unknown = {*figures.missing, *(name for rows in figures.hidden for name in _NEEDED_ROWS.get(rows.noun, ()))}
+    if figures.server.is_replica:
+        unknown |= OF_PRIMARY
     for find, needs in _FINDINGS:
         if needs.isdisjoint(unknown):
             findings += find(figures, thresholds)
@@ -91,8 +93,7 @@ _FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], s
     (Code.WORKERS_SILENT, Code.NO_WORKER, _always, ""),
     (Code.SCHEDULE_LATE, Code.NO_WORKER, _always, ""),
     *(
-        (code, into, lambda child, into: into.get("is_behind", True), _UNSEEN)
-        for into in (Code.REPLICA, Code.READ_ONLY)
+        (code, Code.READ_ONLY, _always, _UNSEEN)
         for code in (Code.WORKERS_SILENT, Code.NO_WORKER, Code.QUEUE_UNSERVED, Code.ORPHANED)
     ),
     (
@@ -112,6 +113,8 @@ _NAMED: Final = 5
 """Number of names in a sentence, and of quarantined rows with a separate finding; one more counts the rest."""
 _GROUPS: Final = 3
 """Number of groups of dead letters, by type and error, with a separate finding."""
+OF_PRIMARY: Final = frozenset({"workers", "unserved", "waiting", "awaited", "horizon", "locks", "bulk_writes"})
+"""Figures about which a replica proves nothing: workers, sessions and locks of its primary, and unlogged tables."""
 _MAY_BE_CRITICAL: Final = {
     *("queues", "workers", "unserved", "running", "waiting", "schedules", "failures", "rates", "horizon", "tables")
 }
@@ -624,8 +627,8 @@ def _replica(report: Health, _: Thresholds) -> Iterator[Finding]:
         ago = "none yet" if behind is None else f"the last one {span(behind)} ago"
         summary = f"These are the figures of a replica, which has replayed transactions of its primary: {ago}."
         if is_behind:
-            summary = f"{summary.removesuffix('.')}. It is behind, or nothing writes to the primary: workers look silent."
-        advice = "Ask the primary: sa-jobqueue health --url."
+            summary = f"{summary.removesuffix('.')}. It is behind, or nothing writes to the primary."
+        advice = "Ask the primary for workers, sessions and locks, which a replica does not see: sa-jobqueue health --url."
         yield _found(Code.REPLICA, WARNING if is_behind else OK, summary, advice, behind=behind, is_behind=is_behind)
 
 
@@ -712,7 +715,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_tables, {"tables"}),
     (_indexes, {"indexes"}),
     (_server, set()),
-    (_replica, {"workers"}),
+    (_replica, set()),
     (_throughput, {"rates"}),
 )
 """Functions that return findings, each with the figures that it needs."""

@@ -24,7 +24,7 @@ from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health import figures
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import MISSED, SLOTS, Health
-from sa_jobqueue.observe.health.findings import judge
+from sa_jobqueue.observe.health.findings import OF_PRIMARY, judge
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
@@ -155,6 +155,8 @@ class Reading:
         with self.part("thresholds"):
             self.thresholds = thresholds or get_thresholds(self.session, model=self.model)
         for name, figure in _FIGURES.items():
+            if self.server["is_replica"] and name in OF_PRIMARY - {"workers"}:
+                continue  # an unlogged table cannot even be read there
             with self.part(name):
                 self.found[name] = figure(self)
         server = _filled(figures.Server, self.server)
