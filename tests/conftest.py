@@ -53,8 +53,8 @@ RANDOM_ID = re.compile(r"(?!0{8})[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse parameters that are random: every process of `pytest -n` must collect the same tests."""
-    if found := [item.nodeid for item in items if RANDOM_ID.search(item.nodeid)]:
-        raise pytest.UsageError(f"a random id is a parameter of {found[0]}: write one that is the same in each process")
+    if node_ids := [item.nodeid for item in items if RANDOM_ID.search(item.nodeid)]:
+        raise pytest.UsageError(f"a random id is a parameter of {node_ids[0]}: write one that is the same in each process")
 
 
 def pytest_collection_finish() -> None:

@@ -47,7 +47,11 @@ def declared() -> JobQueue[Job]:
 def _row(engine: Engine, job_id: Any) -> dict[str, Any]:
     with Session(engine) as session:
         job = session.get_one(Job, job_id)
-        return {one.key: getattr(job, one.key) for one in inspect(Job).column_attrs if one.key not in OF_EACH_JOB}
+        return {
+            attribute.key: getattr(job, attribute.key)
+            for attribute in inspect(Job).column_attrs
+            if attribute.key not in OF_EACH_JOB
+        }
 
 
 async def test_a_job_added_to_a_session_runs_in_the_queue_of_its_handler(
@@ -68,17 +72,17 @@ async def test_a_job_added_to_a_session_runs_in_the_queue_of_its_handler(
 
 @pytest.mark.parametrize("writer", ["add", "enqueue_many"])
 def test_a_job_made_by_its_class_equals_that_of_its_handler(engine: Engine, declared: JobQueue[Job], writer: str) -> None:
-    made = [
+    job_pairs = [
         Job("mail", {"to": "ada@example.org"}),
         Job("mail", Mail("ada@example.org")),
         declared["mail"].job(Mail("ada@example.org")),
     ]
     with Session(engine) as session, session.begin():
         if writer == "add":
-            session.add_all(made)
+            session.add_all(job_pairs)
         else:
-            enqueue_many(session, made)
-    first, second, third = (_row(engine, job.id) for job in made)
+            enqueue_many(session, job_pairs)
+    first, second, third = (_row(engine, job.id) for job in job_pairs)
     assert first == second == third
     assert (first["queue"], first["priority"], first["input_version"], first["rate_cost"]) == ("mails", 3, 2, 5)
     assert first["fairness_key"] == "ada@example.org"
@@ -86,9 +90,15 @@ def test_a_job_made_by_its_class_equals_that_of_its_handler(engine: Engine, decl
 
 
 def test_options_that_are_given_win_over_those_of_the_handler(declared: JobQueue[Job]) -> None:
-    given: dict[str, Any] = {"queue": "default", "priority": 0, "max_attempts": 20, "timeout": timedelta(1), "rate_cost": 1}
-    job = Job("mail", Mail("a"), fairness_key="b", **given)
-    assert {name: getattr(job, name) for name in given} == given
+    options: dict[str, Any] = {
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 20,
+        "timeout": timedelta(1),
+        "rate_cost": 1,
+    }
+    job = Job("mail", Mail("a"), fairness_key="b", **options)
+    assert {name: getattr(job, name) for name in options} == options
     assert job.fairness_key == "b"
 
 

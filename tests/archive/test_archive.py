@@ -51,13 +51,13 @@ def execute(engine: Engine, *statements: str) -> None:
             connection.execute(text(statement))
 
 
-def edge(job: int, of: int) -> str:
+def edge(job: int, blocked_by: int) -> str:
     columns = "job_id, blocked_by_chain_id, index, is_resolved"
     # An edge of a job that has not ended comes in the transaction that writes that job.
     own = (
         f"WITH own AS (UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = '{chain(job)}' AND status = 'pending') "
     )
-    return own + f"INSERT INTO job_blocker ({columns}) VALUES ('{chain(job)}', '{chain(of)}', 9, true)"
+    return own + f"INSERT INTO job_blocker ({columns}) VALUES ('{chain(job)}', '{chain(blocked_by)}', 9, true)"
 
 
 # What goes.
@@ -67,8 +67,8 @@ def test_finished_chains_are_archived_whole_with_every_column(engine: Engine, tm
     fill(engine)
     before = in_tables(engine)
     report = run(engine, tmp_path)
-    archived, left = in_archive(tmp_path), in_tables(engine)
-    assert together(archived, left) == before
+    archived, remaining = in_archive(tmp_path), in_tables(engine)
+    assert together(archived, remaining) == before
     assert chains_in(archived) == GO
     assert len(archived["jobs"]) == report.jobs == 9
     counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.retained, report.held_chains)
@@ -138,8 +138,8 @@ def test_foreign_files_are_named_and_neither_read_nor_deleted(engine: Engine, tm
 
     def put(progress: Progress) -> None:
         if progress.step is step and not foreign:
-            own = next(tmp_path.rglob("part-*.parquet"))
-            for folder in (own.parent, tmp_path / "jobs", own.parent.parent):
+            archived_file = next(tmp_path.rglob("part-*.parquet"))
+            for folder in (archived_file.parent, tmp_path / "jobs", archived_file.parent.parent):
                 folder.mkdir(exist_ok=True)
                 for name in ("notes.txt", "other.parquet"):
                     foreign.append(folder / name)
@@ -150,13 +150,13 @@ def test_foreign_files_are_named_and_neither_read_nor_deleted(engine: Engine, tm
         archive(engine, tmp_path, before=MONTH, on_progress=put)
     with pytest.raises(ArchivePathError, match=r"notes\.txt"):
         run(engine, tmp_path)
-    assert all(one.exists() for one in foreign)
-    for one in foreign:
-        if "run=" in str(one):
-            one.unlink()
+    assert all(file.exists() for file in foreign)
+    for file in foreign:
+        if "run=" in str(file):
+            file.unlink()
     run(engine, tmp_path)
     assert together(in_tables(engine), in_archive(tmp_path)) == before
-    assert [one for one in foreign if one.exists()] == [one for one in foreign if "run=" not in str(one)]
+    assert [file for file in foreign if file.exists()] == [file for file in foreign if "run=" not in str(file)]
 
 
 def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> None:
@@ -212,7 +212,7 @@ def test_blockers_of_an_open_chain_are_held_transitively(engine: Engine, tmp_pat
     execute(engine, edge(9, 2))  # pending, it refers to 2, and that to 3 and 4, and that to 5
     report = run(engine, tmp_path)
     assert report.held_chains == 4
-    assert [(str(one.chain_id), str(one.by_job_id), str(one.by_chain_id)) for one in report.held_by] == [
+    assert [(str(hold.chain_id), str(hold.by_job_id), str(hold.by_chain_id)) for hold in report.held_by] == [
         (chain(2), chain(9), chain(9))
     ]
     assert chains_in(in_archive(tmp_path)) == {chain(number) for number in (1, 6, 8)}
@@ -250,7 +250,7 @@ async def test_an_archiver_waits_for_the_lock_of_a_session_that_is_ending(engine
         ending.execute(archiving.lock(Job))
         async with asyncio.TaskGroup() as group:
             report = group.create_task(asyncio.to_thread(run, engine, tmp_path, lock_timeout=timedelta(seconds=PATIENCE)))
-            await until(lambda: looking.execute(waiting).scalar_one() == 1, what="the next one waits")
+            await until(lambda: looking.execute(waiting).scalar_one() == 1, description="the next one waits")
             ending.invalidate()
         assert report.result().jobs == 9
 
@@ -283,20 +283,20 @@ def test_an_unfinished_run_is_resumed_only_at_its_own_path(engine: Engine, tmp_p
 
 def test_no_transaction_is_open_between_archive_steps(engine: Engine, tmp_path: Path, database_url: str) -> None:
     fill(engine)
-    found: list[Any] = []
+    transactions: list[Any] = []
     activity = "SELECT state, backend_xmin, backend_xid FROM pg_stat_activity WHERE application_name = 'sa_jobqueue archive'"
     with psycopg.connect(engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as watcher:
 
         def read_activity(progress: Progress) -> None:
-            found.extend(watcher.execute(activity).fetchall())
+            transactions.extend(watcher.execute(activity).fetchall())
             watcher.rollback()
 
         archive(engine, tmp_path, before=MONTH, on_progress=read_activity)
-    assert set(found) == {("idle", None, None)}
+    assert set(transactions) == {("idle", None, None)}
 
 
 @pytest.mark.parametrize(
-    ("before", "options", "named"),
+    ("before", "options", "option"),
     [
         (timedelta(days=-1), {}, "before"),
         (datetime(2026, 1, 1), {}, "before"),
@@ -307,11 +307,11 @@ def test_no_transaction_is_open_between_archive_steps(engine: Engine, tmp_path: 
     ],
 )
 def test_options_are_checked_before_anything_is_done(
-    engine: Engine, tmp_path: Path, before: Any, options: dict[str, Any], named: str
+    engine: Engine, tmp_path: Path, before: Any, options: dict[str, Any], option: str
 ) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         archive(engine, tmp_path / "new", before=before, options=ArchiveOptions(**options))
-    assert caught.value.option == named
+    assert caught.value.option == option
     assert not (tmp_path / "new").exists()
 
 

@@ -36,17 +36,17 @@ def run(database_url: str) -> Run:
 def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
-    done = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
-    report = json.loads(done.stdout)
+    result = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
+    report = json.loads(result.stdout)
     assert (report["chains"], report["jobs"], report["held_chains"], report["engine"]) == (7, 9, 0, "pyarrow")
     assert report["jobs_per_second"] > 0
     assert together(in_archive(tmp_path), in_tables(engine)) == before
-    assert done.stderr.startswith("archive: selecting chains\n")
-    assert done.stderr.count("archive: deleting run") == report["runs"]
-    assert "archive: done after" in done.stderr
+    assert result.stderr.startswith("archive: selecting chains\n")
+    assert result.stderr.count("archive: deleting run") == report["runs"]
+    assert "archive: done after" in result.stderr
     listed = json.loads(run("runs", "--json").stdout)["runs"]
-    assert [(one["state"], one["path"]) for one in listed] == [("done", str(tmp_path))] * report["runs"]
-    assert sum(one["jobs"] for one in listed) == read(tmp_path).num_rows
+    assert [(run_row["state"], run_row["path"]) for run_row in listed] == [("done", str(tmp_path))] * report["runs"]
+    assert sum(run_row["jobs"] for run_row in listed) == read(tmp_path).num_rows
     assert "retained" in run("runs").stdout
     assert "0 chains archived" in run("--before", "30d", "--to", tmp_path).stdout
 
@@ -60,11 +60,11 @@ def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, eng
         )
         connection.execute(text(statement), {"job": chain(9), "chain": chain(3)})
     before = in_tables(engine)
-    shown = run("--before", "30d", "--dry-run").stdout
-    assert "6 chains of 8 jobs" in shown
-    assert f"{datetime.now(UTC) - timedelta(days=41):%Y-%m}" in shown
-    assert chain(3) in shown
-    assert chain(9) in shown
+    output = run("--before", "30d", "--dry-run").stdout
+    assert "6 chains of 8 jobs" in output
+    assert f"{datetime.now(UTC) - timedelta(days=41):%Y-%m}" in output
+    assert chain(3) in output
+    assert chain(9) in output
     document = json.loads(run("--before", "30d", "--to", tmp_path / "none", "--dry-run", "--json").stdout)
     assert (document["chains"], document["held_chains"]) == (6, 1)
     assert in_tables(engine) == before

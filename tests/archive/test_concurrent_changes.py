@@ -37,11 +37,11 @@ GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
 
 def at(step: Step, do: Callable[[], Any]) -> Callable[[Progress], None]:
     """Return a listener that does something the first time a step was done."""
-    done: list[Step] = []
+    steps_taken: list[Step] = []
 
     def listener(progress: Progress) -> None:
-        if progress.step is step and step not in done:
-            done.append(step)
+        if progress.step is step and step not in steps_taken:
+            steps_taken.append(step)
             do()
 
     return listener
@@ -78,13 +78,15 @@ CHANGES = {
 def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engine, tmp_path: Path, change: str) -> None:
     fill(engine)
     before, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, change))
-    archived, left = in_archive(tmp_path), in_tables(engine)
+    archived, remaining = in_archive(tmp_path), in_tables(engine)
     assert chains_in(archived) == GO - {chain(1)}
     assert (report.retained, report.chains, states(engine)) == (1, 6, ["done"])
-    together(archived, left)
-    assert (chain(1),) in left["jobs"]
-    others = {name: {key: row for key, row in rows.items() if key in archived[name]} for name, rows in before.items()}
-    assert archived == others
+    together(archived, remaining)
+    assert (chain(1),) in remaining["jobs"]
+    remaining_rows = {
+        name: {key: row for key, row in rows.items() if key in archived[name]} for name, rows in before.items()
+    }
+    assert archived == remaining_rows
 
 
 @pytest.mark.parametrize(
@@ -116,19 +118,19 @@ def test_a_chain_with_an_instant_that_files_lack_stays_and_others_are_archived(
 
 def test_a_column_added_while_chains_are_deleted_loses_no_value(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
-    done = 0
+    updated = 0
 
     def add_column(progress: Progress) -> None:
-        nonlocal done
-        if progress.step is Step.DELETED_BATCH and not done:
-            done = progress.completed
+        nonlocal updated
+        if progress.step is Step.DELETED_BATCH and not updated:
+            updated = progress.completed
             with engine.begin() as connection:
                 connection.execute(text("ALTER TABLE job_attempt ADD COLUMN note text NOT NULL DEFAULT 'kept'"))
 
     options = ArchiveOptions(delete_batch_size=1)
     with pytest.raises(UnarchivedColumnsError, match=r"note of table job_attempt: .*; no row with them was deleted"):
         archive(engine, tmp_path, before=MONTH, options=options, on_progress=add_column)
-    assert done
+    assert updated
     with engine.begin() as connection:
         assert connection.execute(text("SELECT count(*) FROM job_attempt WHERE note = 'kept'")).scalar_one() > 0
         connection.execute(text("ALTER TABLE job_attempt DROP COLUMN note"))
@@ -175,19 +177,19 @@ def test_a_chain_referenced_by_an_application_table_stays_and_others_are_archive
 
 def test_an_uncommitted_reference_keeps_its_chain(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
-    with engine.connect() as other:
-        begun: Connection = other
+    with engine.connect() as second:
+        begun: Connection = second
 
         def refer() -> None:
             begun.execute(text(EDGE))  # and its transaction stays open until the archiver is done
 
         before, report = archive_disturbed(engine, tmp_path, refer)
-        other.commit()
+        second.commit()
     assert report.retained == 1
-    left = in_tables(engine)
-    assert (chain(9), chain(1)) in left["blockers"]
+    remaining = in_tables(engine)
+    assert (chain(9), chain(1)) in remaining["blockers"]
     assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
-    jobs = together(in_archive(tmp_path), left)["jobs"]
+    jobs = together(in_archive(tmp_path), remaining)["jobs"]
     changed = jobs.pop((chain(9),))  # with its edge
     stamps = {"changed_xid": None, "xid": None}
     assert changed | stamps == before["jobs"].pop((chain(9),)) | stamps
@@ -197,17 +199,17 @@ def test_an_uncommitted_reference_keeps_its_chain(engine: Engine, tmp_path: Path
 @contextmanager
 def before_statement(engine: Engine, start: str, do: Callable[[], None]) -> Iterator[None]:
     """Do something the first time that a statement of the archiver's which starts so is about to run."""
-    done: list[str] = []
+    statements: list[str] = []
 
     def intercept(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith(start) and not done:
-            done.append(statement)
+        if statement.startswith(start) and not statements:
+            statements.append(statement)
             do()
 
     event.listen(engine, "before_cursor_execute", intercept)
     yield
     event.remove(engine, "before_cursor_execute", intercept)
-    assert done
+    assert statements
 
 
 def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_path: Path) -> None:
@@ -246,9 +248,9 @@ def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: 
 
 def test_locked_chains_are_skipped(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
-    with engine.connect() as other:
-        held = f"SELECT FROM job WHERE id IN ('{chain(1)}', '{chain(10)}') FOR NO KEY UPDATE"
-        before, report = archive_disturbed(engine, tmp_path, lambda: other.execute(text(held)))
+    with engine.connect() as second:
+        lock_rows = f"SELECT FROM job WHERE id IN ('{chain(1)}', '{chain(10)}') FOR NO KEY UPDATE"
+        before, report = archive_disturbed(engine, tmp_path, lambda: second.execute(text(lock_rows)))
     # 2 for one of its continuations, and with it what it waited for.
     assert (report.chains, report.retained) == (2, 5)
     assert together(in_archive(tmp_path), in_tables(engine)) == before
@@ -307,8 +309,8 @@ def change_expected_counts(path: Path) -> None:
     """A whole and valid file, in which one value is not the database's."""
     file = first_file(path)
     table = pq.ParquetFile(file).read()
-    others = pa.array(["another"] * table.num_rows)
-    pq.write_table(table.set_column(table.schema.get_field_index("queue"), "queue", others), file)
+    wrong_counts = pa.array(["another"] * table.num_rows)
+    pq.write_table(table.set_column(table.schema.get_field_index("queue"), "queue", wrong_counts), file)
 
 
 def lose_file(path: Path) -> None:

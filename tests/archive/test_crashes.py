@@ -135,8 +135,8 @@ def test_a_run_of_a_killed_process_is_finished_by_the_next(engine: Engine, tmp_p
     fill(engine)
     before = in_tables(engine)
     arguments: list[Any] = [engine.url.render_as_string(hide_password=False), tmp_path, Step.DELETED_BATCH.value]
-    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, env=os.environ, timeout=240)
-    assert done.returncode == 9
+    process = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, env=os.environ, timeout=240)
+    assert process.returncode == 9
     report = archive(engine, tmp_path, before=MONTH, options=SMALL)
     assert report.resumed == 1
     assert together(in_tables(engine), in_archive(tmp_path)) == before

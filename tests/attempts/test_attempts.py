@@ -81,14 +81,14 @@ async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(
     row = jobs.get(job_id)
     assert (row["status"], row["attempt"], row["last_error"]["message"]) == (JobStatus.DEAD, 3, "attempt 3")
     history = jobs.attempts(job_id)
-    assert [(one["attempt"], one["outcome"], one["error"]["message"]) for one in history] == [
+    assert [(attempt["attempt"], attempt["outcome"], attempt["error"]["message"]) for attempt in history] == [
         (1, "failed", "attempt 1"),
         (2, "failed", "attempt 2"),
         (3, "failed", "attempt 3"),
     ]
     # Each attempt but the first knew how the one before had ended.
-    assert before == [(None, None), *((one["error"], one["ended_at"]) for one in history[:2])]
-    assert len({one["error_fingerprint"] for one in history}) == 1
+    assert before == [(None, None), *((attempt["error"], attempt["ended_at"]) for attempt in history[:2])]
+    assert len({attempt["error_fingerprint"] for attempt in history}) == 1
     (dead_letter,) = jobs.dead_letters(job_id)
     assert (dead_letter["reason"], dead_letter["attempts"], dead_letter["error"]["type"]) == ("exhausted", 3, "ValueError")
     assert "raise ValueError" in dead_letter["error"]["traceback"]
@@ -104,7 +104,7 @@ async def test_snooze_discard_and_cancel_each_end_an_attempt_with_their_own_outc
         raise {"snooze": Snooze(timedelta(hours=1)), "discard": Discard("no use"), "cancel": Cancel()}[payload["what"]]
 
     snoozed, discarded, cancelled = enqueue(
-        engine, *(signals.job({"what": what}) for what in ("snooze", "discard", "cancel"))
+        engine, *(signals.job({"what": signal}) for signal in ("snooze", "discard", "cancel"))
     )
     await drain(queue, engine)
     row = jobs.get(snoozed)
@@ -157,23 +157,23 @@ async def test_a_handler_sets_the_time_of_its_next_attempt_with_retry_or_snooze(
 @pytest.mark.parametrize("mode", ["async", "sync"])
 async def test_an_attempt_past_its_timeout_is_cancelled_and_dies_as_timed_out(engine: Engine, jobs: Jobs, mode: str) -> None:
     queue = JobQueue()
-    seen: list[str | None] = []
+    reasons: list[str | None] = []
 
     @queue.handler("async", max_attempts=1, timeout=timedelta(milliseconds=100))
     async def asynchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            seen.append("cancelled")
+            reasons.append("cancelled")
 
     @queue.handler("sync", max_attempts=1, timeout=timedelta(milliseconds=100))
     def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
         assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
-        seen.append(ctx.cancel_reason)
+        reasons.append(ctx.cancel_reason)
 
     (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
-    assert len(seen) == 1
+    assert len(reasons) == 1
     assert jobs.status(job_id) is JobStatus.DEAD
     assert jobs.dead_letters(job_id)[0]["reason"] == "timed_out"
     assert jobs.attempts(job_id)[0]["outcome"] == "timed_out"
@@ -182,14 +182,14 @@ async def test_an_attempt_past_its_timeout_is_cancelled_and_dies_as_timed_out(en
 @pytest.mark.parametrize("kind", ["alone", "in_a_batch"])
 async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine: Engine, jobs: Jobs, kind: str) -> None:
     queue = JobQueue()
-    release, done = threading.Event(), threading.Event()
+    release, returned = threading.Event(), threading.Event()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (n int)"))
 
     def work(session: Session) -> None:
         session.execute(text("INSERT INTO effect VALUES (1)"))
         release.wait(PATIENCE)
-        done.set()
+        returned.set()
 
     @queue.handler("alone", max_attempts=1, timeout=timedelta(milliseconds=50))
     def alone(payload: dict[str, Any], session: Session) -> None:
@@ -202,13 +202,15 @@ async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine
     (job_id,) = enqueue(engine, queue.job(kind, {}))
     worker = Worker(queue, engine, options=quick(concurrency=2, cancel_timeout=timedelta(milliseconds=50)))
     async with working(worker):
-        await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="the attempt ends")
+        await until(lambda: jobs.status(job_id) is JobStatus.DEAD, description="the attempt ends")
         with Session(engine) as session:
-            await until(lambda: [one.stuck_threads for one in list_workers(session)] == [1], what="a heartbeat says so")
-            assert [one.used for one in list_workers(session)] == [1]
+            await until(
+                lambda: [worker.stuck_threads for worker in list_workers(session)] == [1], description="a heartbeat says so"
+            )
+            assert [worker.used for worker in list_workers(session)] == [1]
     assert worker.has_stuck_threads
     release.set()
-    await until(lambda: done.is_set() and not worker.has_stuck_threads, what="the thread came back")
+    await until(lambda: returned.is_set() and not worker.has_stuck_threads, description="the thread came back")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM effect")).scalar_one() == 0
         # The worker has stopped: what its thread does then opens no connection that would stay open.
@@ -217,10 +219,10 @@ async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine
 
     def are_gone() -> bool:
         with engine.connect() as connection:
-            own = text(f"{sessions} AND application_name LIKE 'sa_jobqueue %'")
-            return int(connection.execute(own).scalar_one()) == 0
+            workers_sessions = text(f"{sessions} AND application_name LIKE 'sa_jobqueue %'")
+            return int(connection.execute(workers_sessions).scalar_one()) == 0
 
-    await until(are_gone, what="the server has ended the worker's sessions")
+    await until(are_gone, description="the server has ended the worker's sessions")
     assert jobs.status(job_id) is JobStatus.DEAD
 
 
@@ -275,17 +277,17 @@ async def test_an_open_transaction_on_one_job_does_not_delay_completion_of_other
         running.set()
         await release.wait()
 
-    held, *others = enqueue(engine, *(waits.job({}) for _ in range(5)))
+    held_job, *other_jobs = enqueue(engine, *(waits.job({}) for _ in range(5)))
     async with start(queue) as log:
         await log.until(JobStarted, 5)
         with Session(engine) as session:
-            cancel_jobs(session, [held])  # not committed yet
+            cancel_jobs(session, [held_job])  # not committed yet
             release.set()
             await log.until(JobCompleted, 4)
-            assert jobs.status(held) is JobStatus.RUNNING
+            assert jobs.status(held_job) is JobStatus.RUNNING
             session.rollback()
         await log.until(JobCompleted, 5)
-    assert {jobs.status(job_id) for job_id in [held, *others]} == {JobStatus.COMPLETED}
+    assert {jobs.status(job_id) for job_id in [held_job, *other_jobs]} == {JobStatus.COMPLETED}
     assert log.of(AttemptLost) == []
 
 

@@ -34,11 +34,11 @@ def test_a_removed_stop_callback_does_not_run() -> None:
     assert calls == ["b"]
 
 
-@pytest.mark.parametrize("given", [Job("of_no_handler"), "send", lambda: None])
-def test_only_a_handler_can_continue_a_chain(given: Any) -> None:
-    expected = rf"handler: must be a handler, got a {type(given).__name__}: ctx\.continue_with\(handler, payload\)"
+@pytest.mark.parametrize("target", [Job("of_no_handler"), "send", lambda: None])
+def test_only_a_handler_can_continue_a_chain(target: Any) -> None:
+    expected = rf"handler: must be a handler, got a {type(target).__name__}: ctx\.continue_with\(handler, payload\)"
     with pytest.raises(InvalidOptionError, match=expected):
-        attempt_context().continue_with(given, 7)
+        attempt_context().continue_with(target, 7)
 
 
 def test_stop_calls_its_callback_once_and_keeps_the_first_reason() -> None:

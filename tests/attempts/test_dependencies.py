@@ -67,9 +67,9 @@ def clients() -> Clients:
 @pytest.fixture
 def queue(clients: Clients) -> JobQueue[Job]:
     """Give a registry that provides clients."""
-    made = JobQueue()
-    made.dependency(Client, clients)
-    return made
+    queue_object = JobQueue()
+    queue_object.dependency(Client, clients)
+    return queue_object
 
 
 async def run_all(queue: JobQueue[Job], engine: Engine) -> EventLog:
@@ -147,7 +147,7 @@ async def test_a_dependency_that_fails_to_open_or_close_fails_and_rolls_back_the
     (job_id,) = enqueue(engine, enqueues.job(None))
     await run_all(queue, engine)
     assert jobs.status(job_id) is JobStatus.DEAD
-    messages = [one["error"]["message"] for one in jobs.attempts(job_id)]
+    messages = [attempt["error"]["message"] for attempt in jobs.attempts(job_id)]
     assert messages == ["none left", "cannot be closed"]
     assert jobs.count() == 1
 
@@ -171,7 +171,7 @@ async def test_a_dependency_is_notified_when_its_attempt_stops(
     await run_all(queue, engine)
     assert clients.returned.wait(PATIENCE)
     assert clients.notes == ["opened", "stopping", "closed"]
-    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["timed_out"]
+    assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
 
 
 async def test_a_dependency_opened_for_a_stopped_handler_is_closed(
@@ -187,7 +187,7 @@ async def test_a_dependency_opened_for_a_stopped_handler_is_closed(
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
-    await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="its time is up")
+    await until(lambda: jobs.status(job_id) is JobStatus.DEAD, description="its time is up")
     clients.may_open.set()
     assert await asyncio.to_thread(clients.returned.wait, PATIENCE)
     worker.stop()

@@ -31,11 +31,11 @@ Write = Callable[[ManualWorker, Row[Any]], set[Any]]
 
 
 def _complete_one(worker: ManualWorker, job: Row[Any]) -> set[Any]:
-    given = {"job_id": job.id, "job_attempt": job.attempt, "job_output": "1", "worker_id": worker.worker_id}
-    given["table_oid"] = job.table_oid
-    done = set(worker.connection.execute(completions.complete_one(worker.model), given).scalars())
+    parameters = {"job_id": job.id, "job_attempt": job.attempt, "job_output": "1", "worker_id": worker.worker_id}
+    parameters["table_oid"] = job.table_oid
+    written_ids = set(worker.connection.execute(completions.complete_one(worker.model), parameters).scalars())
     worker.connection.commit()
-    return done
+    return written_ids
 
 
 WRITES: dict[str, Write] = {
@@ -50,14 +50,14 @@ WRITES: dict[str, Write] = {
 
 
 def _claim_again(worker: ManualWorker) -> Row[Any]:
-    found: list[Row[Any]] = []
+    claimed_rows: list[Row[Any]] = []
 
     def claimed() -> bool:
-        found.extend(worker.claim())
-        return bool(found)
+        claimed_rows.extend(worker.claim())
+        return bool(claimed_rows)
 
-    wait_until(claimed, what="the job is due again")
-    return found[0]
+    wait_until(claimed, description="the job is due again")
+    return claimed_rows[0]
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
@@ -99,13 +99,13 @@ def test_a_completion_in_a_session_waits_for_the_rescuer_and_is_then_fenced(jobs
     slow, rescuer = manual_worker("slow:1"), manual_worker("rescuer:1")
     (job,) = slow.claim()
     assert len(rescuer.rescue(commit=False)) == 1
-    done: list[set[Any]] = []
-    waiting = threading.Thread(target=lambda: done.append(_complete_one(slow, job)))
+    completed_sets: list[set[Any]] = []
+    waiting = threading.Thread(target=lambda: completed_sets.append(_complete_one(slow, job)))
     waiting.start()
-    wait_until(lambda: _is_waiting(rescuer), what="the completion waits for the row")
+    wait_until(lambda: _is_waiting(rescuer), description="the completion waits for the row")
     rescuer.connection.commit()
     waiting.join(timeout=PATIENCE)
-    assert done == [set()]
+    assert completed_sets == [set()]
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
@@ -190,4 +190,4 @@ async def test_an_earlier_attempt_is_lost_although_the_same_worker_completed_a_l
     assert worker.complete(second) == {job_id}
     attempts = [ClaimedJob._make(getattr(row, name, None) for name in ClaimedJob._fields) for row in (first, second)]
     ownership = Ownership(async_engine, Job, "old:1")
-    assert [await ownership.lost([one]) for one in attempts] == [{job_id: CancelReason.COMPLETED}, {}]
+    assert [await ownership.lost([attempt]) for attempt in attempts] == [{job_id: CancelReason.COMPLETED}, {}]

@@ -135,12 +135,12 @@ def _provided(queue: JobQueue[Any]) -> None:
 @pytest.fixture
 async def no_unraisable_warnings() -> Any:
     """Give the list of what no task or callback was asked for, as the loop reports it; empty at the end."""
-    loop, seen = asyncio.get_running_loop(), list[dict[str, Any]]()
-    loop.set_exception_handler(lambda _, context: seen.append(context))
-    yield seen
+    loop, errors = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    yield errors
     gc.collect()
     await asyncio.sleep(0)
-    assert seen == []
+    assert errors == []
 
 
 async def run_out(queue: JobQueue[Any], engine: Engine, jobs: Jobs, **options: Any) -> EventLog:
@@ -170,15 +170,15 @@ async def test_every_abnormal_exit_of_a_handler_is_a_counted_failure(
             (job_id,) = enqueue(engine, handler.job(way))
             expected[job_id] = (handler.name, way, kind)
     await run_out(queue, engine, jobs)
-    found = {
+    outcomes = {
         job_id: (
             jobs.status(job_id),
             jobs.get(job_id)["attempt"],
-            [(one["outcome"], one["error"]["type"]) for one in jobs.attempts(job_id)],
+            [(attempt["outcome"], attempt["error"]["type"]) for attempt in jobs.attempts(job_id)],
         )
         for job_id in expected
     }
-    wrong = {expected[job_id]: end for job_id, end in found.items() if end != _twice(expected[job_id][2])}
+    wrong = {expected[job_id]: end for job_id, end in outcomes.items() if end != _twice(expected[job_id][2])}
     assert wrong == {}
 
 
@@ -192,7 +192,7 @@ async def test_every_abnormal_exit_of_an_isolated_handler_is_a_counted_failure(e
     expected = {enqueue(engine, isolated.leaves_anyhow.job(way))[0]: kind for way, kind in ways}
     await run_out(isolated.leaving, engine, jobs, heartbeat_timeout=timedelta(minutes=5))
     for job_id, kind in expected.items():
-        history = [(one["outcome"], one["error"]["type"]) for one in jobs.attempts(job_id)]
+        history = [(attempt["outcome"], attempt["error"]["type"]) for attempt in jobs.attempts(job_id)]
         assert (jobs.status(job_id), history) == (JobStatus.DEAD, [("failed", kind)] * 2), kind
 
 
@@ -214,7 +214,7 @@ async def test_a_defect_of_the_executor_fails_the_attempt_and_is_logged(
     with caplog.at_level(logging.ERROR, "sa_jobqueue.worker"):
         await run_out(queue, engine, jobs)
     assert (jobs.status(job_id), jobs.get(job_id)["attempt"]) == (JobStatus.DEAD, 2)
-    assert {one["error"]["message"] for one in jobs.attempts(job_id)} == {"a defect"}
+    assert {attempt["error"]["message"] for attempt in jobs.attempts(job_id)} == {"a defect"}
     (first, *_) = [record for record in caplog.records if record.exc_info]
     assert "ZeroDivisionError: a defect" in caplog.text
     assert str(job_id) in first.getMessage()
@@ -297,11 +297,11 @@ async def test_a_handler_may_end_its_own_job_through_its_session(engine: Engine,
         assert connection.execute(text("SELECT count(*), count(DISTINCT job) FROM effect")).one() == (4, 4)
         connection.execute(text("DROP TABLE effect"))
     events: list[Any] = log.of(event)
-    assert {one.job_id for one in events} >= set(ids)
+    assert {event.job_id for event in events} >= set(ids)
     assert log.of(AttemptLost) == []
     if status is JobStatus.COMPLETED:
         assert [jobs.get(job_id)["output"] for job_id in ids] == ["by hand"] * 4
-        assert {one["outcome"] for job_id in ids for one in jobs.attempts(job_id)} == {"superseded"}
+        assert {attempt["outcome"] for job_id in ids for attempt in jobs.attempts(job_id)} == {"superseded"}
 
 
 @pytest.mark.usefixtures("no_unraisable_warnings")
@@ -333,18 +333,18 @@ REASONS: dict[str, tuple[str, CancelReason]] = {
 
 @pytest.mark.parametrize("how", REASONS)
 async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs: Jobs, start: Start, how: str) -> None:
-    queue, seen = JobQueue[Any](), list[CancelReason | None]()
+    queue, reasons = JobQueue[Any](), list[CancelReason | None]()
 
     @queue.handler("waits")
     def waits(payload: Any, ctx: AttemptContext) -> None:
         assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
-        seen.append(ctx.cancel_reason)
+        reasons.append(ctx.cancel_reason)
 
     statement, reason = REASONS[how]
     (job_id,) = enqueue(engine, waits.job({}))
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
-        await until(lambda: is_listening(engine), what="it listens")
+        await until(lambda: is_listening(engine), description="it listens")
         with engine.begin() as connection:  # a notification that any client could send changes nothing
             connection.execute(text(f"NOTIFY \"{Job.__jobqueue__.channel('lost')}\", '{job_id}'"))
         with Session(engine) as session, session.begin():
@@ -358,7 +358,7 @@ async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs
                     text("SELECT pg_notify(:c, :id)"), {"c": Job.__jobqueue__.channel("lost"), "id": str(job_id)}
                 )
         await log.until(AttemptLost)
-    assert seen == [reason]
+    assert reasons == [reason]
     assert log.of(ComponentFailed) == []
 
 
@@ -385,7 +385,7 @@ async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
     (job_id,) = enqueue(engine, waits.job({}))
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
-        await until(lambda: is_listening(engine), what="it listens")
+        await until(lambda: is_listening(engine), description="it listens")
         with Session(engine) as session, session.begin():
             cancel_jobs(session, [job_id])
         await log.until(AttemptLost)

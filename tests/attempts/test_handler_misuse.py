@@ -165,26 +165,26 @@ def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
         async def run() -> None:
             one_connection = {"pool_size": 1, "max_overflow": 0}
             if is_async:
-                own = create_async_engine(engine.url, **one_connection)
-                factory: dict[str, Any] = {"async_session_factory": async_sessionmaker(own)}
+                pool_engine = create_async_engine(engine.url, **one_connection)
+                factory: dict[str, Any] = {"async_session_factory": async_sessionmaker(pool_engine)}
             else:
                 plain = create_engine(engine.url, **one_connection)
                 factory = {"session_factory": sessionmaker(plain)}
             worker = Worker(queue, engine, options=quick(concurrency=1), **factory)
             await worker.run_until_idle()
             if is_async:
-                await own.dispose()
+                await pool_engine.dispose()
             else:
                 plain.dispose()
 
         asyncio.run(run())
         with engine.connect() as connection:
-            written = list(connection.execute(text("SELECT job FROM effect")).scalars())
+            job_numbers = list(connection.execute(text("SELECT job FROM effect")).scalars())
         assert jobs.status(second) is JobStatus.COMPLETED
-        assert written.count("innocent") == 1
+        assert job_numbers.count("innocent") == 1
         completed = jobs.status(first) is JobStatus.COMPLETED
         if not completed:
-            assert "misuser" not in written
+            assert "misuser" not in job_numbers
 
     check()
 
@@ -205,10 +205,10 @@ async def test_a_setting_of_the_driver_that_changes_in_the_pool_reaches_no_other
 
     jobs.add(type_name="misuser", priority=5)
     neighbours = [jobs.add(type_name="innocent", max_attempts=1) for _ in range(3)]
-    own = create_engine(engine.url, pool_size=1, max_overflow=0)
-    await Worker(queue, engine, options=quick(concurrency=1), session_factory=sessionmaker(own)).run_until_idle()
+    pool_engine = create_engine(engine.url, pool_size=1, max_overflow=0)
+    await Worker(queue, engine, options=quick(concurrency=1), session_factory=sessionmaker(pool_engine)).run_until_idle()
     assert [jobs.status(job_id) for job_id in neighbours] == [JobStatus.COMPLETED] * 3
-    own.dispose()
+    pool_engine.dispose()
 
 
 @pytest.mark.parametrize("ends", ["returns", "exits"])
@@ -248,5 +248,5 @@ def test_a_process_that_a_handler_forks_neither_works_on_nor_touches_its_connect
     asyncio.run(Worker(queue, engine, options=quick(concurrency=1)).run_until_idle())
     assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 3
     with engine.connect() as connection:
-        written = sorted(connection.execute(text("SELECT job FROM effect")).scalars())
-    assert written == (["after"] * 3 + ["before"] * 3 if takes_session else [])
+        job_numbers = sorted(connection.execute(text("SELECT job FROM effect")).scalars())
+    assert job_numbers == (["after"] * 3 + ["before"] * 3 if takes_session else [])

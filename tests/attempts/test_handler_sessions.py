@@ -95,7 +95,7 @@ def _rollback_and_close(session: Session, payload: str) -> None:
 
 
 def _core_commit_and_fail(session: Session, payload: str) -> None:
-    _swallow(lambda one: one.connection().commit())(session, payload)
+    _swallow(lambda session: session.connection().commit())(session, payload)
     raise ZeroDivisionError
 
 
@@ -232,7 +232,7 @@ async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, 
     ids = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
     await drain(queue, engine, concurrency=1)
     assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 4
-    assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in expected)
+    assert effects(engine) == sorted(f"{kind} {effect}".strip() for kind in KINDS for effect in expected)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg sync"])
@@ -247,8 +247,12 @@ async def test_autocommit_sessions_are_refused_before_anything_is_written(engine
     queue = handlers(lambda session, payload: None)
     kind: Any = sessionmaker if is_sync else async_sessionmaker
     option = "session_factory" if is_sync else "async_session_factory"
-    plain, one, two = make(), make(isolation_level="AUTOCOMMIT"), make(execution_options={"isolation_level": "AUTOCOMMIT"})
-    for factory in (kind(one), kind(two), kind(plain.execution_options(isolation_level="AUTOCOMMIT"))):
+    plain, autocommit, two = (
+        make(),
+        make(isolation_level="AUTOCOMMIT"),
+        make(execution_options={"isolation_level": "AUTOCOMMIT"}),
+    )
+    for factory in (kind(autocommit), kind(two), kind(plain.execution_options(isolation_level="AUTOCOMMIT"))):
         with pytest.raises(InvalidOptionError, match="AUTOCOMMIT"):
             Worker(queue, engine, **{option: factory})
 
@@ -271,15 +275,18 @@ async def test_autocommit_sessions_are_refused_before_anything_is_written(engine
     assert effects(engine) == []
     assert (jobs.status(job_id), len(jobs.dead_letters(job_id))) == (JobStatus.DEAD, 1)
     assert "AUTOCOMMIT" in jobs.dead_letters(job_id)[0]["error"]["message"]
-    for made in (plain, one, two):
-        await made.dispose() if not is_sync else made.dispose()
+    for session_factory in (plain, autocommit, two):
+        await session_factory.dispose() if not is_sync else session_factory.dispose()
 
 
 @pytest.mark.parametrize(
     ("statement", "ends"),
     [
-        *((one, True) for one in ("PREPARE TRANSACTION 'a'", "abort", "rollback", "Commit;", "END TRANSACTION")),
-        *((one, False) for one in ("ROLLBACK TO SAVEPOINT a", "rollback work to a", "SELECT 'COMMIT'", "SET LOCAL a.b = 1")),
+        *((statement, True) for statement in ("PREPARE TRANSACTION 'a'", "abort", "rollback", "Commit;", "END TRANSACTION")),
+        *(
+            (statement, False)
+            for statement in ("ROLLBACK TO SAVEPOINT a", "rollback work to a", "SELECT 'COMMIT'", "SET LOCAL a.b = 1")
+        ),
     ],
 )
 def test_only_statements_that_end_the_transaction_are_refused(statement: str, ends: bool) -> None:
@@ -310,30 +317,30 @@ class AppAsyncSession(AsyncSession):
 
 
 async def test_a_handler_receives_the_session_class_of_its_annotation(engine: Engine, jobs: Jobs) -> None:
-    queue, seen = JobQueue[Any](), list[Any]()
+    queue, sessions = JobQueue[Any](), list[Any]()
 
     @queue.handler("own")
     def own(payload: Any, session: AppSession) -> None:
-        seen.append(session)
+        sessions.append(session)
 
     @queue.handler("plain")
     def plain(payload: Any, session: Session) -> None:
         assert not isinstance(session, AppSession)
-        seen.append(session)
+        sessions.append(session)
 
     @queue.handler("own_async")
     async def own_async(payload: Any, session: AppAsyncSession, ctx: AttemptContext) -> None:
         assert isinstance(session, AppAsyncSession)
-        seen.append(session)
+        sessions.append(session)
 
     @queue.batch_handler("own_batch", max_size=2)
     def own_batch(payloads: list[Any], session: AppSession) -> None:
         assert isinstance(session, AppSession)
-        seen.append(session)
+        sessions.append(session)
 
     enqueue(engine, *(queue.job(handler.name, {}) for handler in queue))
     await drain(queue, engine, concurrency=1)
-    assert len(seen) == 4
+    assert len(sessions) == 4
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
     factories = {
         "session_factory": sessionmaker(engine),
@@ -357,12 +364,12 @@ def test_declaring_a_handler_creates_no_job_instance() -> None:
     class Base(DeclarativeBase):
         pass
 
-    made: list[Any] = []
+    instances: list[Any] = []
 
     class OwnJob(JobMixin[str], Base, queue_id_factory=lambda: "own-1"):
         @validates("id")
         def check_id(self, key: str, value: str) -> str:
-            made.append(value)
+            instances.append(value)
             assert value.startswith("own-")
             return value
 
@@ -371,5 +378,5 @@ def test_declaring_a_handler_creates_no_job_instance() -> None:
     @queue.handler("mail")
     def mail(payload: Any) -> None: ...
 
-    assert made == []
+    assert instances == []
     assert mail.job({}).id == "own-1"

@@ -363,8 +363,8 @@ def test_a_handler_completes_with_its_writes_or_fails_counted_whatever_its_sessi
             connection.execute(text("TRUNCATE public.effect; DELETE FROM public.job"))
         ids, neighbours = [], []
         for number, misuse in enumerate(misuses):
-            given: dict[str, Any] = {"priority": 9 - number, "max_attempts": 2}
-            ids.append(jobs.add(type_name=misuse.kind, chain_type_name=misuse.kind, input=number, **given))
+            options: dict[str, Any] = {"priority": 9 - number, "max_attempts": 2}
+            ids.append(jobs.add(type_name=misuse.kind, chain_type_name=misuse.kind, input=number, **options))
             neighbours.append(jobs.add(type_name="innocent", priority=9 - number, max_attempts=5))
         asyncio.run(_work(run, jobs, driver))
         _check(shop, jobs, run, ids, neighbours)
@@ -442,16 +442,16 @@ async def test_a_session_of_another_database_completes_nothing(
     def elsewhere(payload: None, session: Session) -> None:
         session.execute(text("CREATE TABLE effect (n int)"))
 
-    other = create_engine(make_database(jobqueue_server))
-    with other.begin() as connection:
+    other_engine = create_engine(make_database(jobqueue_server))
+    with other_engine.begin() as connection:
         connection.execute(text("DROP TABLE job CASCADE"))
         Base.metadata.tables["job"].create(connection)
     job_id = jobs.add(type_name="elsewhere", max_attempts=1)
-    await Worker(queue, engine, options=quick(concurrency=1), session_factory=sessionmaker(other)).run_until_idle()
+    await Worker(queue, engine, options=quick(concurrency=1), session_factory=sessionmaker(other_engine)).run_until_idle()
     assert "does not have the table that the worker claimed the job in" in jobs.dead_letters(job_id)[0]["error"]["message"]
-    with other.connect() as connection:
+    with other_engine.connect() as connection:
         assert connection.scalar(text("SELECT to_regclass('effect')")) is None
-    other.dispose()
+    other_engine.dispose()
 
 
 async def test_only_a_connection_that_hid_a_row_is_closed(shop: Shop, jobs: Jobs) -> None:

@@ -73,9 +73,11 @@ async def test_middleware_surrounds_the_handler_and_its_sessions_commit(engine: 
     ids = one_of_each(queue, engine)
     log = await drain(queue, engine)
     for kind in KINDS:
-        left = "completed" if "session" in kind else "running"  # without a session the worker completes it afterwards
+        final_status = (
+            "completed" if "session" in kind else "running"
+        )  # without a session the worker completes it afterwards
         tenant = f"tenant of {kind}"
-        assert calls[kind] == ["outer in", f"inner in: {tenant}", tenant, "inner out", f"outer out: {left}"]
+        assert calls[kind] == ["outer in", f"inner in: {tenant}", tenant, "inner out", f"outer out: {final_status}"]
         assert jobs.status(ids[kind]) is JobStatus.COMPLETED
     assert (len(log.of(JobStarted)), len(log.of(JobCompleted))) == (4, 4)
 
@@ -111,7 +113,7 @@ async def test_middleware_can_end_the_attempt_before_the_handler_runs(engine: En
 
 
 async def test_middleware_sees_every_failure_and_cannot_suppress_one(engine: Engine, jobs: Jobs) -> None:
-    seen: list[str] = []
+    failures: list[str] = []
 
     def fail(ctx: AttemptContext) -> None:
         raise ValueError("failed")
@@ -126,12 +128,12 @@ async def test_middleware_sees_every_failure_and_cannot_suppress_one(engine: Eng
         try:
             await proceed()
         except Exception as error:
-            seen.append(type(error).__name__)
+            failures.append(type(error).__name__)
 
     one_of_each(queue, engine)
     enqueue(engine, foreign("typed", "unfit", max_attempts=1))  # its payload is decoded within the middleware
     await drain(queue, engine)
-    assert sorted(seen) == ["UnreadableInputError", *["ValueError"] * 4]
+    assert sorted(failures) == ["UnreadableInputError", *["ValueError"] * 4]
     assert set(jobs.statuses().values()) == {JobStatus.DEAD}
     dead_letter = jobs.dead_letters()[0]
     assert dead_letter["error"]["traceback"].count("File ") == 2  # the handler's frames
@@ -166,7 +168,7 @@ async def test_middleware_runs_within_the_attempts_timeout(engine: Engine, jobs:
 
     ids = one_of_each(queue, engine)
     log = await drain(queue, engine)
-    outcomes = {kind: [one["outcome"] for one in jobs.attempts(job_id)] for kind, job_id in ids.items()}
+    outcomes = {kind: [attempt["outcome"] for attempt in jobs.attempts(job_id)] for kind, job_id in ids.items()}
     assert outcomes == {kind: [] if "session" in kind else ["timed_out"] for kind in KINDS}
     assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
 
@@ -175,13 +177,13 @@ async def test_a_job_completed_in_its_session_is_not_released_because_of_middlew
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     queue = every_kind(lambda ctx: None)
-    after, seen = asyncio.Event(), []
+    after, events_seen = asyncio.Event(), []
 
     @queue.middleware
     async def hangs(attempt: AttemptContext, proceed: Proceed) -> None:
         await proceed()
-        seen.append(attempt.job.id)
-        if len(seen) == len(KINDS):
+        events_seen.append(attempt.job.id)
+        if len(events_seen) == len(KINDS):
             after.set()
         await asyncio.Event().wait()
 

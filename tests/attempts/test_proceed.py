@@ -130,20 +130,20 @@ def test_an_invalid_middleware_function_is_refused(func: Any, reason: str) -> No
 
 
 def test_a_registry_cannot_be_included_twice_or_in_itself() -> None:
-    jobs, feature, other = JobQueue(), JobQueue(), JobQueue()
+    jobs, feature, other_queue = JobQueue(), JobQueue(), JobQueue()
     jobs.handler("ours")(lambda: None)
     feature.handler("theirs")(lambda: None)
-    for one in (jobs, other):  # also one without handlers
+    for registry in (jobs, other_queue):  # also one without handlers
         with pytest.raises(InvalidOptionError, match="other: is this registry itself"):
-            one.include(one)
+            registry.include(registry)
     jobs.include(feature)
     here = r"other: brings 'theirs' \(.*lambda.*\), which is here already: include it once"
     with pytest.raises(InvalidOptionError, match=here):
         jobs.include(feature)
-    other.include(feature)  # two applications may share a feature
-    other.handler("another")(lambda: None)
+    other_queue.include(feature)  # two applications may share a feature
+    other_queue.handler("another")(lambda: None)
     with pytest.raises(InvalidOptionError, match=here):
-        jobs.include(other)
+        jobs.include(other_queue)
     with pytest.raises(InvalidOptionError, match=here):
         feature.include(jobs)
     assert [handler.name for handler in jobs] == ["ours", "theirs"]

@@ -26,14 +26,14 @@ def lend(attempt: AttemptContext) -> Iterator[Client]:
 
 def test_an_invalid_dependency_is_refused() -> None:
     queue = JobQueue()
-    given: Any
-    for kind, given, words in (
+    provider: Any
+    for kind, provider, words in (
         ("Client", lend, "must be a class"),
         (Session, lend, "what the worker itself gives"),
         (Client, 7, "must have open and close"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
-            queue.dependency(kind, given)  # type: ignore[arg-type]
+            queue.dependency(kind, provider)  # type: ignore[arg-type]
     queue.dependency(Client, lend)
     with pytest.raises(InvalidOptionError, match="provided already"):
         queue.dependency(Client, lend)

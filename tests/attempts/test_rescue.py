@@ -37,7 +37,7 @@ async def test_jobs_of_a_lost_worker_are_rescued_in_batches_without_pauses(engin
     async def another() -> None: ...
 
     async with start(queue, heartbeat_interval=timedelta(minutes=5), heartbeat_timeout=timedelta(minutes=11)):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are rescued")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, description="all of them are rescued")
 
 
 async def test_a_completion_that_failed_in_an_outage_is_retried_and_fenced(
@@ -60,7 +60,8 @@ async def test_a_completion_that_failed_in_an_outage_is_retried_and_fenced(
         await asyncio.to_thread(run, _REFUSE_COMPLETIONS)
         release.set()
         await until(
-            lambda: any(event.component == "completer" for event in log.of(ComponentFailed)), what="a failed completion"
+            lambda: any(event.component == "completer" for event in log.of(ComponentFailed)),
+            description="a failed completion",
         )
         jobs.add_worker("other:1")
 
@@ -75,7 +76,7 @@ async def test_a_completion_that_failed_in_an_outage_is_retried_and_fenced(
 
         await asyncio.to_thread(rescue_and_claim)
         (later,) = enqueue(engine, waits.job())
-        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, what="what was queued behind it is written")
+        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, description="what was queued behind it is written")
         row = jobs.get(job_id)
         assert (row["status"], row["attempt"], row["leased_by"]) == (JobStatus.RUNNING, 2, "other:1")
     assert jobs.get(job_id)["completed_at"] is None

@@ -33,15 +33,15 @@ def sync_and_async_queue(act: Any) -> JobQueue[Any]:
 
 
 async def test_after_commit_callbacks_run_after_the_completions_commit(engine: Engine, jobs: Jobs) -> None:
-    seen: list[tuple[str, JobStatus]] = []
+    calls: list[tuple[str, JobStatus]] = []
 
     def act(session: Any, ctx: AttemptContext) -> None:
-        after_commit(session, lambda: seen.append((ctx.job.type_name, jobs.status(ctx.job.id))))
+        after_commit(session, lambda: calls.append((ctx.job.type_name, jobs.status(ctx.job.id))))
 
     queue = sync_and_async_queue(act)
     enqueue(engine, queue.job("sync"), queue.job("async"))
     await drain(queue, engine)
-    assert sorted(seen) == [("async", JobStatus.COMPLETED), ("sync", JobStatus.COMPLETED)]
+    assert sorted(calls) == [("async", JobStatus.COMPLETED), ("sync", JobStatus.COMPLETED)]
 
 
 async def test_after_commit_callbacks_do_not_run_for_a_failed_or_lost_attempt(engine: Engine, jobs: Jobs) -> None:
@@ -51,8 +51,8 @@ async def test_after_commit_callbacks_do_not_run_for_a_failed_or_lost_attempt(en
         after_commit(session, ran.append, ctx.job.input)
         if ctx.job.input == "fails":
             raise ValueError
-        with Session(engine) as other, other.begin():
-            cancel_jobs(other, [ctx.job.id])
+        with Session(engine) as other_session, other_session.begin():
+            cancel_jobs(other_session, [ctx.job.id])
 
     queue = sync_and_async_queue(act)
     enqueue(engine, *(queue.job(mode, end) for mode in ("sync", "async") for end in ("fails", "is lost")))

@@ -55,11 +55,11 @@ def test_an_engine_with_a_creator_and_no_url_is_refused_with_the_cure(engine: En
     @queue.handler("a")
     async def a() -> None: ...
 
-    given = parameters(engine)
-    made = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(**given))  # type: ignore[arg-type]
+    connect_parameters = parameters(engine)
+    creator_engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(**connect_parameters))  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="creator"):
-        Worker(queue, made)
-    Worker(queue, made, connect_args=given)
+        Worker(queue, creator_engine)
+    Worker(queue, creator_engine, connect_args=connect_parameters)
 
 
 async def test_listeners_of_do_connect_give_a_worker_its_password(engine: Engine, jobs: Jobs) -> None:
@@ -107,8 +107,8 @@ def test_a_worker_with_closed_standard_streams_runs_isolated_handlers(engine: En
     (job_id,) = enqueue(engine, Job("isolated", 1))
     command = f"exec {sys.executable} program.py '{engine.url.render_as_string(hide_password=False)}' 0<&- 1>&- 2>&-"
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
-    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, timeout=60, check=False)
-    assert done.returncode == 0
+    process = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, timeout=60, check=False)
+    assert process.returncode == 0
     assert jobs.get(job_id)["output"] == 2
 
 
@@ -116,15 +116,15 @@ def test_a_command_shows_what_a_terminal_does_not_have_as_a_question_mark(engine
     enqueue(engine, job := Job("mail", {"name": "Zoë €"}, ordering_key="größe"))
     url = engine.url.render_as_string(hide_password=False)
     for command in (["jobs", "show", str(job.id)], ["jobs", "list"], ["explain", str(job.id)]):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "sa_jobqueue", *command, "--url", url],
             env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
             capture_output=True,
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        assert b"Traceback" not in done.stderr
+        assert process.returncode == 0, process.stderr
+        assert b"Traceback" not in process.stderr
 
 
 def test_many_jobs_are_cancelled_in_parts(engine: Engine) -> None:
@@ -134,9 +134,9 @@ def test_many_jobs_are_cancelled_in_parts(engine: Engine) -> None:
         ids = enqueue_many(session, [Job("a", 1) for _ in range(3 * BATCH)])
 
     @event.listens_for(engine, "before_cursor_execute")
-    def measure(connection: Any, cursor: Any, statement: str, given: Any, context: Any, many: bool) -> None:
+    def measure(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         if statement.startswith("UPDATE job "):
-            sizes.append(str(given["ids"]).count(",") + 1)
+            sizes.append(str(parameters["ids"]).count(",") + 1)
 
     with Session(engine) as session, session.begin():
         assert len(cancel_jobs(session, ids).ids) == 3 * BATCH

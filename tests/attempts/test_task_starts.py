@@ -258,13 +258,13 @@ async def test_no_handler_begins_while_the_jobs_of_a_claim_are_started(engine: E
     """Their tasks are made first, each in a context of its own."""
     queue: JobQueue[Any] = JobQueue()
     running: list[int] = []
-    own: list[bool] = []
+    was_started: list[bool] = []
 
     @queue.handler("test")
     async def test(ctx: AttemptContext) -> None:
         running.append(worker.running)
         task = asyncio.current_task()
-        own.append(task is not None and task.get_name() == "test" and current_attempt() is ctx)
+        was_started.append(task is not None and task.get_name() == "test" and current_attempt() is ctx)
 
     jobs.add_many(3)
     worker = Worker(queue, engine, options=quick(concurrency=3))
@@ -272,7 +272,7 @@ async def test_no_handler_begins_while_the_jobs_of_a_claim_are_started(engine: E
         async with working(worker) as log:
             await log.until(JobCompleted, 3)
     assert running[0] == 3
-    assert own == [True, True, True]
+    assert was_started == [True, True, True]
 
 
 @with_every_factory

@@ -69,10 +69,10 @@ async def test_a_handler_whose_role_has_no_connection_left_is_called_again_in_th
         else {"async_session_factory": async_sessionmaker(coroutines)}
     )
     async with working(Worker(handlers.queue, engine, options=quick(), **factories)):
-        await until(lambda: handlers.calls >= 3, what="it is called again")
+        await until(lambda: handlers.calls >= 3, description="it is called again")
         with engine.begin() as connection:
             connection.execute(text(f"ALTER ROLE {role} CONNECTION LIMIT 5"))
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="it completes")
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="it completes")
     plain.dispose()
     await coroutines.dispose()
     assert jobs.get(job_id)["attempt"] == 1
@@ -90,14 +90,14 @@ async def test_a_handler_that_waits_in_vain_for_its_pool_fails_after_a_bound(
     plain, coroutines = create_engine(engine.url, **options), create_async_engine(engine.url, **options)
     async with coroutines.connect():
         with plain.connect():
-            own = Worker(
+            worker = Worker(
                 handlers.queue,
                 engine,
                 options=quick(concurrency=1),
                 session_factory=sessionmaker(plain),
                 async_session_factory=async_sessionmaker(coroutines),
             )
-            await asyncio.wait_for(own.run_until_idle(), PATIENCE)
+            await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     plain.dispose()
     await coroutines.dispose()
     assert handlers.calls == 3

@@ -104,10 +104,10 @@ async def test_each_job_of_a_batch_ends_with_its_own_outcome(sessions: Sessions)
 
     enqueued(sessions, jobs, range(6))
     await drain(jobs, sessions.kw["bind"], **ROOM)
-    found = ended(sessions)
-    assert found[0] == ("completed", "done")
-    assert [found[number][0] for number in range(1, 6)] == ["dead", "dead", "pending", "completed", "dead"]
-    assert found[7] == ("completed", None)
+    statuses = ended(sessions)
+    assert statuses[0] == ("completed", "done")
+    assert [statuses[number][0] for number in range(1, 6)] == ["dead", "dead", "pending", "completed", "dead"]
+    assert statuses[7] == ("completed", None)
     with sessions() as session:
         dead_letters = session.execute(select(Job.DeadLetter.reason, Job.DeadLetter.error["message"].astext)).all()
         assert sorted((str(reason), message[:5]) for reason, message in dead_letters)[:2] == [
@@ -130,9 +130,9 @@ async def test_an_error_of_a_batch_handler_fails_all_jobs_or_those_it_names(sess
     for payloads in (range(5), [10, 11], [20, 21]):
         enqueued(sessions, jobs, payloads)
         await drain(jobs, sessions.kw["bind"], **ROOM)
-    found = {number: status for number, (status, _) in ended(sessions).items()}
-    assert [found[number] for number in range(5)] == ["completed", "completed", "completed", "dead", "completed"]
-    assert [found[number] for number in (10, 11, 20, 21)] == ["dead"] * 4
+    status_by_number = {number: status for number, (status, _) in ended(sessions).items()}
+    assert [status_by_number[number] for number in range(5)] == ["completed", "completed", "completed", "dead", "completed"]
+    assert [status_by_number[number] for number in (10, 11, 20, 21)] == ["dead"] * 4
     with sessions() as session:
         errors = set(session.scalars(select(Job.last_error["message"].astext).where(Job.last_error.is_not(None))))
         assert {"three", "the index is down"} < errors
@@ -205,7 +205,7 @@ async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessi
     assert effects_of(sessions) == [0, 1, 2, 3]
     with sessions() as session:
         statement = select(Job.changed_xid).where(Job.type_name == "index", Job.status == JobStatus.COMPLETED)
-        assert {str(found) for found in session.scalars(statement)} == transactions
+        assert {str(transaction) for transaction in session.scalars(statement)} == transactions
         assert session.get_one(Job, waiting).status is JobStatus.PENDING
     assert ended(sessions)[2][0] == "dead"
     enqueued(sessions, jobs, [98, 99])
@@ -239,7 +239,7 @@ async def test_a_job_lost_from_a_batch_with_a_session_does_not_affect_the_others
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == ids[1]
         rescheduled = await log.until(JobRescheduled, 2)
-        assert {one.outcome for one in rescheduled} == {AttemptOutcome.RELEASED}
+        assert {event.outcome for event in rescheduled} == {AttemptOutcome.RELEASED}
         assert effects_of(sessions) == []
         enqueued(sessions, jobs, [4])
         await log.until(JobCompleted, 3)
@@ -279,9 +279,9 @@ async def test_a_timeout_stops_the_batch_and_counts_only_against_its_own_job(
         await log.until(JobCompleted, 2)
     assert calls[0] == [1, 2, 3]
     assert sorted(number for call in calls[1:] for number in call) == [1, 3]
-    found = ended(sessions)
-    assert (found[1][0], found[2][0], found[3][0]) == ("completed", "dead", "completed")
-    assert {one.outcome for one in log.of(JobRescheduled)} == {AttemptOutcome.RELEASED}
+    statuses = ended(sessions)
+    assert (statuses[1][0], statuses[2][0], statuses[3][0]) == ("completed", "dead", "completed")
+    assert {event.outcome for event in log.of(JobRescheduled)} == {AttemptOutcome.RELEASED}
 
 
 async def test_a_cancelled_job_is_left_out_while_its_batch_completes(sessions: Sessions, start: Start) -> None:
@@ -333,18 +333,18 @@ async def test_shutdown_releases_an_unfinished_batch(sessions: Sessions, start: 
 
 
 async def test_middleware_surrounds_each_job_of_a_batch(sessions: Sessions) -> None:
-    jobs, seen = JobQueue(), list[tuple[str, int]]()
+    jobs, stages = JobQueue(), list[tuple[str, int]]()
 
     @jobs.middleware
     async def watch(attempt: Any, proceed: Any) -> None:
-        seen.append(("in", attempt.job.input))
+        stages.append(("in", attempt.job.input))
         await proceed()
-        seen.append(("out", attempt.job.input))
+        stages.append(("out", attempt.job.input))
 
     @jobs.batch_handler("index", max_size=2, max_wait=timedelta(0))
     async def index(numbers: list[int]) -> None:
-        seen.append(("call", len(numbers)))
+        stages.append(("call", len(numbers)))
 
     enqueued(sessions, jobs, [1, 2])
     await drain(jobs, sessions.kw["bind"], **ROOM)
-    assert [what for what, _ in seen] == ["in", "in", "call", "out", "out"]
+    assert [stage for stage, _ in stages] == ["in", "in", "call", "out", "out"]

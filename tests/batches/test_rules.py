@@ -30,9 +30,9 @@ def test_a_batch_handler_derives_its_types_from_the_list_items() -> None:
     assert jobs["items"] is items
     assert [kind.batch.takes_items for kind in jobs.registry if kind.batch] == [False, True]
     assert items.job_type.output.declared is str
-    other: JobQueue[Any] = JobQueue()
-    other.include(jobs)
-    assert other.registry.get("bare").batch == bare.job_type.batch
+    queue: JobQueue[Any] = JobQueue()
+    queue.include(jobs)
+    assert queue.registry.get("bare").batch == bare.job_type.batch
 
 
 @pytest.mark.parametrize("returned", [3, "ab", {0: 1}, [1], (1, 2, 3)])

@@ -254,8 +254,8 @@ async def test_jobs_that_are_compared_by_value_and_have_no_hash_are_enqueued_and
     empty_database_url: str,
 ) -> None:
     class Base(DeclarativeBase):
-        def __eq__(self, other: object) -> bool:
-            return type(other) is type(self)
+        def __eq__(self, value: object) -> bool:
+            return type(value) is type(self)
 
         __hash__ = None  # type: ignore[assignment]  # as Python itself sets it
 

@@ -25,17 +25,17 @@ def test_a_chaos_run_with_every_fault_violates_no_invariant(request: pytest.Fixt
     if not binary_dirs():
         pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
     command = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", "4"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590)
-    assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    for row in found["faults"]:
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590)
+    assert process.stdout, process.stderr
+    report: dict[str, Any] = json.loads(process.stdout)
+    for row in report["faults"]:
         tally(request.config, f"survived: {row['fault']} (recovery {row['recovery_worst_s']} s at worst)", row["survived"])
-    print(done.stderr, done.stdout)  # pytest shows it when the test failed
-    assert found["violations"] == []
-    assert done.returncode == 0
-    assert all(row["injected"] == row["survived"] for row in found["faults"]), found["faults"]
-    assert {row["fault"] for row in found["faults"]} == {fault.name for fault in FAULTS}
-    assert found["jobs"]["completed"] > 100
+    print(process.stderr, process.stdout)  # pytest shows it when the test failed
+    assert report["violations"] == []
+    assert process.returncode == 0
+    assert all(row["injected"] == row["survived"] for row in report["faults"]), report["faults"]
+    assert {row["fault"] for row in report["faults"]} == {fault.name for fault in FAULTS}
+    assert report["jobs"]["completed"] > 100
 
 
 def test_a_seed_determines_the_order_and_probabilities_of_faults() -> None:

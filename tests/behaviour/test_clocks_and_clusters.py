@@ -59,15 +59,15 @@ async def test_a_rate_limit_used_up_by_a_clock_ahead_recovers_at_once(
         )
         session.add_all([Job("test", None) for _ in range(3)])
     async with start(simple()):
-        await until(lambda: completed(engine) == 3, what="the start of jobs under the rate")
+        await until(lambda: completed(engine) == 3, description="the start of jobs under the rate")
 
 
 async def test_jobs_of_a_dead_worker_with_a_future_heartbeat_are_rescued(jobs: Jobs, start: Start) -> None:
     jobs.add_worker("gone", silent_for=-86_400)
-    held = jobs.add(JobStatus.RUNNING, worker_id="gone")
+    held_id = jobs.add(JobStatus.RUNNING, worker_id="gone")
     async with start(simple(), heartbeat_timeout=timedelta(seconds=1)) as log:
         (event, *_) = await log.until(JobRescued)
-    assert (event.job_id, event.worker_id) == (held, "gone")
+    assert (event.job_id, event.worker_id) == (held_id, "gone")
 
 
 async def test_a_schedule_advanced_by_a_clock_ahead_returns_to_its_next_time(
@@ -76,21 +76,21 @@ async def test_a_schedule_advanced_by_a_clock_ahead_returns_to_its_next_time(
     with sessions.begin() as session:
         upsert_schedule(session, Schedule(name="tick", type_name="test", cron="* * * * *"))
         upsert_schedule(session, Schedule(name="daily", type_name="test", cron="0 4 * * *"))
-        before = {one.name: one.next_fire_at for one in list_schedules(session)}
+        before = {schedule.name: schedule.next_fire_at for schedule in list_schedules(session)}
         ahead = update(Job.Schedule).where(Job.Schedule.name == "tick")
         session.execute(ahead.values(next_fire_at=func.now() + timedelta(days=1)))
 
     def is_corrected() -> bool:
         with sessions() as session:
-            found = {one.name: one.next_fire_at for one in list_schedules(session)}
+            next_times = {schedule.name: schedule.next_fire_at for schedule in list_schedules(session)}
             now = session.scalar(select(func.now()))
-        assert found["daily"] == before["daily"]
-        assert found["tick"] is not None
+        assert next_times["daily"] == before["daily"]
+        assert next_times["tick"] is not None
         assert now is not None
-        return bool(found["tick"] - now <= timedelta(minutes=1))
+        return bool(next_times["tick"] - now <= timedelta(minutes=1))
 
     async with start(simple()):
-        await until(is_corrected, what="the schedule's next time")
+        await until(is_corrected, description="the schedule's next time")
 
 
 @dataclass
@@ -158,9 +158,9 @@ async def test_workers_switched_to_another_cluster_keep_its_limits_and_run_all_i
         for _ in range(4):
             worker = Worker(queue, through, options=quick(concurrency=4))
             await workers.enter_async_context(working(worker))
-        await until(lambda: completed(switch.first) == 40, what="the end of the first cluster's jobs")
+        await until(lambda: completed(switch.first) == 40, description="the end of the first cluster's jobs")
         switch.move()
-        await until(lambda: completed(switch.second) == 6, what="the end of the second cluster's jobs")
+        await until(lambda: completed(switch.second) == 6, description="the end of the second cluster's jobs")
     assert (most["first"], most["second"]) == (2, 2)
     assert ran["second"] == 6  # each once
     through.dispose()
@@ -202,8 +202,8 @@ async def test_restored_rows_with_future_transaction_ids_slow_polls_only_once(en
         return few
 
     async with start(simple()):
-        await until(lambda: read()[1] >= count, what="the first look of an idle worker")
-        await until(is_cheap, what="ten looks of an idle worker that read less than an entry each")
+        await until(lambda: read()[1] >= count, description="the first look of an idle worker")
+        await until(is_cheap, description="ten looks of an idle worker that read less than an entry each")
     with engine.connect() as connection:
         ahead = "SELECT count(*) FROM job WHERE changed_xid >= pg_snapshot_xmax(pg_current_snapshot())"
         assert connection.scalar(text(ahead)) == 0

@@ -118,9 +118,9 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
     def add(session: Session) -> list[Any]:
         first = note.job(Order(1))
         session.add(first)
-        second, made = enqueue(session, take.job("a"), deduplicate=Deduplicate("key"))
-        found, again = enqueue(session, take.job("b"), deduplicate=Deduplicate("key"))
-        assert (made, again, found.id) == (Enqueued.CREATED, Enqueued.EXISTING, second.id)
+        second, creation = enqueue(session, take.job("a"), deduplicate=Deduplicate("key"))
+        existing, again = enqueue(session, take.job("b"), deduplicate=Deduplicate("key"))
+        assert (creation, again, existing.id) == (Enqueued.CREATED, Enqueued.EXISTING, second.id)
         many = enqueue_many(session, [take.job([1, "ä"]), take.job(None, delay=None)])
         many.append(take.enqueue(session, {"ä": [1]}, delay=timedelta(hours=1), timeout=timedelta(minutes=1)))
         waiting = total.job(None, blockers=[first])
@@ -145,12 +145,14 @@ EMPTY = {"get_progress", "list_attempts", "dismiss_dead_letters", "fire_schedule
 
 def finds(name: str, call: Callable[[Callable[..., Any]], Any], session: Session) -> bool:
     """Call an operation, and load attributes that are loaded on access; return whether it found something."""
-    found = call(partial(getattr(operations, name), session))
+    outcome = call(partial(getattr(operations, name), session))
     if name == "get_job":
-        found = found.blocked_by[0].chain.status
+        outcome = outcome.blocked_by[0].chain.status
     elif name == "get_chain":
-        found = found.jobs
-    return bool(next((getattr(found, one) for one in ("items", "ids") if hasattr(found, one)), found))
+        outcome = outcome.jobs
+    return bool(
+        next((getattr(outcome, attribute) for attribute in ("items", "ids") if hasattr(outcome, attribute)), outcome)
+    )
 
 
 async def test_every_operation_works_in_the_applications_own_session(application: Application, jobs: Jobs) -> None:
@@ -161,24 +163,24 @@ async def test_every_operation_works_in_the_applications_own_session(application
         session.flush()
         return {"root": root.id, "blocked": blocked.id, "dead": jobs.add(JobStatus.DEAD, type_name="fail")}
 
-    seen, done = set[str](), list[str]()
+    called, completed = set[str](), list[str]()
     for name, call in calls(await application.run(add)).items():
         try:
             if await application.run(partial(finds, name, call)):
-                seen.add(name)
+                called.add(name)
         except Exception as error:
             error.add_note(f"operation {name}")
             raise
-    assert seen == calls({}).keys() - EMPTY
-    await application.run(lambda session: operations.after_commit(session, done.append, "committed"))
-    assert done == ["committed"]
+    assert called == calls({}).keys() - EMPTY
+    await application.run(lambda session: operations.after_commit(session, completed.append, "committed"))
+    assert completed == ["committed"]
 
 
 async def test_database_errors_are_translated_to_library_errors(application: Application) -> None:
-    taken = uuid4()
-    await application.run(lambda session: enqueue_many(session, [take.job("a", id=taken)]))
+    existing_id = uuid4()
+    await application.run(lambda session: enqueue_many(session, [take.job("a", id=existing_id)]))
     with pytest.raises(ConflictError) as conflict:
-        await application.run(lambda session: enqueue_many(session, [take.job("b", id=taken)]))
+        await application.run(lambda session: enqueue_many(session, [take.job("b", id=existing_id)]))
     assert conflict.value.constraint == "pk_job"
 
     def leap(session: Session) -> None:

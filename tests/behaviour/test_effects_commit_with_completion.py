@@ -62,9 +62,9 @@ async def test_effects_and_completion_are_one_commit(engine: Engine, jobs: Jobs,
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 1)
     assert len(log.of(JobCompleted)) == 1
     with engine.connect() as connection:
-        written = connection.execute(text("SELECT xmin::text FROM effect")).scalar_one()
+        transaction_id = connection.execute(text("SELECT xmin::text FROM effect")).scalar_one()
         completed = connection.execute(text("SELECT xmin::text FROM job")).scalar_one()
-    assert written == completed  # the same transaction wrote both
+    assert transaction_id == completed  # the same transaction wrote both
 
 
 @both_modes
@@ -93,8 +93,8 @@ async def test_a_failing_commit_fails_the_attempt(engine: Engine, jobs: Jobs, mo
 @both_modes
 async def test_an_attempt_lost_while_running_rolls_back_its_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
     def lose(session: Any, ctx: AttemptContext) -> None:
-        with Session(engine) as other, other.begin():
-            cancel_jobs(other, [ctx.job.id])
+        with Session(engine) as other_session, other_session.begin():
+            cancel_jobs(other_session, [ctx.job.id])
 
     queue = sync_and_async_queue(engine, lose)
     (job_id,) = enqueue(engine, queue.job(mode, {}))

@@ -40,7 +40,7 @@ def shown(script: Path) -> str:
 
 def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors: list[str] | None = None) -> str:
     """Run Python with these arguments, its warnings errors; return its output, and add the lines of its errors."""
-    done = subprocess.run(
+    process = subprocess.run(
         [*PYTHON, *arguments],
         cwd=cwd,
         env=os.environ | {URL_VARIABLE: url},
@@ -50,8 +50,8 @@ def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors:
         check=False,
     )
     if errors is not None:
-        errors += done.stderr.splitlines()
-    return printed(Ended(done.returncode, done.stdout, done.stderr))
+        errors += process.stderr.splitlines()
+    return printed(Ended(process.returncode, process.stdout, process.stderr))
 
 
 def printed(ended: Ended) -> str:
@@ -80,7 +80,7 @@ def test_every_example_is_listed_as_a_script_or_report() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    variants(SCRIPTS, default=[one for one in SCRIPTS if shown(one) not in LONG], id=shown),
+    variants(SCRIPTS, default=[script for script in SCRIPTS if shown(script) not in LONG], id=shown),
 )
 def test_an_example_prints_its_last_comment(
     script: Path, empty_database_url: str, programs: Programs, tmp_path: Path
@@ -150,9 +150,9 @@ def execute(url: str, statement: str) -> list[Any]:
     engine = create_engine(url)
     with engine.begin() as connection:
         result = connection.execute(text(statement.replace(":", "\\:")))
-        found = list(result.scalars()) if result.returns_rows else []
+        values = list(result.scalars()) if result.returns_rows else []
     engine.dispose()
-    return found
+    return values
 
 
 def tables(url: str) -> set[str]:

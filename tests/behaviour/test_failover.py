@@ -120,7 +120,7 @@ def application(engine: Engine, ran: Counter[str]) -> JobQueue[Any]:
 
 async def test_synchronously_committed_jobs_survive_a_failover(pair: Pair) -> None:
     """Jobs are enqueued and run all the while; every acknowledged commit is found on the promoted standby."""
-    await until(lambda: pair.is_streaming, what="the stream")
+    await until(lambda: pair.is_streaming, description="the stream")
     pair.set(pair.primary, "synchronous_standby_names", "*")
     committed: list[UUID] = []
     stop = threading.Event()
@@ -142,10 +142,10 @@ async def test_synchronously_committed_jobs_survive_a_failover(pair: Pair) -> No
         async with working(
             Worker(application(engine, ran), engine, options=quick(heartbeat_timeout=timedelta(seconds=3)))
         ) as log:
-            await until(lambda: len(ran) >= 20, what="the first jobs")
+            await until(lambda: len(ran) >= 20, description="the first jobs")
             before = len(committed)
             await asyncio.to_thread(pair.fail_over)
-            await until(lambda: len(committed) >= before + 20, what="jobs enqueued on the promoted standby")
+            await until(lambda: len(committed) >= before + 20, description="jobs enqueued on the promoted standby")
             stop.set()
             producer.join()
             assert log.of(ComponentFailed)  # it met the outage, and restarted
@@ -153,7 +153,7 @@ async def test_synchronously_committed_jobs_survive_a_failover(pair: Pair) -> No
             def all_done() -> bool:
                 return bool(pair.run(pair.standby, "SELECT count(*) FROM job WHERE status <> 'completed'") == 0)
 
-            await until(all_done, what="the end of all jobs")
+            await until(all_done, description="the end of all jobs")
     finally:
         stop.set()
         producer.join()
@@ -171,24 +171,24 @@ async def test_a_completion_lost_in_an_asynchronous_failover_runs_again(pair: Pa
     """Asynchronously: a completion that was lost with the primary runs once more, with one effect; a job may be lost."""
     ran: Counter[str] = Counter()
     engine = create_engine(pair.url, pool_size=12, pool_pre_ping=True, connect_args={"connect_timeout": 2})
-    await until(lambda: pair.is_streaming, what="the stream")
+    await until(lambda: pair.is_streaming, description="the stream")
     with Session(engine) as session, session.begin():
         session.add(job := Job("effect", 1))
         job_id = job.id
-    await until(lambda: pair.has_caught_up, what="the standby's replay")
+    await until(lambda: pair.has_caught_up, description="the standby's replay")
     pair.set(pair.standby, "primary_conninfo", "")  # from here on it receives nothing
-    await until(lambda: not pair.is_streaming, what="the end of the stream")
+    await until(lambda: not pair.is_streaming, description="the end of the stream")
 
-    def status(server: EmbeddedServer, one: UUID) -> Any:
-        return pair.run(server, f"SELECT status::text FROM job WHERE id = '{one}'")
+    def status(server: EmbeddedServer, job_id: UUID) -> Any:
+        return pair.run(server, f"SELECT status::text FROM job WHERE id = '{job_id}'")
 
     async with working(Worker(application(engine, ran), engine, options=quick(heartbeat_timeout=timedelta(seconds=3)))):
-        await until(lambda: status(pair.primary, job_id) == JobStatus.COMPLETED, what="the first run")
+        await until(lambda: status(pair.primary, job_id) == JobStatus.COMPLETED, description="the first run")
         with Session(engine) as session, session.begin():
             session.add(unreplicated := Job("plain", 2, delay=timedelta(hours=1)))
             lost = unreplicated.id
         await asyncio.to_thread(pair.fail_over)
-        await until(lambda: status(pair.standby, job_id) == JobStatus.COMPLETED, what="the second run")
+        await until(lambda: status(pair.standby, job_id) == JobStatus.COMPLETED, description="the second run")
     assert ran["1"] == 2
     assert pair.run(pair.standby, "SELECT count(*) FROM effect") == 1
     assert status(pair.standby, lost) is None

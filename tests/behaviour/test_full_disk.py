@@ -45,11 +45,11 @@ def disk() -> Iterator[SmallDisk]:
 @pytest.fixture
 def server(disk: SmallDisk) -> Iterator[EmbeddedServer]:
     """Give a server whose data, and log of changes, are on that disk."""
-    found = binary_dirs()
-    if not found:
+    directories = binary_dirs()
+    if not directories:
         pytest.skip("no PostgreSQL programs at hand to start a server of one's own")
     settings = {"shared_buffers": "16MB", "max_wal_size": "32MB", "min_wal_size": "32MB", "autovacuum": "off"}
-    with EmbeddedServer(found[-1].path, settings, disk.path / "data") as server:
+    with EmbeddedServer(directories[-1].path, settings, disk.path / "data") as server:
         yield server
 
 
@@ -99,7 +99,7 @@ async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
     @queue.handler("plain")
     async def plain(payload: str) -> None: ...
 
-    (held, written) = enqueue(engine, holds.job(), writes.job())
+    (holding, writing) = enqueue(engine, holds.job(), writes.job())
     lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="plain", input="")
     jobs.add_worker("gone:1", silent_for=-3600)
     options = quick(concurrency=3, heartbeat_timeout=timedelta(seconds=60), heartbeat_interval=timedelta(milliseconds=100))
@@ -113,19 +113,21 @@ async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
             connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour' WHERE id = 'gone:1'"))
         release.set()
         release_writer.set()
-        await until(lambda: full(log, "completer") is not None, what="the completer meets the full disk")
-        await until(lambda: full(log, "rescuer") is not None, what="the rescuer meets the full disk")
+        await until(lambda: full(log, "completer") is not None, description="the completer meets the full disk")
+        await until(lambda: full(log, "rescuer") is not None, description="the rescuer meets the full disk")
         assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
-        assert [jobs.get(one)["attempt"] for one in (held, written, lost)] == [1, 1, 1]
+        assert [jobs.get(job_id)["attempt"] for job_id in (holding, writing, lost)] == [1, 1, 1]
         event = full(log, "completer")
         assert event is not None
         record = describe(event)
         assert "No space left on device" in record.message % record.arguments
 
         disk.free()
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="all that was held up is done")
-        assert [jobs.get(one)["attempt"] for one in (held, written, lost)] == [1, 2, 2]
-        outcomes = [[row["outcome"] for row in jobs.attempts(one)] for one in (held, written, lost)]
+        await until(
+            lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="all that was held up is done"
+        )
+        assert [jobs.get(job_id)["attempt"] for job_id in (holding, writing, lost)] == [1, 2, 2]
+        outcomes = [[row["outcome"] for row in jobs.attempts(job_id)] for job_id in (holding, writing, lost)]
         assert outcomes == [[], ["failed"], ["lost"]]
         assert not log.of(HeartbeatFailing)
         (rescheduled,) = log.of(JobRescheduled)
@@ -136,14 +138,14 @@ async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
         with suppress(OperationalError), engine.connect() as connection:
             while True:
                 connection.execute(_WRITE_LOG)
-        await until(lambda: not server.is_running, what="the end of a server that cannot write its log")
+        await until(lambda: not server.is_running, description="the end of a server that cannot write its log")
         assert "PANIC" in server.log_path.read_text()
         refused_by_nobody = pytest.raises(OperationalError)
         with refused_by_nobody, Session(engine) as session, session.begin():
             session.add(plain.job(""))
         disk.free()
         server.start()
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything is done")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="everything is done")
         assert set(accepted) <= set(jobs.statuses())
         assert jobs.count() == 23
     with engine.connect() as connection:

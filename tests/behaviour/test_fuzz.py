@@ -71,16 +71,16 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callab
     return lambda holds: chosen(given(*strategies)(holds))()
 
 
-def same(left: Any, right: Any) -> bool:
+def same(expected: Any, right: Any) -> bool:
     """Return whether two JSON values are one, numbers by digits: 1 and 1.0 are, true and 1 are not; 1e16 returns an int."""
 
     def digits(value: Any) -> Any:
-        def number(written: str) -> tuple[str, Decimal]:
-            return "number", Decimal(written)
+        def number(digits: str) -> tuple[str, Decimal]:
+            return "number", Decimal(digits)
 
         return json.loads(json.dumps(value), parse_float=number, parse_int=number)
 
-    return bool(digits(left) == digits(right))
+    return bool(digits(expected) == digits(right))
 
 
 @amount
@@ -108,9 +108,9 @@ def test_payloads_and_names_are_stored_exactly_or_refused_before_writing(engine:
                 assert tuple(stored[1:]) == (queue, type_name, key or None)
                 session.rollback()
             try:
-                found, made = enqueue(session, Job("known", payload), deduplicate=Deduplicate(key))
-                assert made is Enqueued.CREATED
-                assert found.deduplication_key == key
+                existing, outcome = enqueue(session, Job("known", payload), deduplicate=Deduplicate(key))
+                assert outcome is Enqueued.CREATED
+                assert existing.deduplication_key == key
             except JobQueueError:
                 pass
             session.rollback()
@@ -193,9 +193,9 @@ def test_arbitrary_command_arguments_cause_no_traceback_and_change_no_job(engine
 
     @fuzz(examples, commands, words)
     def holds(command: list[str], word: str) -> None:
-        done = CliRunner().invoke(main, [*command, word], env={"SA_JOBQUEUE_URL": url})
-        assert done.exit_code in {0, 1, 2}, (command, word, done.output)
-        assert done.exception is None or isinstance(done.exception, SystemExit), (command, word, done.exception)
+        result = CliRunner().invoke(main, [*command, word], env={"SA_JOBQUEUE_URL": url})
+        assert result.exit_code in {0, 1, 2}, (command, word, result.output)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (command, word, result.exception)
         with engine.connect() as connection:
             assert connection.scalar(text("SELECT status FROM job")) == "pending"
 
@@ -248,16 +248,16 @@ async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engin
     accepted: list[dict[str, Any]] = []
 
     def write(columns: dict[str, Any]) -> None:
-        given = {"type_name": "poison", "queue": "default"} | columns
-        values_of = ", ".join(f"CAST(:{name} AS {_cast(name)})" for name in given)
-        names = ", ".join(["id", "chain_id", "chain_type_name", *given])
+        values = {"type_name": "poison", "queue": "default"} | columns
+        values_of = ", ".join(f"CAST(:{name} AS {_cast(name)})" for name in values)
+        names = ", ".join(["id", "chain_id", "chain_type_name", *values])
         statement = f"INSERT INTO job ({names}) VALUES (:id, :id, 'poison', {values_of})"
         try:
             with engine.begin() as connection:
-                connection.execute(text(statement), given | {"id": Job("x").id})
+                connection.execute(text(statement), values | {"id": Job("x").id})
         except (DBAPIError, UnicodeEncodeError):
             return
-        accepted.append(given)
+        accepted.append(values)
 
     fuzz(examples * 2, row)(write)
     with Session(engine) as session, session.begin():
@@ -266,7 +266,7 @@ async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engin
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), 60)
     assert sorted(ran) == [0, 1, 2]
-    assert [one.error for one in log.of(ComponentFailed)] == []
+    assert [event.error for event in log.of(ComponentFailed)] == []
     assert len(accepted) > examples / 4
     with engine.connect() as connection:  # nothing but what was written is there, and nothing of it is gone
         assert connection.scalar(text("SELECT count(*) FROM job")) == len(accepted) + 3
@@ -334,8 +334,8 @@ async def test_a_payload_python_cannot_parse_kills_only_its_own_job(
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert log.of(ComponentFailed) == []
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1")).all()
-        assert [tuple(row) for row in found] == [("completed", 2), ("dead", 1)]
+        counts = connection.execute(text("SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1")).all()
+        assert [tuple(row) for row in counts] == [("completed", 2), ("dead", 1)]
         assert "cannot be read by Python" in str(connection.scalar(text("SELECT error->>'message' FROM dead_letter")))
 
 
@@ -390,10 +390,10 @@ def test_the_view_accepts_legal_changes_and_refuses_the_rest_unchanged(engine: E
             "(:queue, :type_name, CAST(:input AS jsonb), CAST(:status AS job_status), CAST(:at AS timestamptz)) RETURNING id"
         )
         change = text("UPDATE job_queue SET status = :status, scheduled_at = CAST(:at AS timestamptz) WHERE id = :id")
-        given = {"queue": queue, "type_name": type_name, "input": json.dumps(payload), "status": status, "at": at}
+        values = {"queue": queue, "type_name": type_name, "input": json.dumps(payload), "status": status, "at": at}
         with engine.connect() as connection:
             try:
-                job_id = connection.scalar(insert, given)
+                job_id = connection.scalar(insert, values)
             except (DBAPIError, UnicodeEncodeError):
                 return
             stored = connection.execute(text("SELECT queue, type_name, input, status::text FROM job")).one()

@@ -148,10 +148,12 @@ def hostile(engine: Engine, database_url: str, request: pytest.FixtureRequest) -
 async def run_everything(database_url: str) -> None:
     """Run the mixed workload and check that every job ended as it should, and that nothing failed beside it."""
     url = make_url(database_url)
-    own = create_engine(url, pool_size=10, connect_args={"options": READABLE, "client_encoding": "UTF8"})
+    hostile_engine = create_engine(url, pool_size=10, connect_args={"options": READABLE, "client_encoding": "UTF8"})
     bare = create_engine(url, poolclass=NullPool, connect_args={"client_encoding": "UTF8"})
-    fill(own)
-    async with working(Worker(application(), own, options=quick(concurrency=10, queues=("default", "limited")))) as log:
+    fill(hostile_engine)
+    async with working(
+        Worker(application(), hostile_engine, options=quick(concurrency=10, queues=("default", "limited")))
+    ) as log:
 
         def is_done() -> bool:
             with bare.connect() as connection:
@@ -159,9 +161,9 @@ async def run_everything(database_url: str) -> None:
                 fired = connection.scalar(text("SELECT last_job_id IS NOT NULL FROM schedule"))
             return not open_ and bool(fired)
 
-        await until(is_done, what="the end of all jobs")
+        await until(is_done, description="the end of all jobs")
         assert log.of(ComponentFailed) == []
-    with Session(own) as session:
+    with Session(hostile_engine) as session:
         ended = [(job.type_name, job.status) for job in session.scalars(select(Job))]
         dead = {status for name, status in ended if name in {"discards", "times_out"}}
         assert dead == {JobStatus.DEAD}
@@ -179,8 +181,8 @@ async def run_everything(database_url: str) -> None:
         assert attempt.outcome == AttemptOutcome.FAILED
         assert len(list_jobs(session, limit=100).items) == len(ended)
         assert explain_job(session, failed.id).job_id == failed.id
-    assert health(own).measured_at is not None
-    own.dispose()
+    assert health(hostile_engine).measured_at is not None
+    hostile_engine.dispose()
 
 
 every = {name: value for settings in SETTINGS.values() for name, value in settings.items()}

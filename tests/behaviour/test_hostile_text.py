@@ -121,11 +121,11 @@ MISTAKES = (
 @pytest.fixture
 def ids(engine: Engine) -> dict[str, str]:
     """Fill a queue with hostile text; return the named objects."""
-    found = write_hostile(engine) | {"gone": f"gone{HOSTILE}"}
+    names = write_hostile(engine) | {"gone": f"gone{HOSTILE}"}
     with engine.connect() as connection:
         dead_letters: Any = HostileJob.DeadLetter.__table__
         by_job = {row.job_id: row.id for row in connection.execute(dead_letters.select())}
-    return found | {"letter": by_job[found["dead"]], "resolved letter": by_job[found["resolved"]]}
+    return names | {"letter": by_job[names["dead"]], "resolved letter": by_job[names["resolved"]]}
 
 
 def commands(group: click.Command, path: str = "") -> Iterator[str]:
@@ -160,26 +160,26 @@ def test_no_command_prints_raw_control_characters(ids: dict[str, str], database_
         assert run(*mistake)[0] != 0
     statuses: dict[str, int] = {}
     for as_json in (["--json"], []):
-        for command, given in COMMANDS.items():
-            arguments = [one.format_map(ids) if one.startswith("{") else one for one in given]
-            statuses[command], shown = run(*command.split(), *arguments, *as_json)
+        for command, words in COMMANDS.items():
+            arguments = [word.format_map(ids) if word.startswith("{") else word for word in words]
+            statuses[command], output = run(*command.split(), *arguments, *as_json)
             if command in {"jobs show", "explain"} and not as_json:
-                assert "[red]x[/red][link=" in shown  # as it is, not as markup
+                assert "[red]x[/red][link=" in output  # as it is, not as markup
     assert not wrong
     assert {name for name, status in statuses.items() if status} == REFUSED | {
-        name for name, given in COMMANDS.items() if "{gone}" in given
+        name for name, words in COMMANDS.items() if "{gone}" in words
     }
 
 
 def test_only_the_output_module_of_the_cli_writes_to_streams() -> None:
     """So that no command can forget to escape: what prints is `cli._output`."""
-    found = []
+    calls_found = []
     for path in sorted((SOURCE / "cli").rglob("*.py")):
         if path.name == "_output.py":
             continue
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) in WRITERS]
-    assert not found
+        calls_found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) in WRITERS]
+    assert not calls_found
 
 
 def hostile(value: Any) -> Any:
@@ -188,9 +188,9 @@ def hostile(value: Any) -> Any:
         case BaseException():
             return type(f"Error{HOSTILE}", (Exception,), {})(LONE)
         case dict():
-            return {key: hostile(one) for key, one in value.items()}
+            return {key: hostile(member) for key, member in value.items()}
         case tuple():
-            return tuple(hostile(one) for one in value)
+            return tuple(hostile(member) for member in value)
         case str() if type(value) is str:
             return LONE
     return value
@@ -214,11 +214,11 @@ def log(formatter: logging.Formatter) -> Iterator[tuple[logging.Logger, StringIO
 def test_an_event_is_logged_on_one_line_whatever_its_names_contain(formatter: logging.Formatter) -> None:
     for event, _, _ in CASES.values():
         assert is_dataclass(event)
-        given = {one.name: hostile(getattr(event, one.name)) for one in fields(event)}
+        fields_of_event = {field.name: hostile(getattr(event, field.name)) for field in fields(event)}
         with log(formatter) as (logger, stream):
             bus = job_events.EventBus()
             logs.subscribe(bus, logger)
-            bus.emit(replace(event, **given))
+            bus.emit(replace(event, **fields_of_event))
         lines = stream.getvalue().rstrip("\n").split("\n")
         if type(formatter) is logging.Formatter:  # the application's own: tracebacks are as it writes them
             lines = lines[:1]
@@ -258,6 +258,6 @@ def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) ->
 def hostile_row(row: dict[str, Any]) -> dict[str, Any]:
     texts = {"type_name", "error_type", "message", "example_message", "workflow_id", "example_job_id", "first_line"}
     return {
-        name: LONE if name in texts else [hostile_row(one) for one in value] if name == "steps" else value
+        name: LONE if name in texts else [hostile_row(member) for member in value] if name == "steps" else value
         for name, value in row.items()
     }

@@ -31,16 +31,16 @@ pytestmark = both_servers
 def test_an_inconsistent_row_is_refused_with_a_message_or_corrected(engine: Engine, case: Case) -> None:
     roles = f"t{secrets.token_hex(5)}"
     with engine.connect() as connection:
-        given = set_up(connection, case)
+        prepared = set_up(connection, case)
         connection.commit()
         for statement in grant_statements(Layout(), roles=roles):  # rolled back with the rest
             connection.execute(verbatim(statement))
         connection.execute(text(f"SET LOCAL ROLE {roles}_{case.role}"))
         if not case.refused:
-            write(connection, case, given)
+            write(connection, case, prepared)
             return
         with pytest.raises(DBAPIError) as caught:
-            write(connection, case, given)
+            write(connection, case, prepared)
         diagnosis: Any = getattr(caught.value.orig, "diag", None)
         assert case.refused in {diagnosis.sqlstate, diagnosis.constraint_name}
         assert len(diagnosis.message_primary) > 20
@@ -69,15 +69,15 @@ async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: J
     waiting: list[Any] = []
     for n, case in enumerate(chosen):
         with engine.begin() as connection:
-            given = set_up(connection, case, queue=f"q{n}")
-        roots |= {given["root"], given["root2"]}
+            prepared = set_up(connection, case, queue=f"q{n}")
+        roots |= {prepared["root"], prepared["root2"]}
         if case.scene in {"waiting", "a root and another job"}:
             with Session(engine) as session, session.begin():
-                neighbour = good.job(blockers=[WaitFor(given["root"], on_failure="continue")])
+                neighbour = good.job(blockers=[WaitFor(prepared["root"], on_failure="continue")])
                 waiting.append(neighbour.id)
                 session.add(neighbour)
         with engine.begin() as connection:
-            (force if forced else write)(connection, case, given)
+            (force if forced else write)(connection, case, prepared)
     lost = [jobs.add(JobStatus.RUNNING, max_attempts=1) for _ in range(3)]
     jobs.add_worker(silent_for=3600)
     with Session(engine) as session, session.begin():
@@ -85,7 +85,7 @@ async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: J
     worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    assert [one.error for one in log.of(ComponentFailed)] == []
+    assert [event.error for event in log.of(ComponentFailed)] == []
     assert {jobs.status(job_id) for job_id in lost} == {JobStatus.DEAD}
     assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.COMPLETED}
     with engine.connect() as connection:
@@ -103,24 +103,24 @@ async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: J
 
 
 def test_a_blocked_job_set_to_pending_in_sql_has_no_open_blockers(engine: Engine, jobs: Jobs) -> None:
-    given = _written(engine, "a job released by hand")
-    assert jobs.get(given["job"])["open_blockers"] == 0
-    assert _blockers_resolved(engine, given["job"]) == [False]
-    assert _blockers_resolved(engine, given["job2"]) == [True, True]
+    case = _written(engine, "a job released by hand")
+    assert jobs.get(case["job"])["open_blockers"] == 0
+    assert _blockers_resolved(engine, case["job"]) == [False]
+    assert _blockers_resolved(engine, case["job2"]) == [True, True]
 
 
 def test_a_chain_ended_in_sql_unblocks_its_dependants(engine: Engine, jobs: Jobs) -> None:
-    given = _written(engine, "a chain ended by hand")
-    root = jobs.get(given["root"])
+    case = _written(engine, "a chain ended by hand")
+    root = jobs.get(case["root"])
     assert root["chain_completed_at"] == root["completed_at"]
     with engine.begin() as connection:
-        result = unblock(connection, Job, {given["root"]: None})
-    assert result.finished == [given["root"]]
+        result = unblock(connection, Job, {case["root"]: None})
+    assert result.finished == [case["root"]]
 
 
 def test_setting_a_dead_job_to_pending_in_sql_is_a_redrive(engine: Engine, jobs: Jobs) -> None:
-    given = _written(engine, "a death undone")
-    job, (dead_letter,) = jobs.get(given["job"]), jobs.dead_letters(given["job"])
+    case = _written(engine, "a death undone")
+    job, (dead_letter,) = jobs.get(case["job"]), jobs.dead_letters(case["job"])
     assert (job["status"], job["chain_completed_at"]) == (JobStatus.PENDING, None)
     assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("redriven", "postgres")
 
@@ -145,13 +145,13 @@ def test_payload_size_and_type_names_are_bounded_in_sql_too(engine: Engine, sess
     view = text("INSERT INTO job_queue (type_name, input) VALUES (:type_name, CAST(:input AS jsonb))")
     longest = '"' + "x" * (1024 * 1024 - 2) + '"'
     session.execute(view, {"type_name": "a", "input": longest})
-    for given, field in (
+    for columns, field in (
         ({"type_name": "a", "input": '"x' + longest[1:]}, "input"),
         ({"type_name": "a\nb", "input": "1"}, "type_name"),
         ({"type_name": "x" * 101, "input": "1"}, "type_name"),
     ):
         with pytest.raises(DBAPIError, match=f"{field}: must be") as caught, session.begin_nested():
-            session.execute(view, given)
+            session.execute(view, columns)
         diagnosis: Any = getattr(caught.value.orig, "diag", None)
         assert (diagnosis.sqlstate, diagnosis.column_name) == ("SJ002", field)
 
@@ -159,10 +159,10 @@ def test_payload_size_and_type_names_are_bounded_in_sql_too(engine: Engine, sess
 def _written(engine: Engine, name: str) -> dict[str, Any]:
     (case,) = (case for case in CASES if case.name == name)
     with engine.begin() as connection:
-        given = set_up(connection, case)
+        prepared = set_up(connection, case)
     with engine.begin() as connection:
-        write(connection, case, given)
-    return given
+        write(connection, case, prepared)
+    return prepared
 
 
 def _blockers_resolved(engine: Engine, job_id: Any) -> list[bool]:

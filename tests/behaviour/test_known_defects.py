@@ -44,7 +44,7 @@ def standing(engine: Engine) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "with_session", variants([False, True], default=[True], id=lambda given: "session" if given else "batch")
+    "with_session", variants([False, True], default=[True], id=lambda has_session: "session" if has_session else "batch")
 )
 async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, jobs: Jobs, with_session: bool) -> None:
     queue, fan_ins = JobQueue(), 200
@@ -104,8 +104,8 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
 def test_a_deduplication_key_is_taken_until_its_chain_ends(session: Session, chains: Chains, jobs: Jobs) -> None:
     """Whatever has become of the root job: open is the chain."""
     root, _ = chains.add(JobStatus.COMPLETED, JobStatus.PENDING, deduplication_key="k")
-    found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
-    assert (found.id, made) == (root, Enqueued.EXISTING)
+    existing, outcome = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
+    assert (existing.id, outcome) == (root, Enqueued.EXISTING)
 
 
 async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:
@@ -118,11 +118,11 @@ async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs:
     with Session(engine) as session, session.begin():
         enqueue_many(session, [waits.job(None) for _ in range(50)])
     async with start(queue, concurrency=1):
-        await until(lambda: standing(engine)["waits", "running"] == 1, what="the only slot is taken")
+        await until(lambda: standing(engine)["waits", "running"] == 1, description="the only slot is taken")
         jobs.add_worker("gone:1", silent_for=60)
         lost = [jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="waits") for _ in range(5)]
         await until(
-            lambda: {jobs.status(job_id) for job_id in lost} == {JobStatus.PENDING}, what="all of them are taken back"
+            lambda: {jobs.status(job_id) for job_id in lost} == {JobStatus.PENDING}, description="all of them are taken back"
         )
         release.set()
 
@@ -139,7 +139,7 @@ async def test_a_claim_takes_many_jobs_and_is_not_repeated_when_none_are_left(en
     statements: Counter[str] = Counter()
     worker = Worker(queue, engine, options=quick(concurrency=20))
 
-    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def count(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
         statements["claim" if "lane" in statement and "UPDATE" in statement else "other"] += 1
 
     event.listen(Engine, "before_cursor_execute", count)
@@ -206,8 +206,10 @@ def test_catching_up_and_finding_the_next_due_job_locks_no_row(engine: Engine, j
         "ended_priorities": [0],
         "ended_types": [""],
     }
-    with engine.connect() as looking, engine.connect() as other:
-        given = catch_up_parameters("3", **ended, read_to=datetime(2020, 1, 1, tzinfo=UTC))
-        assert len(looking.execute(arrivals.catch_up(Job), given).all()) == 2  # what came since, and the next of the lane
-        held = select(Job.id).with_for_update(skip_locked=True)
-        assert other.scalars(held).all() == [job_id]
+    with engine.connect() as looking, engine.connect() as other_connection:
+        parameters = catch_up_parameters("3", **ended, read_to=datetime(2020, 1, 1, tzinfo=UTC))
+        assert (
+            len(looking.execute(arrivals.catch_up(Job), parameters).all()) == 2
+        )  # what came since, and the next of the lane
+        locked_rows = select(Job.id).with_for_update(skip_locked=True)
+        assert other_connection.scalars(locked_rows).all() == [job_id]

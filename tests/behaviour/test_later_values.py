@@ -81,10 +81,10 @@ def test_operations_read_a_later_value_as_text(engine: Engine, ids: dict[str, An
         assert repr(job) == f"<Job {ids['later']} test {LATER}>"
         assert {chain.id: chain.status for chain in list_chains(session).items}[ids["later"]] == LATER
         assert get_chain(session, ids["later"]).status == LATER
-        assert [one.outcome for one in list_attempts(session, ids["later"]).items] == [LATER]
+        assert [attempt.outcome for attempt in list_attempts(session, ids["later"]).items] == [LATER]
         (blocker,) = list_blockers(session, ids["waits"])
         assert (blocker.on_failure, blocker.chain.status) == (LATER, LATER)
-        assert [one.reason for one in list_dead_letters(session).items] == [LATER]
+        assert [dead_letter.reason for dead_letter in list_dead_letters(session).items] == [LATER]
         for reason, count in ((LATER, 1), ("of a release after that", 0)):
             reasons: Any = [reason]
             assert len(list_dead_letters(session, where=DeadLetterFilter(reasons=reasons)).items) == count
@@ -205,5 +205,5 @@ def test_a_worker_state_and_a_refused_write_of_a_later_release_are_listed(engine
     with Session(engine) as session:
         assert [worker.state for worker in list_workers(session).items] == [LATER]
     report = health(engine)
-    assert [one.statement for one in report.quarantined] == [LATER]
+    assert [row.statement for row in report.quarantined] == [LATER]
     assert any("x cannot be written (later)" in finding.summary for finding in report.findings)

@@ -111,16 +111,16 @@ async def test_a_worker_killed_at_any_step_loses_no_job_and_repeats_no_write(
     hit = [row for row in map(jobs.get, ids) if row["attempt"] > 0]
     assert hit  # the claim had committed: the attempt is counted although the process died
     async with start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     with engine.connect() as connection:
-        written = connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all()
-    assert written == ([*range(6)] if "with_session" in names else [])
+        numbers = connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all()
+    assert numbers == ([*range(6)] if "with_session" in names else [])
     lost = {row["job_id"] for job_id in ids for row in jobs.attempts(job_id) if row["outcome"] == "lost"}
     assert lost <= {row["id"] for row in hit}
 
 
 async def _ended(process: Any) -> int:
-    await until(lambda: process.poll() is not None, what="the victim is dead")
+    await until(lambda: process.poll() is not None, description="the victim is dead")
     code: int = process.returncode
     return code
 
@@ -152,25 +152,25 @@ async def test_a_resumed_process_is_fenced_and_continues_working(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    held = f"while not os.path.exists({str(gate)!r}): await asyncio.sleep(0.01)"
-    script = VICTIM.replace("async def plain(payload: dict):", f"async def plain(payload: dict):\n    {held}")
+    hold = f"while not os.path.exists({str(gate)!r}): await asyncio.sleep(0.01)"
+    script = VICTIM.replace("async def plain(payload: dict):", f"async def plain(payload: dict):\n    {hold}")
     queue = healthy()
     (job_id,) = enqueue(engine, queue.job("plain", {}))
     zombie = spawn(script, FAULT="none")
-    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, what="the victim has the job")
+    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, description="the victim has the job")
     first = jobs.get(job_id)["leased_by"]
     zombie.send_signal(signal.SIGSTOP)
     jobs.silence(zombie.pid)
     async with start(queue):
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="another worker completes the job")
-    done = jobs.get(job_id)
-    assert done["completed_by"] != first
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="another worker completes the job")
+    job_row = jobs.get(job_id)
+    assert job_row["completed_by"] != first
     gate.touch()
     zombie.send_signal(signal.SIGCONT)
     (again,) = enqueue(engine, queue.job("plain", {}))
-    await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the zombie works again")
+    await until(lambda: jobs.status(again) is JobStatus.COMPLETED, description="the zombie works again")
     assert jobs.get(again)["completed_by"] == first
-    assert jobs.get(job_id) == done  # its late end changed nothing
+    assert jobs.get(job_id) == job_row  # its late end changed nothing
 
 
 @pytest.mark.long
@@ -182,12 +182,12 @@ async def test_a_handler_holding_the_gil_past_its_lease_loses_it_and_repeats_no_
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (n int)"))
     # A call by PyDLL keeps the GIL: no thread of the process runs meanwhile, that of the heartbeat neither.
-    held = f"import ctypes; payload['n'] == 1 and ctypes.PyDLL(None).open({os.fsencode(fifo)!r}, os.O_RDONLY)"
-    script = VICTIM.replace('if FAULT == "in the handler": die()', held, 1)
+    hold = f"import ctypes; payload['n'] == 1 and ctypes.PyDLL(None).open({os.fsencode(fifo)!r}, os.O_RDONLY)"
+    script = VICTIM.replace('if FAULT == "in the handler": die()', hold, 1)
     queue = healthy()
     (job_id,) = enqueue(engine, queue.job("with_session", {"n": 1}))
     victim = spawn(script, FAULT="none")
-    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, what="the victim has the job")
+    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, description="the victim has the job")
     first = jobs.get(job_id)["leased_by"]
     async with start(queue):
 
@@ -195,17 +195,17 @@ async def test_a_handler_holding_the_gil_past_its_lease_loses_it_and_repeats_no_
             jobs.silence(victim.pid, after=1)  # five heartbeats were missed
             return jobs.status(job_id) is JobStatus.COMPLETED
 
-        await until(is_completed, what="another worker completes the job")
-    done = jobs.get(job_id)
-    assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "lost")
+        await until(is_completed, description="another worker completes the job")
+    job_row = jobs.get(job_id)
+    assert (job_row["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "lost")
     (again,) = enqueue(engine, queue.job("with_session", {"n": 2}))
     with await asyncio.wait_for(asyncio.to_thread(fifo.open, "wb"), PATIENCE):  # only now does it continue
-        await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")
+        await until(lambda: jobs.status(again) is JobStatus.COMPLETED, description="the victim works again")
     assert jobs.get(again)["completed_by"] == first
     assert victim.poll() is None
     with engine.connect() as connection:
         assert connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all() == [1, 2]
-    assert jobs.get(job_id) == done
+    assert jobs.get(job_id) == job_row
 
 
 async def test_jobs_of_a_claim_whose_response_was_lost_are_released(engine: Engine, jobs: Jobs, start: Start) -> None:
@@ -227,7 +227,7 @@ async def test_jobs_of_a_claim_whose_response_was_lost_are_released(engine: Engi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lanes, "take", lose_one)
         async with start(queue):
-            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     assert len(lost) == 3
     assert {row["outcome"] for job_id in ids for row in jobs.attempts(job_id)} == {"released"}
 
@@ -246,4 +246,4 @@ async def test_constant_retries_do_not_starve_the_rescuer(engine: Engine, jobs: 
     lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="endless", input={"lost": True}, priority=9)
     enqueue(engine, *(endless.job({}, max_attempts=1_000_000) for _ in range(20)))
     async with start(queue, concurrency=2):
-        await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, what="the lost job is rescued and run")
+        await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, description="the lost job is rescued and run")

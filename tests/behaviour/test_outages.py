@@ -58,19 +58,19 @@ async def test_a_worker_reconnects_after_all_its_connections_were_cut(engine: En
             )
         release.set()  # its completion meets dead connections
         await log.until(ComponentFailed)
-        await until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="the completion is written in the end")
+        await until(lambda: jobs.status(running) is JobStatus.COMPLETED, description="the completion is written in the end")
         (later,) = enqueue(engine, waits.job({}))
-        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, what="new jobs run")
+        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, description="new jobs run")
     assert jobs.get(running)["attempt"] == 1  # tried again was the write, not the job
 
 
 @pytest.fixture
 def own_server() -> Iterator[EmbeddedServer]:
     """Give a server of this test's own, to be crashed."""
-    found = binary_dirs()
-    if not found:
+    directories = binary_dirs()
+    if not directories:
         pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
-    with EmbeddedServer(found[-1].path) as server:
+    with EmbeddedServer(directories[-1].path) as server:
         yield server
 
 
@@ -94,7 +94,7 @@ async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServe
         release.set()
         await log.until(ComponentFailed)
         own_server.restart()
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     assert [jobs.get(job_id)["attempt"] for job_id in ids] == [1, 1, 1]
     engine.dispose()
 
@@ -125,7 +125,7 @@ async def test_a_worker_without_heartbeats_stops_its_attempts_before_others_resc
         # Before the second after which others rescue them, by one heartbeat.
         assert timedelta(milliseconds=800) <= event.silent
         own_server.restart()
-        await until(lambda: jobs.get(job_id)["attempt"] >= 2, what="it is claimed anew")
+        await until(lambda: jobs.get(job_id)["attempt"] >= 2, description="it is claimed anew")
     assert jobs.attempts(job_id)[0]["outcome"] in {"released", "lost"}
     engine.dispose()
 
@@ -140,7 +140,7 @@ async def test_jobs_run_without_any_notification(engine: Engine, start: Start) -
 async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
-        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps")
+        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), description="the worker sleeps")
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted)
         # Cut the listener: it reconnects, and so does the speed.
@@ -153,18 +153,18 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
         await log.until(ComponentFailed)
         enqueue(engine, queue.job("nothing", {}))  # its notification may be lost: found on the reconnect
         await log.until(JobCompleted, 2)
-        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps again")
+        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), description="the worker sleeps again")
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted, 3)
 
 
 def _is_asleep(engine: Engine) -> bool:
     """Whether the claimer has caught up, its last statement before it rests, a while ago."""
-    asked = """SELECT bool_and(now() - state_change > interval '300 ms') FROM pg_stat_activity
+    statement = """SELECT bool_and(now() - state_change > interval '300 ms') FROM pg_stat_activity
                WHERE application_name LIKE 'sa_jobqueue%'
                AND (query LIKE 'WITH read%' OR query LIKE 'WITH picked%')"""
     with engine.connect() as connection:
-        return bool(connection.execute(text(asked)).scalar())
+        return bool(connection.execute(text(statement)).scalar())
 
 
 async def test_a_workers_retry_starts_when_due_not_at_the_next_poll(engine: Engine, start: Start) -> None:
@@ -173,7 +173,7 @@ async def test_a_workers_retry_starts_when_due_not_at_the_next_poll(engine: Engi
     @queue.handler("twice", retry=Backoff(base=timedelta(milliseconds=300), jitter=False))
     async def twice(payload: dict[str, Any], ctx: AttemptContext) -> None:
         if ctx.attempt == 1:
-            await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
+            await until(lambda: _is_asleep(engine), description="the claimer sleeps, knowing of nothing to come")
             raise ValueError
 
     enqueue(engine, twice.job({}))
@@ -184,7 +184,7 @@ async def test_a_workers_retry_starts_when_due_not_at_the_next_poll(engine: Engi
 async def test_a_rescued_job_starts_when_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10), listen=False) as log:
-        await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
+        await until(lambda: _is_asleep(engine), description="the claimer sleeps, knowing of nothing to come")
         jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="nothing", input={})
         jobs.add_worker("gone:1", silent_for=60)
         await log.until(JobCompleted)
@@ -219,7 +219,7 @@ async def test_a_job_due_while_the_worker_falls_asleep_does_not_wait_for_the_nex
             return bool(connection.scalar(text("SELECT scheduled_at <= now() FROM job WHERE id = :id"), {"id": job_id}))
 
     async def become_due(self: Claimer) -> None:
-        await until(is_due, what="the job is due")  # after a catch-up that returned it as scheduled for later
+        await until(is_due, description="the job is due")  # after a catch-up that returned it as scheduled for later
         await sleep(self)
 
     monkeypatch.setattr(Claimer, "_sleep", become_due)
@@ -244,12 +244,12 @@ def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None
 
 
 def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) -> None:
-    for jobs, given, option in [
+    for jobs, argument, option in [
         (engine, simple(), "jobs"),
         (simple(), str(engine.url), "engine"),
     ]:
         with pytest.raises(InvalidOptionError) as caught:
-            Worker(jobs, given)  # type: ignore[arg-type]
+            Worker(jobs, argument)  # type: ignore[arg-type]
         assert caught.value.option == option
     with pytest.raises(UnsupportedServerError, match="needs PostgreSQL, and this database is sqlite"):
         Worker(simple(), create_engine("sqlite://"))
@@ -257,8 +257,8 @@ def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) ->
 
 def _listeners(engine: Engine) -> int:
     with engine.connect() as connection:
-        found = text("SELECT count(*) FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
-        return int(connection.execute(found).scalar_one())
+        statement = text("SELECT count(*) FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
+        return int(connection.execute(statement).scalar_one())
 
 
 async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
@@ -275,14 +275,14 @@ async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
     async def rude(payload: dict[str, Any]) -> None:
         for _ in range(3):
             before = heartbeat()
-            wait_until(lambda before=before: heartbeat() > before, what="a heartbeat while the loop is blocked")  # type: ignore[misc]
+            wait_until(lambda before=before: heartbeat() > before, description="a heartbeat while the loop is blocked")  # type: ignore[misc]
 
-    other = simple()  # a second worker, in a separate thread, rescues meanwhile
+    other_worker = simple()  # a second worker, in a separate thread, rescues meanwhile
     (job_id,) = enqueue(engine, rude.job({}))
 
     def sweep_until_done() -> None:
         async def watch() -> None:
-            async with working(Worker(other, engine, options=quick())):
+            async with working(Worker(other_worker, engine, options=quick())):
                 await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED)
 
         asyncio.run(watch())
@@ -298,11 +298,11 @@ async def test_no_transaction_is_open_while_a_handler_without_a_session_runs(eng
 
     def open_ones() -> int:
         with engine.connect() as connection:
-            found = connection.scalar(
+            open_count = connection.scalar(
                 text("""SELECT count(*) FROM pg_stat_activity
                 WHERE application_name LIKE 'sa_jobqueue%' AND xact_start IS NOT NULL AND state LIKE 'idle%'""")
             )
-            return found or 0
+            return open_count or 0
 
     @queue.handler("looks")
     async def looks(payload: dict[str, Any]) -> None:
@@ -370,18 +370,18 @@ async def test_steps_of_the_host_clock_during_a_run_change_nothing(
         ahead[0] += seconds
         before = last_heartbeat()
         (delayed,) = enqueue(engine, late.job(delay=timedelta(milliseconds=300)))
-        await until(lambda: jobs.status(delayed) is JobStatus.COMPLETED, what="what was due later")
-        await until(lambda: last_heartbeat() > before, what="a heartbeat")
+        await until(lambda: jobs.status(delayed) is JobStatus.COMPLETED, description="what was due later")
+        await until(lambda: last_heartbeat() > before, description="a heartbeat")
         row = jobs.get(delayed)
         assert timedelta(0) <= row["started_at"] - row["scheduled_at"] < timedelta(seconds=PATIENCE)
 
-    (held,) = enqueue(engine, holds.job())
+    (holding,) = enqueue(engine, holds.job())
     worker = Worker(queue, engine, options=quick())
     async with working(worker) as log:
         await log.until(JobStarted)
         for seconds in (86_400.0, -2 * 86_400.0, 365 * 86_400.0):
             await step_by(seconds)
         over.set()
-    assert (jobs.status(held), jobs.get(held)["attempt"]) == (JobStatus.COMPLETED, 1)
+    assert (jobs.status(holding), jobs.get(holding)["attempt"]) == (JobStatus.COMPLETED, 1)
     assert not log.of(JobRescued)
     assert not log.of(HeartbeatFailing)

@@ -95,7 +95,7 @@ async def test_producers_and_workers_run_through_a_transaction_pooler(
             with engine.connect() as connection:
                 return not connection.scalar(select(Job.id).where(Job.status != JobStatus.COMPLETED).limit(1))
 
-        await until(all_done, what="the end of all jobs")
+        await until(all_done, description="the end of all jobs")
     with engine.connect() as connection:
         ended = Counter(connection.scalars(select(Job.type_name).where(Job.status == JobStatus.COMPLETED)))
         tried = text("SELECT outcome, error FROM job_attempt WHERE error->>'message' IS DISTINCT FROM 'once'")
@@ -163,7 +163,7 @@ async def test_session_guards_apply_per_transaction_and_do_not_leak(pooler: Make
     assert connections.is_pooled
     assert not connections.can_listen
     guarded = connections.engine(2)
-    other = create_async_engine(url)
+    other_engine = create_async_engine(url)
     names = ", ".join(f"current_setting('{name}')" for name in GUARDS)
     try:
         for _ in range(10):  # more than psycopg needs to prepare
@@ -178,13 +178,13 @@ async def test_session_guards_apply_per_transaction_and_do_not_leak(pooler: Make
                 with pytest.raises(DBAPIError, match="division by zero"):
                     await connection.exec_driver_sql("SELECT 1 / 0")
                 assert (await connection.exec_driver_sql("SELECT 7")).scalar_one() == 7  # the connection lives on
-            async with other.connect() as connection:
+            async with other_engine.connect() as connection:
                 found = list((await connection.exec_driver_sql(f"SELECT {names}")).one())
                 assert set(found) == {"on", "auto"}
             await asyncio.sleep(0)
     finally:
         await guarded.dispose()
-        await other.dispose()
+        await other_engine.dispose()
 
 
 async def test_a_direct_connection_is_not_detected_as_a_pooler(database_url: str) -> None:

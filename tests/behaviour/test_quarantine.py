@@ -80,7 +80,7 @@ class Given:
 
     subjects: Sequence[Any]
     """The subject of a record in quarantine."""
-    done: Callable[[Sequence[Any]], bool]
+    is_done: Callable[[Sequence[Any]], bool]
     """Whether rows have been written, by their subjects."""
     refused: Any = None
     """The value that the trigger compares, where that is not the subject."""
@@ -93,8 +93,8 @@ def of_statuses(world: World, *statuses: JobStatus) -> Callable[[Sequence[Any]],
 
 
 def completions(world: World) -> Given:
-    made = enqueue(world.engine, *(world.waits.job() for _ in range(GOOD + 1)))
-    return Given(made, of_statuses(world, JobStatus.COMPLETED))
+    jobs = enqueue(world.engine, *(world.waits.job() for _ in range(GOOD + 1)))
+    return Given(jobs, of_statuses(world, JobStatus.COMPLETED))
 
 
 def failures(world: World) -> Given:
@@ -222,15 +222,15 @@ def limits(world: World) -> Given:
     ids = {name: [world.jobs.add(queue=name) for _ in range(2)] for name in names}
 
     def done(some: Sequence[Any]) -> bool:
-        wanted = [job_id for name in some for job_id in ids[name.removeprefix("queue ")]]
-        return of_statuses(world, JobStatus.COMPLETED)(wanted)
+        expected_ids = [job_id for name in some for job_id in ids[name.removeprefix("queue ")]]
+        return of_statuses(world, JobStatus.COMPLETED)(expected_ids)
 
     return Given([f"queue {name}" for name in names], done, refused="bad")
 
 
 def starting(world: World) -> Given:
-    made = enqueue(world.engine, *(world.test.job() for _ in range(GOOD + 1)))
-    return Given(made, of_statuses(world, JobStatus.COMPLETED))
+    jobs = enqueue(world.engine, *(world.test.job() for _ in range(GOOD + 1)))
+    return Given(jobs, of_statuses(world, JobStatus.COMPLETED))
 
 
 def starting_under_a_limit(world: World) -> Given:
@@ -316,35 +316,35 @@ async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
     monkeypatch.setattr(quarantine, "PAUSES", pauses)
     world = World(engine, jobs, JobQueue(retention=_KEPT), asyncio.Event())
     world.handlers()
-    given = case.prepare(world)
-    *good, bad = given.subjects
+    prepared = case.prepare(world)
+    *good, bad = prepared.subjects
     with engine.begin() as connection:
         connection.exec_driver_sql(_REFUSE)
         connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
-        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(prepared.refused or bad)})
     often = {"heartbeat_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(world.queue, queues=("default", "good", "bad"), concurrency=GOOD + 1, **often) as log:
         world.gate.set()
-        await until(lambda: given.done(good), what="the others are written")
+        await until(lambda: prepared.is_done(good), description="the others are written")
         refused = (await log.until(WriteQuarantined, 2))[-1]
-        subject = str(given.find() if given.find else bad)
+        subject = str(prepared.find() if prepared.find else bad)
         assert (refused.write, refused.subject) == (case.write, subject)
         assert (refused.failures, refused.sqlstate) == (2, case.sqlstate)
-        (found,) = [one for one in health(engine).findings if one.code is Code.QUARANTINED]
-        assert (found.evidence["subject"], found.evidence["statement"]) == (subject, case.write)
-        assert subject in found.summary
-        assert case.error in found.summary
+        (finding,) = [finding for finding in health(engine).findings if finding.code is Code.QUARANTINED]
+        assert (finding.evidence["subject"], finding.evidence["statement"]) == (subject, case.write)
+        assert subject in finding.summary
+        assert case.error in finding.summary
         if case.write not in NOT_OF_JOBS:
             with Session(engine) as session:
-                explanation = explain_job(session, given.find() if given.find else bad)
+                explanation = explain_job(session, prepared.find() if prepared.find else bad)
             assert (explanation.cause, explanation.evidence["statement"]) == (Cause.QUARANTINED, case.write), explanation
             assert case.error in explanation.sentence
         later = enqueue(engine, *(world.waits.job() for _ in range(2 * GOOD)))
-        await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), what="slots are free")
+        await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), description="slots are free")
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM refused"))
-        await until(lambda: given.done([bad]), what="it is written when nothing refuses it any more")
-        await until(lambda: not records(engine), what="its record is deleted")
+        await until(lambda: prepared.is_done([bad]), description="it is written when nothing refuses it any more")
+        await until(lambda: not records(engine), description="its record is deleted")
     assert not log.of(ComponentFailed)
 
 
@@ -364,19 +364,19 @@ async def test_a_quarantined_row_is_retried_if_its_pause_ends_before_it_is_recor
     monkeypatch.setattr(quarantine, "PAUSES", Backoff(base=shortest, cap=shortest, jitter=False))
     world = World(engine, jobs, JobQueue(retention=_KEPT), asyncio.Event())
     world.handlers()
-    given = case.prepare(world)
-    *good, bad = given.subjects
+    prepared = case.prepare(world)
+    *good, bad = prepared.subjects
     with engine.begin() as connection:
         connection.exec_driver_sql(_REFUSE)
         connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
         connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(bad)})
     async with start(world.queue, prune_interval=timedelta(milliseconds=100)) as log:
-        await until(lambda: given.done(good), what="the others are written")
-        assert [one.failures for one in await log.until(WriteQuarantined, 3)] == [1, 2, 3]
+        await until(lambda: prepared.is_done(good), description="the others are written")
+        assert [event.failures for event in await log.until(WriteQuarantined, 3)] == [1, 2, 3]
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM refused"))
-        await until(lambda: given.done([bad]), what="it is written when nothing refuses it any more")
-        await until(lambda: not records(engine), what="its record is deleted")
+        await until(lambda: prepared.is_done([bad]), description="it is written when nothing refuses it any more")
+        await until(lambda: not records(engine), description="its record is deleted")
 
 
 def test_every_write_of_a_worker_has_a_case() -> None:
@@ -396,19 +396,19 @@ async def test_a_quarantined_row_is_tried_again_when_its_pause_ends_without_a_he
     monkeypatch.setattr(quarantine, "PAUSES", Backoff(base=pause, cap=pause, jitter=False))
     world = World(engine, jobs, JobQueue(), asyncio.Event())
     world.handlers()
-    given = case.prepare(world)
-    bad = given.subjects[-1]
+    prepared = case.prepare(world)
+    bad = prepared.subjects[-1]
     with engine.begin() as connection:
         connection.exec_driver_sql(_REFUSE)
         connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
-        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(prepared.refused or bad)})
     rare = {"heartbeat_interval": 2 * PATIENCE, "heartbeat_timeout": 5 * PATIENCE, "poll_interval": 2 * PATIENCE}
     async with start(world.queue, **{name: timedelta(seconds=seconds) for name, seconds in rare.items()}) as log:
         world.gate.set()
         await log.until(WriteQuarantined, 3)
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM refused"))
-        await until(lambda: given.done([bad]), what="it is written at the end of its pause")
+        await until(lambda: prepared.is_done([bad]), description="it is written at the end of its pause")
 
 
 async def test_a_completion_that_cannot_be_written_does_not_delay_shutdown(engine: Engine, jobs: Jobs, start: Start) -> None:
@@ -424,7 +424,7 @@ async def test_a_completion_that_cannot_be_written_does_not_delay_shutdown(engin
     async with start(world.queue) as log:
         world.gate.set()
         await log.until(WriteQuarantined)
-        await until(lambda: jobs.status(good) is JobStatus.COMPLETED, what="the other is written")
+        await until(lambda: jobs.status(good) is JobStatus.COMPLETED, description="the other is written")
     assert len(log.of(WriteQuarantined)) >= 2
     row = jobs.get(bad)
     assert (row["status"], row["attempt"]) == (JobStatus.RUNNING, 1)
@@ -432,7 +432,7 @@ async def test_a_completion_that_cannot_be_written_does_not_delay_shutdown(engin
         connection.execute(text("DELETE FROM refused"))
         connection.execute(update(Job.Worker).values(heartbeat_at=func.now() - timedelta(minutes=1)))
     async with start(world.queue):
-        await until(lambda: jobs.status(bad) is JobStatus.COMPLETED, what="another worker runs it again")
+        await until(lambda: jobs.status(bad) is JobStatus.COMPLETED, description="another worker runs it again")
     assert jobs.get(bad)["attempt"] == 2
 
 
@@ -458,8 +458,10 @@ async def test_a_continuation_refused_by_a_trigger_fails_only_its_own_attempt(
         connection.execute(text(f"INSERT INTO refused VALUES ('{GOOD}')"))
     async with start(queue, concurrency=GOOD + 1) as log:
         gate.set()
-        await until(lambda: jobs.status(chains[-1]) is JobStatus.DEAD, what="the refused one has failed")
-        await until(lambda: all(jobs.get(chain_id)["chain_completed_at"] for chain_id in chains), what="the others end")
+        await until(lambda: jobs.status(chains[-1]) is JobStatus.DEAD, description="the refused one has failed")
+        await until(
+            lambda: all(jobs.get(chain_id)["chain_completed_at"] for chain_id in chains), description="the others end"
+        )
     assert not log.of(ComponentFailed)
     assert not log.of(WriteQuarantined)
     assert "the application refuses" in jobs.dead_letters(chains[-1])[0]["error"]["message"]

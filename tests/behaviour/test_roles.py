@@ -75,8 +75,8 @@ def roles(engine: Engine) -> Iterator[str]:
     name = f"t{secrets.token_hex(5)}"
     url = engine.url.render_as_string(hide_password=False)
     for _ in range(2):  # as often as one likes
-        done = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
-        assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
+        assert result.exit_code == 0, result.output
     yield name
     with engine.begin() as connection:
         for role in RIGHTS:
@@ -86,18 +86,18 @@ def roles(engine: Engine) -> Iterator[str]:
 @pytest.fixture
 def acting(engine: Engine, roles: str) -> Iterator[As]:
     """Give a function that connects as a login role that has been granted one of them, and nothing else."""
-    made: list[Engine] = []
+    engines: list[Engine] = []
 
     def connect(role: str) -> Engine:
         user = f"{roles}_{role}_app"
         with engine.begin() as connection:
             connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'app' IN ROLE {roles}_{role}"))
-        made.append(create_engine(make_url(engine.url).set(username=user, password="app"), poolclass=NullPool))
-        return made[-1]
+        engines.append(create_engine(make_url(engine.url).set(username=user, password="app"), poolclass=NullPool))
+        return engines[-1]
 
     yield connect
-    for one in made:
-        one.dispose()
+    for engine in engines:
+        engine.dispose()
 
 
 def is_refused(connection: Connection, statement: str) -> bool:
@@ -144,7 +144,7 @@ def test_each_role_has_exactly_its_documented_rights(engine: Engine, roles: str)
 
 
 def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, acting: As, jobs: Jobs) -> None:
-    done = jobs.add(JobStatus.COMPLETED)
+    completed_id = jobs.add(JobStatus.COMPLETED)
     with Session(acting("producer")) as session:
         job = Job("test", {"n": 1})
         session.add(job)
@@ -153,7 +153,7 @@ def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, a
         enqueue_many(session, [Job("test") for _ in range(3)])
         for _ in range(2):
             enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
-        session.add(Job("test", blockers=[job, done]))
+        session.add(Job("test", blockers=[job, completed_id]))
         session.commit()
         session.execute(text("INSERT INTO job_queue (type_name, input) VALUES ('test', '1')"))
         session.commit()
@@ -243,8 +243,8 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
 
 def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
     pending, dead = jobs.add(), jobs.add(JobStatus.DEAD)
-    seen = acting("observer")
-    with Session(seen) as session:
+    observer = acting("observer")
+    with Session(observer) as session:
         assert {job.id for job in list_jobs(session).items} == {pending, dead}
         assert [dead_letter.job_id for dead_letter in list_dead_letters(session)] == [dead]
         assert list_workers(session).items == []
@@ -256,19 +256,19 @@ def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting
             "LOCK TABLE job IN EXCLUSIVE MODE",
         ):
             assert is_refused(session.connection(), forbidden)
-    assert health(seen).queues
+    assert health(observer).queues
 
 
 def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As, jobs: Jobs) -> None:
-    pending, dead, other = jobs.add(), jobs.add(JobStatus.DEAD), jobs.add()
+    pending, dead, other_id = jobs.add(), jobs.add(JobStatus.DEAD), jobs.add()
     with Session(acting("operator")) as session, session.begin():
         assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead])).ids == [dead]
         assert cancel_jobs(session, [pending]).ids == [pending]
-        reschedule_jobs(session, [other], delay=timedelta(days=1))
+        reschedule_jobs(session, [other_id], delay=timedelta(days=1))
         assert delete_chains(session, [pending]).ids == [pending]
         assert drain_workers(session, where=WorkerFilter()).ids == []
-        session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": other})
-    assert jobs.status(other) is JobStatus.CANCELLED
+        session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": other_id})
+    assert jobs.status(other_id) is JobStatus.CANCELLED
 
 
 def test_grants_prints_sql_for_any_schema_and_validates_role_names() -> None:

@@ -70,9 +70,9 @@ class Marked(TypeDecorator[str]):
 
 
 def made(context: Any) -> str:
-    given = context.get_current_parameters()
-    fail("default", given.get("marker"))
-    fail("default", (given["input"] or {}).get("marker") if isinstance(given.get("input"), dict) else None)
+    parameters = context.get_current_parameters()
+    fail("default", parameters.get("marker"))
+    fail("default", (parameters["input"] or {}).get("marker") if isinstance(parameters.get("input"), dict) else None)
     return "made"
 
 
@@ -129,7 +129,7 @@ def queue_of_rows(gate: asyncio.Event) -> JobQueue[Job]:
     queue = JobQueue(Job)
 
     @queue.handler("second")
-    async def second(given: dict[str, str]) -> None: ...
+    async def second(payload: dict[str, str]) -> None: ...
 
     @queue.handler("first", max_attempts=1)
     async def first(row: list[str], ctx: AttemptContext) -> Any:
@@ -172,7 +172,7 @@ async def completes_all_but_the_bad(engine: Engine, rows: list[Row]) -> None:
     log = EventLog(worker)
     async with working(worker):
         gate.set()
-        await until(lambda: not are_open(engine), what=f"all of {rows} have ended")
+        await until(lambda: not are_open(engine), description=f"all of {rows} have ended")
     ended = statuses(engine)
     for root, (hook, _) in zip(roots, rows, strict=True):
         expected = JobStatus.COMPLETED if hook in {"completes", "continues"} else JobStatus.DEAD
@@ -190,20 +190,22 @@ async def fires_all_but_the_bad(engine: Engine, bad: list[Row]) -> None:
     queue = JobQueue(Job)
 
     @queue.handler("second")
-    async def second(given: dict[str, str]) -> None: ...
+    async def second(payload: dict[str, str]) -> None: ...
 
     with Session(engine) as session, session.begin():
         session.execute(text("DELETE FROM schedule; DELETE FROM job; DELETE FROM quarantine"))
         for number, (hook, error) in enumerate([("", ""), *bad, ("", "")]):
             document = {"marker": f"{hook}/{error}"} if hook else {}
-            given = {"name": f"s{number}", "input": document, "next_fire_at": text("now()")}
+            values = {"name": f"s{number}", "input": document, "next_fire_at": text("now()")}
             columns = {"type_name": "second", "cron": "0 0 1 1 *", "input_version": 1}
-            session.execute(Job.Schedule.__table__.insert().values({**columns, **given}))  # type: ignore[attr-defined]
+            session.execute(Job.Schedule.__table__.insert().values({**columns, **values}))  # type: ignore[attr-defined]
     worker = Worker(queue, engine, options=quick())
     log = EventLog(worker)
     async with working(worker):
-        await until(lambda: list(statuses(engine).values()) == [JobStatus.COMPLETED] * 2, what=f"two fired beside {bad}")
-        await until(lambda: held(engine) == len(bad), what=f"{bad} are known to fail")
+        await until(
+            lambda: list(statuses(engine).values()) == [JobStatus.COMPLETED] * 2, description=f"two fired beside {bad}"
+        )
+        await until(lambda: held(engine) == len(bad), description=f"{bad} are known to fail")
     assert not log.of(ComponentFailed)
 
 
@@ -227,6 +229,6 @@ def test_a_worker_refuses_an_onupdate_that_raises(own_engine: Engine) -> None:
         touched: Mapped[str | None] = mapped_column(Text, onupdate=lambda: int("no"))
 
     queue = JobQueue(Touched)
-    queue.handler("second")(lambda given: None)
+    queue.handler("second")(lambda payload: None)
     with pytest.raises(InvalidOptionError, match=r"Touched\.touched.*ValueError"):
         Worker(queue, own_engine)

@@ -82,8 +82,8 @@ async def test_a_continuation_with_a_bad_value_fails_only_its_attempt_and_names_
     bad_id = roots[1].id
     async with start(queue, concurrency=5) as log:
         gate.set()
-        await until(lambda: statuses(tables)[bad_id] is JobStatus.DEAD, what="the bad one has failed")
-        await until(lambda: not open_jobs(tables), what="the others have ended")
+        await until(lambda: statuses(tables)[bad_id] is JobStatus.DEAD, description="the bad one has failed")
+        await until(lambda: not open_jobs(tables), description="the others have ended")
     assert not log.of(ComponentFailed)
     assert not log.of(WriteQuarantined)
     assert field in error_of(tables, bad_id)
@@ -92,13 +92,13 @@ async def test_a_continuation_with_a_bad_value_fails_only_its_attempt_and_names_
 async def test_an_id_factory_that_raises_keeps_no_attempt_from_ending(engine: Engine, start: Start) -> None:
     class OtherBase(DeclarativeBase): ...
 
-    made: list[Any] = []
+    ids: list[Any] = []
 
     def factory() -> Any:
-        if len(made) == 1:
+        if len(ids) == 1:
             raise RuntimeError("the id service is down")
-        made.append(uuid7())
-        return made[-1]
+        ids.append(uuid7())
+        return ids[-1]
 
     class OtherJob(JobMixin, OtherBase, queue_id_factory=factory, queue_prefix="other_"): ...
 
@@ -112,7 +112,7 @@ async def test_an_id_factory_that_raises_keeps_no_attempt_from_ending(engine: En
     with Session(engine, expire_on_commit=False) as session, session.begin():
         session.add(job := fails.job())
     async with start(queue) as log:
-        await until(lambda: statuses(engine, OtherJob)[job.id] is JobStatus.DEAD, what="it has failed")
+        await until(lambda: statuses(engine, OtherJob)[job.id] is JobStatus.DEAD, description="it has failed")
     assert not log.of(ComponentFailed)
 
 

@@ -49,9 +49,9 @@ def login(engine: Engine) -> Iterator[Login]:
         return engines[-1]
 
     yield connect
-    for made in engines:
-        made.dispose()
-    names = [*(made.url.username for made in engines), *(f"{prefix}_{role}" for role in RIGHTS)]
+    for engine in engines:
+        engine.dispose()
+    names = [*(engine.url.username for engine in engines), *(f"{prefix}_{role}" for role in RIGHTS)]
     with engine.begin() as connection:
         for name in names:
             connection.execute(text(f"DROP OWNED BY {name}; DROP ROLE {name}"))
@@ -83,8 +83,8 @@ def as_tenant(session: Session, tenant: str) -> None:
 
 
 def security(url: Any, role: str) -> Check | None:
-    found = {check.name: check for check in examine(make_url(url), Job, role=role)}
-    return found.get("row security")
+    check_by_name = {check.name: check for check in examine(make_url(url), Job, role=role)}
+    return check_by_name.get("row security")
 
 
 def test_only_policies_that_let_the_role_use_every_row_hide_none(engine: Engine, login: Login) -> None:
@@ -203,10 +203,13 @@ def test_health_states_what_its_role_may_not_see_and_concludes_nothing_from_it(
         assert Code.NO_WORKER in {finding.code for finding in health(session).findings}
     with Session(observer) as session:
         report = health(session)
-    found = {finding.code: finding for finding in report.findings}
-    assert found[Code.ROWS_HIDDEN].severity is Severity.WARNING
-    assert f"Row-level security on worker may hide rows from role {observer.url.username}" in found[Code.ROWS_HIDDEN].summary
-    assert {Code.NO_WORKER, Code.QUEUE_UNSERVED, Code.CLAIM_AGE, Code.ORPHANED}.isdisjoint(found)
+    finding_by_code = {finding.code: finding for finding in report.findings}
+    assert finding_by_code[Code.ROWS_HIDDEN].severity is Severity.WARNING
+    assert (
+        f"Row-level security on worker may hide rows from role {observer.url.username}"
+        in finding_by_code[Code.ROWS_HIDDEN].summary
+    )
+    assert {Code.NO_WORKER, Code.QUEUE_UNSERVED, Code.CLAIM_AGE, Code.ORPHANED}.isdisjoint(finding_by_code)
 
 
 def test_explain_does_not_take_hidden_workers_for_none(engine: Engine, jobs: Jobs, login: Login) -> None:

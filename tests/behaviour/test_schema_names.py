@@ -113,11 +113,11 @@ async def test_every_writer_works_with_every_driver(engine: Engine, driver: str)
                 await session.run_sync(write)
         await async_engine.dispose()
     else:
-        other = create_engine(url)
+        other_engine = create_engine(url)
         for write in writers(jobs).values():
-            with Session(other) as sync_session, sync_session.begin():
+            with Session(other_engine) as sync_session, sync_session.begin():
                 write(sync_session)
-        other.dispose()
+        other_engine.dispose()
     with Session(engine) as session_:
         assert sorted(session_.scalars(select(NastyJob.input))) == [1, 2, 3, 4, 5, 6, 7]
     await Worker(jobs, engine).run_until_idle()

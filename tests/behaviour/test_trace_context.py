@@ -45,7 +45,7 @@ def test_every_way_of_enqueueing_stores_the_trace_context(
 
 async def test_a_continuation_has_its_own_trace_context_and_its_chains(engine: Engine, jobs: Jobs, tracer: Tracer) -> None:
     queue = JobQueue()
-    seen: dict[str, str | None] = {}
+    contexts: dict[str, str | None] = {}
 
     @queue.handler("last")
     async def last(payload: int) -> None: ...
@@ -53,18 +53,18 @@ async def test_a_continuation_has_its_own_trace_context_and_its_chains(engine: E
     @queue.handler("first")
     async def first(payload: int, ctx: AttemptContext) -> Any:
         with tracer.start_as_current_span("attempt"):
-            seen["attempt"] = current_traceparent()
+            contexts["attempt"] = current_traceparent()
             return ctx.continue_with(last, payload)
 
     with Session(engine) as session, session.begin():
         with tracer.start_as_current_span("request"):
-            seen["request"] = current_traceparent()
+            contexts["request"] = current_traceparent()
             session.add(traced := first.job(1))
         session.add(untraced := first.job(2))
         roots = [traced.id, untraced.id]
     await drain(queue, engine)
     with Session(engine) as session:
         following = {job.chain_id: job.id for job in session.scalars(select(Job).where(Job.chain_index == 1))}
-    assert columns(jobs, following[roots[0]])[1] == seen["request"]
-    assert columns(jobs, following[roots[1]]) == (seen["attempt"], None)
-    assert columns(jobs, roots[0]) == (seen["request"], seen["request"])
+    assert columns(jobs, following[roots[0]])[1] == contexts["request"]
+    assert columns(jobs, following[roots[1]]) == (contexts["attempt"], None)
+    assert columns(jobs, roots[0]) == (contexts["request"], contexts["request"])

@@ -83,12 +83,12 @@ class Types:
         async def merge(pages: Blockers[list[Page]], ctx: AttemptContext) -> list[int]:
             self.outcomes[ctx.job.id] = pages.outcomes
             assert not pages.failed
-            return [one.number for one in pages.outputs]
+            return [output.number for output in pages.outputs]
 
         @self.queue.handler("tolerant")
         def tolerant(pages: Blockers[list[Page | None]], ctx: AttemptContext) -> list[int]:
             self.outcomes[ctx.job.id] = pages.outcomes
-            return [0 if one is None else one.number for one in pages.outputs]
+            return [0 if output is None else output.number for output in pages.outputs]
 
         @self.queue.handler("top")
         def top(merged: Blockers[list[list[int]]]) -> int:
@@ -109,10 +109,10 @@ def types() -> Types:
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_blocker_outputs_are_typed_and_ordered_like_the_blockers(engine: Engine, types: Types, flavour: str) -> None:
-    seen: list[Any] = []
+    outputs: list[Any] = []
 
     def note(pages: Blockers[tuple[Page, Page, int]]) -> None:
-        seen.append((pages.outputs, [(one.type_name, one.status, one.error) for one in pages.outcomes]))
+        outputs.append((pages.outputs, [(outcome.type_name, outcome.status, outcome.error) for outcome in pages.outcomes]))
 
     def sync(payload: str, pages: Blockers[tuple[Page, Page, int]]) -> None:
         note(pages)
@@ -136,7 +136,7 @@ async def test_blocker_outputs_are_typed_and_ordered_like_the_blockers(engine: E
     enqueue(engine, join.job("x", blockers=[first, middle, last]))
     log = await drain(types.queue, engine)
     expected = [("late", DONE, None), ("page", DONE, None), ("count", DONE, None)]
-    assert seen == [((Page(2), Page(1), 7), expected)]
+    assert outputs == [((Page(2), Page(1), 7), expected)]
     assert [event.type_name for event in log.of(JobStarted)][-1] == "join"
     assert len(log.of(JobUnblocked)) == 1
 
@@ -212,18 +212,18 @@ def test_a_missing_blocker_is_named_and_nothing_is_written(engine: Engine, jobs:
 
 
 def test_circular_blockers_are_refused(engine: Engine, jobs: Jobs, types: Types) -> None:
-    one, two, three = uuid7(), uuid7(), uuid7()
-    cycle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(one, two), (two, three), (three, one)]]
+    first, two, three = uuid7(), uuid7(), uuid7()
+    cycle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(first, two), (two, three), (three, first)]]
     with Session(engine) as session:
         session.add_all(cycle)
         with pytest.raises(InvalidJobError, match=r"blockers: wait for each other in a cycle: merge .* waits for merge"):
             session.flush()
     with Session(engine) as session:
-        session.add(types.merge.job(id=one, blockers=[one]))
+        session.add(types.merge.job(id=first, blockers=[first]))
         with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is the job's own chain"):
             session.flush()
     with Session(engine) as session, pytest.raises(InvalidJobError, match="cycle"):
-        enqueue_many(session, [types.merge.job(id=one, blockers=[two]), types.merge.job(id=two, blockers=[one])])
+        enqueue_many(session, [types.merge.job(id=first, blockers=[two]), types.merge.job(id=two, blockers=[first])])
     assert jobs.count() == 0
 
 
@@ -281,7 +281,9 @@ async def test_the_search_for_ended_chains_unblocks_each_page_before_reading_the
         patch.setattr(Unblocker, "put", lambda *_: None)
         patch.setattr(Unblocker, "search", lambda *_: None)
         lost = asyncio.create_task(drain(types.queue, engine))
-        await until(lambda: all(jobs.get(page)["status"] == DONE for page in waited_for), what="the ends of all pages")
+        await until(
+            lambda: all(jobs.get(page)["status"] == DONE for page in waited_for), description="the ends of all pages"
+        )
         lost.cancel()
         await asyncio.wait({lost})
     assert jobs.get(merge)["status"] == BLOCKED
@@ -309,12 +311,12 @@ async def test_a_deduplicated_enqueue_adds_blockers_only_when_it_creates_the_job
 ) -> None:
     with Session(engine) as session, session.begin():
         once = Deduplicate("k")
-        made, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
-        found, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
-        assert (is_new, again, found is made) == (Enqueued.CREATED, Enqueued.EXISTING, True)
-        assert made.status is BLOCKED
-        other, _ = operations.enqueue(session, types.gather.job(blockers=[made, types.page.job(3)]), deduplicate="o")
-        ids = made.id, other.id
+        job, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
+        existing, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
+        assert (is_new, again, existing is job) == (Enqueued.CREATED, Enqueued.EXISTING, True)
+        assert job.status is BLOCKED
+        gathering, _ = operations.enqueue(session, types.gather.job(blockers=[job, types.page.job(3)]), deduplicate="o")
+        ids = job.id, gathering.id
     assert jobs.count() == 4  # the page of the one that was found is not there
     with Session(engine) as session, session.begin():
         cancel_chains(session, [ids[1]])
@@ -351,9 +353,9 @@ by_policy = pytest.mark.parametrize(("on_failure", "status", "output"), WAITING)
 async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
     engine: Engine, jobs: Jobs, types: Types, on_failure: Any, status: JobStatus, output: Any, end: str
 ) -> None:
-    page, other = types.late.job(1), types.page.job(2, delay=HOUR)
+    page, other_job = types.late.job(1), types.page.job(2, delay=HOUR)
     types.works = False
-    page_id, other_id = enqueue(engine, page, other)
+    page_id, other_id = enqueue(engine, page, other_job)
     if end == "died before":
         await drain(types.queue, engine)
     waiting = types.tolerant.job(blockers=[WaitFor(page_id, on_failure=on_failure), other_id])
@@ -371,7 +373,7 @@ async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
         assert dead_letter["reason"] == DeadReason.BLOCKER_FAILED
     if status is DONE:
         failed = CANCELLED if end == "is cancelled" else DEAD
-        assert [one.status for one in types.outcomes[job_id]] == [failed, DONE]
+        assert [outcome.status for outcome in types.outcomes[job_id]] == [failed, DONE]
         if failed is DEAD:
             assert types.outcomes[job_id][0].error["message"] == "no paper"
 
@@ -384,10 +386,10 @@ def test_a_blocker_from_another_queues_tables_is_refused(session: Session, types
 
 def test_jobs_of_two_databases_are_flushed_together_with_their_blockers(engine: Engine) -> None:
     Base.metadata.create_all(engine)
-    other = create_engine(engine.url)  # other connections, as those of another database are
-    with Session(binds={Job: engine, OtherJob: other}) as session, session.begin():
+    other_engine = create_engine(engine.url)  # other connections, as those of another database are
+    with Session(binds={Job: engine, OtherJob: other_engine}) as session, session.begin():
         session.add_all([Job("a", blockers=[Job("b")]), OtherJob("c", blockers=[OtherJob("d")])])
     with Session(engine) as session:
         edges = [session.scalars(select(model.Blocker.on_failure)).all() for model in (Job, OtherJob)]
-    other.dispose()
+    other_engine.dispose()
     assert edges == [["wait"], ["wait"]]

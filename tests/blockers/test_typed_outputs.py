@@ -35,16 +35,16 @@ def test_a_blocker_that_is_not_a_chain_is_refused_by_its_index(wrong: Any) -> No
 
 def test_a_queue_with_text_ids_accepts_text_blockers() -> None:
     job = TextJob("test", blockers=["a", TextJob("x", id="b")])
-    assert [one.chain_id for one in job._blockers] == ["a", "b"]
+    assert [blocker.chain_id for blocker in job._blockers] == ["a", "b"]
     with pytest.raises(InvalidJobError, match=r"^blockers\[0\]: must be a job, a chain, the str of one, or WaitFor"):
         TextJob("test", blockers=[uuid7()])
 
 
-@pytest.mark.parametrize("again", [lambda one: one, lambda one: one.id, lambda one: WaitFor(one, on_failure="fail")])
+@pytest.mark.parametrize("again", [lambda job: job, lambda job: job.id, lambda job: WaitFor(job, on_failure="fail")])
 def test_a_repeated_blocker_is_refused_with_both_indexes(again: Any) -> None:
-    one = Job("a")
+    job = Job("a")
     with pytest.raises(InvalidJobError, match=r"^blockers\[2\]: is the chain of blockers\[0\] again"):
-        Job("test", blockers=[one, uuid7(), again(one)])
+        Job("test", blockers=[job, uuid7(), again(job)])
 
 
 def test_an_unknown_failure_policy_error_lists_the_known_ones() -> None:

@@ -51,7 +51,7 @@ def test_job_chain_and_chain_jobs_are_related_both_ways(session: Session, chains
     assert (chain.status, chain.output, chain.error) == (DONE, None, None)
     assert (chain.length, chain.last_job_id, chain.last_type_name, chain.deduplication_key) == (3, last, "test2", "k")
     assert chain.created_at <= chain.completed_at  # type: ignore[operator]
-    assert [one.id for one in chain.jobs] == [root, middle, last]
+    assert [job.id for job in chain.jobs] == [root, middle, last]
     assert chain.jobs[1] is job
     assert chain.jobs[0].chain is chain
     assert repr(chain) == f"<JobChain {root} test completed>"
@@ -106,7 +106,7 @@ def test_a_query_loads_chains_and_jobs_with_as_many_statements_as_steps(
     waiting = chains.add(BLOCKED)[0]
     chains.block(waiting, *session.scalars(select(Job.id).where(Job.chain_index == 0, Job.id != waiting)))
     statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     edges = selectinload(Job.blocked_by)
     chained = edges.selectinload(Job.Blocker.chain).selectinload(Job.Chain.jobs)
     (job,) = session.scalars(select(Job).where(Job.id == waiting).options(chained, selectinload(Job.chain)))
@@ -119,8 +119,8 @@ def test_a_query_loads_chains_and_jobs_with_as_many_statements_as_steps(
 def test_jobs_can_be_filtered_by_attributes_of_their_chain(session: Session, chains: Chains) -> None:
     chains.add(DONE, DEAD)
     (pending,) = chains.add(PENDING)
-    found = session.scalars(select(Job.id).join(Job.chain).where(Job.Chain.status == PENDING))
-    assert list(found) == [pending]
+    ids = session.scalars(select(Job.id).join(Job.chain).where(Job.Chain.status == PENDING))
+    assert list(ids) == [pending]
 
 
 @both_servers
@@ -179,14 +179,14 @@ def test_chain_relationships_work_with_schema_prefix_text_ids_and_two_job_classe
     session: Session, engine: Engine, make_chains: Callable[[type[Any]], Chains]
 ) -> None:
     Base.metadata.create_all(engine)
-    texts, others = make_chains(TextJob), make_chains(OtherJob)
+    texts, other_chains = make_chains(TextJob), make_chains(OtherJob)
     root, last = texts.add(DONE, PENDING, id="a", last={"id": "b"})
-    other, _ = others.add(DONE, DONE)
+    other_id, _ = other_chains.add(DONE, DONE)
     (waiting,) = texts.add(BLOCKED, id="c")
     texts.block(waiting, root)
     assert [job.id for job in session.get_one(TextJob, last).chain.jobs] == ["a", "b"]
     assert session.get_one(TextJob, waiting).blocked_by[0].chain.status is PENDING
-    special = session.get_one(Special, other)
+    special = session.get_one(Special, other_id)
     assert type(special.chain) is OtherJob.Chain
     assert special.chain.status is DONE
 
@@ -209,12 +209,12 @@ def test_loading_a_chain_and_its_jobs_uses_an_index(session: Session, engine: En
         connection.execute(
             text(f"INSERT INTO job (id, chain_id, type_name, chain_type_name) SELECT id, id, 'a', 'a' FROM ({many}) AS made")
         )
-    asked: list[tuple[str, Any]] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
+    statements: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     chain = session.get_one(Job, root).chain
     assert len(chain.jobs) == 3
     assert session.scalars(select(Job).where(Job.id == root).options(selectinload(Job.chain).selectinload(Job.Chain.jobs)))
-    reads = list(asked)
+    reads = list(statements)
     for analysed in (False, True):
         if analysed:
             session.execute(text("ANALYZE job"))

@@ -104,9 +104,9 @@ async def test_effects_completion_and_continuation_are_one_commit(engine: Engine
     enqueue(engine, first.job(1))
     await drain(queue, engine)
     with engine.connect() as connection:
-        written = connection.execute(text("SELECT DISTINCT xmin::text FROM job")).all()
+        transactions = connection.execute(text("SELECT DISTINCT xmin::text FROM job")).all()
         types = set(connection.execute(text("SELECT type_name FROM job")).scalars())
-    assert (len(written), types) == (1, {"first", "second", "effect"})
+    assert (len(transactions), types) == (1, {"first", "second", "effect"})
 
 
 @any_flavour
@@ -162,10 +162,10 @@ async def test_a_continuation_that_cannot_be_written_fails_only_its_own_attempt(
     second = handle(queue, flavour, "second", lambda n, ctx: n)
     bad = handle(queue, flavour, "bad", lambda n, ctx: wrong(second, ctx.job.id), max_attempts=1)
     good = handle(queue, flavour, "good", lambda n, ctx: ctx.continue_with(second, n))
-    first, *others, _ = enqueue(engine, bad.job(1), good.job(1), good.job(2), Job("other", id=TAKEN, delay=HOUR))
+    first, *others_jobs, _ = enqueue(engine, bad.job(1), good.job(1), good.job(2), Job("other", id=TAKEN, delay=HOUR))
     await drain(queue, engine)
     assert line(engine, first) == [(0, "bad", None, DEAD)]
-    assert [chain_of(engine, chain_id).output for chain_id in others] == [1, 2]
+    assert [chain_of(engine, chain_id).output for chain_id in others_jobs] == [1, 2]
     assert message in jobs.dead_letters(first)[0]["error"]["message"]
     assert count(engine, "effect") == (4 if "session" in flavour else 0)
 
@@ -173,8 +173,8 @@ async def test_a_continuation_that_cannot_be_written_fails_only_its_own_attempt(
 async def test_a_continuation_can_be_used_only_once(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
-    kept = second.continuation(1)
-    first = handle(queue, "sync", "first", lambda n, ctx: kept, max_attempts=1)
+    continuation = second.continuation(1)
+    first = handle(queue, "sync", "first", lambda n, ctx: continuation, max_attempts=1)
     enqueue(engine, first.job(1), first.job(2))
     await drain(queue, engine, concurrency=1)
     assert count(engine, "second") == 1
@@ -212,8 +212,8 @@ async def test_cancelling_a_chain_stops_its_running_job_from_continuing_it(engin
     queue = JobQueue()
 
     def cancel(n: int, ctx: AttemptContext) -> Any:
-        with Session(engine) as other, other.begin():
-            cancel_chains(other, [ctx.job.chain_id])
+        with Session(engine) as other_session, other_session.begin():
+            cancel_chains(other_session, [ctx.job.chain_id])
         return ctx.continue_with(second, n)
 
     second = handle(queue, "sync session", "second", cancel)
@@ -269,14 +269,14 @@ async def test_a_handler_whose_job_was_completed_elsewhere_is_stopped_and_rolled
 
 
 def test_an_invalid_completion_raises_the_reason_and_writes_nothing(engine: Engine, jobs: Jobs) -> None:
-    done, open_one = jobs.add(DONE), jobs.add(PENDING)
+    completed_id, open_one = jobs.add(DONE), jobs.add(PENDING)
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
     with Session(engine) as session, session.begin():
         with pytest.raises(NotFoundError):
             complete_job(session, uuid7())
         with pytest.raises(JobEndedError, match="has already ended: it is completed"):
-            complete_job(session, done)
+            complete_job(session, completed_id)
         with pytest.raises(InvalidPayloadError, match="result"):
             complete_job(session, open_one, object())
         with pytest.raises(NotFoundError, match=r"blockers\[0\]"):
@@ -286,7 +286,7 @@ def test_an_invalid_completion_raises_the_reason_and_writes_nothing(engine: Engi
         with pytest.raises(NotFoundError):
             lock_chain(session, uuid7())
         with pytest.raises(ConflictError, match="another row holds that key"):
-            complete_job(session, open_one, second.continuation(1, id=done))
+            complete_job(session, open_one, second.continuation(1, id=completed_id))
     assert (jobs.status(open_one), jobs.count()) == (PENDING, 2)
 
 

@@ -27,8 +27,8 @@ def run(database_url: str) -> Run:
     """Give a function that runs `sa-jobqueue chains` on the test's database and expects an exit status."""
 
     def run_main(*arguments: object, status: int = 0, **options: Any) -> Result:
-        given = ["chains", *(str(one) for one in arguments)]
-        result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url}, **options)
+        words = ["chains", *(str(argument) for argument in arguments)]
+        result = CliRunner().invoke(main, words, env={"SA_JOBQUEUE_URL": database_url}, **options)
         assert result.exit_code == status, result.output
         return result
 

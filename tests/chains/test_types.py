@@ -126,13 +126,13 @@ WRONG: dict[str, tuple[Make, int | None, str, str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_undeclared_blockers_are_refused_when_the_job_is_created(wrong: str) -> None:
-    make, position, expected, given = WRONG[wrong]
+    make, position, expected, arguments = WRONG[wrong]
     with pytest.raises(InvalidJobError) as refused:
         make()
     error = refused.value
     assert error.field == ("blockers" if position is None else f"blockers[{position}]")
     assert expected in str(error)
-    assert given in str(error)
+    assert arguments in str(error)
 
 
 @pytest.mark.parametrize("way", ["add", "enqueue_many", "chain", "new id"])
@@ -167,8 +167,8 @@ async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine,
     both = JobQueue()
     both.include(feature)
     both.include(queue)
-    first, unknown, known = enqueue(engine, number.job(1), Job("unheard_of"), text.job(1))
-    made = [
+    first, unknown, known_chain = enqueue(engine, number.job(1), Job("unheard_of"), text.job(1))
+    accepted = [
         add_up.job(),
         add_up.job(blockers=[first, number.job(2), untyped.job(3)]),
         join.job(blockers=(number.job(4), text.job(5))),
@@ -176,10 +176,10 @@ async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine,
         of_a_feature.job(blockers=[first, number.job(1)]),
         fan_out.job(6),
     ]
-    ids = enqueue(engine, *made)
+    ids = enqueue(engine, *accepted)
     enqueue(engine, add_up.job(blockers=[unknown]))  # blockers of an unknown type are not checked
     with pytest.raises(InvalidJobError):  # what includes a registry knows the types of the others
-        enqueue(engine, of_a_feature.job(blockers=[known]))
+        enqueue(engine, of_a_feature.job(blockers=[known_chain]))
     await drain(both, engine)
     with Session(engine) as session:
         assert [get_chain(session, job_id).output for job_id in ids] == [0, 6, "45", 0, 2, 12]
@@ -208,8 +208,8 @@ async def test_blockers_created_by_handler_blocker_are_type_checked(engine: Engi
 
 def test_a_job_with_checked_blockers_is_pickled_and_copied_as_data() -> None:
     job = number.job(1)
-    for other in (pickle.loads(pickle.dumps(job)), copy.copy(job)):
-        assert (other.id, other.type_name, other.input) == (job.id, "number", 1)
+    for copied in (pickle.loads(pickle.dumps(job)), copy.copy(job)):
+        assert (copied.id, copied.type_name, copied.input) == (job.id, "number", 1)
 
 
 async def test_a_blocker_output_of_the_wrong_type_is_a_dead_letter_at_once(engine: Engine, jobs: Jobs) -> None:
@@ -263,7 +263,9 @@ async def unannotated(kind: str, ctx: AttemptContext):  # type: ignore[no-untype
     return ctx.continue_with(number, 7)
 
 
-@pytest.mark.parametrize("handler", [declares_none, declares_none_with_session, declares_another], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "handler", [declares_none, declares_none_with_session, declares_another], ids=lambda parameter: parameter.name
+)
 async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs: Jobs, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
     await drain(queue, engine)
@@ -274,7 +276,7 @@ async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs
     assert [dead_letter["reason"] for dead_letter in jobs.dead_letters()] == [DeadReason.EXHAUSTED]
 
 
-@pytest.mark.parametrize("handler", [declares_any, declares_bare, unannotated], ids=lambda it: it.name)
+@pytest.mark.parametrize("handler", [declares_any, declares_bare, unannotated], ids=lambda parameter: parameter.name)
 async def test_a_handler_without_a_specific_return_type_may_continue_with_any_type(engine: Engine, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
     await drain(queue, engine)

@@ -17,7 +17,7 @@ from tests.chaos.run import Options, run
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order of the faults and of the load.")
 @click.option("--workers", type=click.IntRange(2), default=3, show_default=True, help="Worker processes.")
 @click.option("--rate", type=click.FloatRange(1), default=20.0, show_default=True, help="Jobs enqueued a second.")
-@click.option("--fault", "faults", type=click.Choice([one.name for one in FAULTS]), multiple=True, help="Only this one.")
+@click.option("--fault", "faults", type=click.Choice([fault.name for fault in FAULTS]), multiple=True, help="Only this one.")
 @click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the workers' logs in this directory.")
 def main(minutes: float, seed: int, workers: int, rate: float, faults: tuple[str, ...], logs: Path | None) -> None:
     """Run workers on a server of their own, break both in a seeded order, and judge from the database alone.

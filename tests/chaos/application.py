@@ -185,9 +185,9 @@ def slow_session(payload: dict[str, Any], session: Session, ctx: AttemptContext)
 
 
 @jobs.handler("link", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
-def link(left: int, session: Session, ctx: AttemptContext) -> int | Continuation[int]:
+def link(steps: int, session: Session, ctx: AttemptContext) -> int | Continuation[int]:
     session.execute(row_of(ctx))
-    return ctx.continue_with(link, left - 1) if left > 1 else left
+    return ctx.continue_with(link, steps - 1) if steps > 1 else steps
 
 
 @jobs.handler("fan_in", max_attempts=ATTEMPTS, retry=SOON)
@@ -258,9 +258,9 @@ def isolated(payload: dict[str, Any], ctx: AttemptContext) -> None:
             case "exit":
                 os._exit(3)
             case "hog":
-                held = bytearray()
+                memory = bytearray()
                 while True:
-                    held += b"x" * 2**20
+                    memory += b"x" * 2**20
             case "hang":
                 ctypes.PyDLL(None).sleep(3600)
 
@@ -318,7 +318,7 @@ def dies_in_session(payload: dict[str, Any], session: Session, ctx: AttemptConte
     session.execute(row_of(ctx))
     if is_due_to_die(ctx.job, "before the handler's commit"):
         # Called when the handler has returned and its completion is written: the worker's commit is under way.
-        event.listen(session, "before_commit", lambda one: None if one.info.get("sa_jobqueue.held") else die())
+        event.listen(session, "before_commit", lambda session: None if session.info.get("sa_jobqueue.held") else die())
     if is_due_to_die(ctx.job, "after the handler's commit"):
         event.listen(session, "after_commit", lambda _: die())
 

@@ -105,25 +105,25 @@ class Violation:
 
 def judge(world: World, acknowledged: set[UUID]) -> list[Violation]:
     """Return every promise that the database says was broken. Run when all jobs have ended, or should have."""
-    found = [_violation(promise, world.read(query)) for promise, query in CHECKS.items()]
+    violations = [_violation(promise, world.read(query)) for promise, query in CHECKS.items()]
     there = {row[0] for row in world.read("SELECT job_id FROM enqueued")}
-    found.append(_violation("no acknowledged commit is gone", sorted(acknowledged - there)))
+    violations.append(_violation("no acknowledged commit is gone", sorted(acknowledged - there)))
     overlaps = world.read(_OVERLAPS, frozen=sorted(world.fleet.frozen_pids))
-    found.append(_violation("a worker that cannot beat stops its attempts before others start them", overlaps))
-    return [one for one in found if one.count]
+    violations.append(_violation("a worker that cannot beat stops its attempts before others start them", overlaps))
+    return [violation for violation in violations if violation.count]
 
 
 def judge_remains(world: World, *, stopped: set[int]) -> list[Violation]:
     """Return what workers left behind. Run when all are stopped; `stopped`: those that were asked to, without a fault."""
     world.until(lambda: not world.read(_SESSIONS), 10)
     rows = [row for row in world.read("SELECT pid, name, state FROM worker") if row[0] in stopped]
-    left = [pid for (pid,) in world.read("SELECT DISTINCT ran_in FROM span") if is_running(pid)]
-    found = [
-        _violation("no process is left, neither of a worker nor a child", left),
+    pids = [pid for (pid,) in world.read("SELECT DISTINCT ran_in FROM span") if is_running(pid)]
+    remains = [
+        _violation("no process is left, neither of a worker nor a child", pids),
         _violation("no session is left on the server", world.read(_SESSIONS)),
         _violation("a worker that stopped leaves no row", rows),
     ]
-    return [one for one in found if one.count]
+    return [violation for violation in remains if violation.count]
 
 
 def fenced_zombies(world: World) -> int:

@@ -41,7 +41,7 @@ class Injection:
     detail: str
     began: datetime
     over: datetime
-    held: dict[UUID, int] = field(default_factory=dict)
+    attempts: dict[UUID, int] = field(default_factory=dict)
     """The jobs that the victim held, or that are the fault themselves, each with its attempt."""
     kills: bool = False
     """Whether the process that held those jobs died of it."""
@@ -102,13 +102,13 @@ def kill_worker(scene: Stage) -> tuple[str, dict[UUID, int]]:
     slot = scene.victim(scene.random.randrange(8))
     # Frozen first, so that what it holds now is what it holds when it dies.
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
-    held = scene.held_by(pid)
+    attempts = scene.held_by(pid)
     scene.world.fleet.signal(slot, signal.SIGKILL)
-    return f"worker {slot.number}{_in_hand(held)}", held
+    return f"worker {slot.number}{_in_hand(attempts)}", attempts
 
 
-def _in_hand(held: dict[UUID, int]) -> str:
-    return f", {len(held)} jobs in hand" if held else ""
+def _in_hand(attempts: dict[UUID, int]) -> str:
+    return f", {len(attempts)} jobs in hand" if attempts else ""
 
 
 def kill_at(point: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
@@ -145,7 +145,7 @@ def freeze(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Stop a worker's process for longer than its lease, and let it wake up: a zombie."""
     slot, extra = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1.0, 3.0), 1)
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
-    held = scene.held_by(pid)
+    attempts = scene.held_by(pid)
 
     def wake() -> None:
         if slot.frozen and slot.process.pid == pid:
@@ -157,7 +157,7 @@ def freeze(scene: Stage) -> tuple[str, dict[UUID, int]]:
     timer.start()
     scene.released.append(timer.cancel)
     scene.released.append(wake)
-    return f"worker {slot.number} for {scene.patience + extra:.1f} s{_in_hand(held)}", held
+    return f"worker {slot.number} for {scene.patience + extra:.1f} s{_in_hand(attempts)}", attempts
 
 
 def crash_server(scene: Stage) -> tuple[str, dict[UUID, int]]:
@@ -271,10 +271,10 @@ def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
 
     def make() -> list[Job]:
         late = [app.plain.job({}, delay=timedelta(seconds=1), priority=5) for _ in steps]
-        return [*(app.steps_clock.job({"seconds": one}, priority=9) for one in steps), *late]
+        return [*(app.steps_clock.job({"seconds": seconds}, priority=9) for seconds in steps), *late]
 
     ids = scene.load.insist(make)
-    return ", ".join(f"{one / 86_400:+.1f} d" for one in steps), dict.fromkeys(ids, 1)
+    return ", ".join(f"{seconds / 86_400:+.1f} d" for seconds in steps), dict.fromkeys(ids, 1)
 
 
 def write_bad_row(scene: Scene) -> tuple[str, dict[UUID, int]]:
@@ -283,31 +283,29 @@ def write_bad_row(scene: Scene) -> tuple[str, dict[UUID, int]]:
     (bad,) = scene.load.insist(lambda: [app.refused.job({}, priority=9)], refused=True)
     started = "SELECT FROM job WHERE id = %(bad)s AND status = 'running'"
     scene.world.until(lambda: bool(scene.world.read(started, bad=bad)), 4 * scene.patience)
-    others = scene.load.insist(lambda: [app.plain.job({}, priority=9) for _ in range(20)])
+    jobs = scene.load.insist(lambda: [app.plain.job({}, priority=9) for _ in range(20)])
     still_open = "SELECT id, %(bad)s::uuid FROM job WHERE id = ANY (%(ids)s) AND completed_at IS NULL"
     began = time.monotonic()
-    ended = scene.world.until(lambda: not scene.world.read(still_open, bad=bad, ids=others), 4 * scene.patience)
+    ended = scene.world.until(lambda: not scene.world.read(still_open, bad=bad, ids=jobs), 4 * scene.patience)
     seconds = time.monotonic() - began
     if not ended:
-        scene.world.write(f"INSERT INTO held_up {still_open}", bad=bad, ids=others)
+        scene.world.write(f"INSERT INTO held_up {still_open}", bad=bad, ids=jobs)
     scene.world.write("DELETE FROM refused WHERE job_id = %(bad)s", bad=bad)
-    summary = (
-        f"its {len(others)} neighbours ended after {seconds:.1f} s" if ended else "its neighbours did not end beside it"
-    )
-    return summary, dict.fromkeys([bad, *others], 1)
+    summary = f"its {len(jobs)} neighbours ended after {seconds:.1f} s" if ended else "its neighbours did not end beside it"
+    return summary, dict.fromkeys([bad, *jobs], 1)
 
 
 def correct_clock(scene: Scene) -> tuple[str, dict[UUID, int]]:
     """Leave the rows of a server's clock that was ahead and was set back: instants to come, one of a worker that is dead."""
     slot, ahead = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1, 48), 1)
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
-    held = scene.held_by(pid)
+    attempts = scene.held_by(pid)
     step = {"step": timedelta(hours=ahead), "pid": pid}
     scene.world.write("UPDATE worker SET heartbeat_at = heartbeat_at + %(step)s WHERE pid = %(pid)s", **step)
     scene.world.write("UPDATE rate_state SET spent_at = spent_at + %(step)s, tokens = 0", **step)
     scene.world.write("UPDATE schedule SET next_fire_at = next_fire_at + %(step)s, last_fire_at = now() + %(step)s", **step)
     scene.world.fleet.signal(slot, signal.SIGKILL)
-    return f"{ahead} h ahead{_in_hand(held)}", held
+    return f"{ahead} h ahead{_in_hand(attempts)}", attempts
 
 
 def restore_elsewhere(scene: Scene) -> tuple[str, dict[UUID, int]]:
@@ -361,5 +359,5 @@ def in_order(seed: int, faults: Sequence[Fault[S]], names: tuple[str, ...] = ())
 def inject(number: int, fault: Fault[S], scene: S) -> Injection:
     """Let one fault happen, and return when it is over; times are the server's."""
     began = scene.world.now()
-    detail, held = fault.inject(scene)
-    return Injection(number, fault.name, detail, began, scene.world.now(), held, fault.kills)
+    detail, attempts = fault.inject(scene)
+    return Injection(number, fault.name, detail, began, scene.world.now(), attempts, fault.kills)

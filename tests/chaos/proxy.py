@@ -109,8 +109,8 @@ class Proxy:
                     ways.create_task(self._forward(client_reader, server, client))
                     ways.create_task(self._forward(server_reader, client, client))
             finally:
-                if (given := self._clients.pop(client, None)) is not None:
-                    given.transport.abort()
+                if (client_task := self._clients.pop(client, None)) is not None:
+                    client_task.transport.abort()
                 self._abandoned.discard(client)
                 client.transport.abort()
 

@@ -20,14 +20,14 @@ def tally(result: Result) -> list[dict[str, Any]]:
     return [
         {
             "fault": fault.name,
-            "injected": len(found),
-            "survived": sum(one.survived for one in found),
-            "recovery_median_s": _median([one.recovery for one in found]),
-            "recovery_worst_s": _worst([one.recovery for one in found]),
-            "rescued_worst_s": _worst([one.rescued for one in found]),
+            "injected": len(outcomes),
+            "survived": sum(outcome.survived for outcome in outcomes),
+            "recovery_median_s": _median([outcome.recovery for outcome in outcomes]),
+            "recovery_worst_s": _worst([outcome.recovery for outcome in outcomes]),
+            "rescued_worst_s": _worst([outcome.rescued for outcome in outcomes]),
         }
         for fault in FAULTS
-        if (found := by_fault[fault.name])
+        if (outcomes := by_fault[fault.name])
     ]
 
 
@@ -40,7 +40,7 @@ def document(result: Result) -> dict[str, Any]:
         "rate": result.options.rate,
         "server": result.server,
         "faults": tally(result),
-        "order": [f"{one.injection.fault}: {one.injection.detail}" for one in result.outcomes],
+        "order": [f"{outcome.injection.fault}: {outcome.injection.detail}" for outcome in result.outcomes],
         "throughput": {when: round(rate, 1) for when, rate in result.throughput.items()},
         "jobs": result.jobs,
         "attempts": result.attempts,
@@ -52,10 +52,10 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def _median(times: list[timedelta | None]) -> float | None:
-    known = [time.total_seconds() for time in times if time is not None]
-    return round(statistics.median(known), 2) if known else None
+    durations = [time.total_seconds() for time in times if time is not None]
+    return round(statistics.median(durations), 2) if durations else None
 
 
 def _worst(times: list[timedelta | None]) -> float | None:
-    known = [time.total_seconds() for time in times if time is not None]
-    return round(max(known), 2) if known else None
+    durations = [time.total_seconds() for time in times if time is not None]
+    return round(max(durations), 2) if durations else None

@@ -134,8 +134,8 @@ def _break_things(scene: Scene, options: Options, on_progress: OnProgress) -> li
     for number, (fault, chance) in enumerate(in_order(options.seed, FAULTS, options.faults), 1):
         scene.random = chance
         gap = chance.uniform(0.5, 2.0)
-        done = (time.monotonic() - began) / options.seconds
-        if done >= 1 and number > len(options.faults or FAULTS):
+        share = (time.monotonic() - began) / options.seconds
+        if share >= 1 and number > len(options.faults or FAULTS):
             break
         # Most workers are there and well, so that what follows is of this fault and not of the one before.
         scene.world.until(lambda: _workers(scene.world) >= options.workers - 1, _START_PATIENCE)
@@ -165,10 +165,10 @@ def _outcome(world: World, injection: Injection) -> Outcome:
     back = """SELECT max(ended_at) - %(began)s FROM job_attempt
               JOIN unnest(%(ids)s::uuid[], %(attempts)s::int[]) AS held (id, number) ON (job_id, attempt) = (id, number)
               WHERE outcome = 'lost'"""
-    held = {"ids": list(injection.held), "attempts": list(injection.held.values())}
-    left = world.read(ended, ids=held["ids"])[0][0]
-    rescued = world.read(back, began=injection.began, **held)[0][0] if injection.kills else None
-    return Outcome(injection, recovery, rescued, recovery is not None and left == 0)
+    injected = {"ids": list(injection.attempts), "attempts": list(injection.attempts.values())}
+    remaining = world.read(ended, ids=injected["ids"])[0][0]
+    rescued = world.read(back, began=injection.began, **injected)[0][0] if injection.kills else None
+    return Outcome(injection, recovery, rescued, recovery is not None and remaining == 0)
 
 
 def _workers(world: World) -> int:

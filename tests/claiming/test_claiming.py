@@ -87,11 +87,11 @@ def test_jobs_rescheduled_or_moved_in_sql_are_found_behind_the_cursor(
 def test_a_job_skipped_because_of_a_rolled_back_claim_is_found_by_the_next_full_scan(
     jobs: Jobs, manual_worker: MakeWorker
 ) -> None:
-    held, free = jobs.add(due_in=-5), jobs.add(due_in=-1)
+    held_id, free = jobs.add(due_in=-5), jobs.add(due_in=-1)
     failing, worker = manual_worker("failing:1"), manual_worker("worker:1")
-    assert [job.id for job in failing.claim(1, commit=False)] == [held]
+    assert [job.id for job in failing.claim(1, commit=False)] == [held_id]
     assert [job.id for job in worker.claim()] == [free]
     failing.connection.rollback()
     assert worker.claim() == []  # behind the cursor, and not written since: the one gap of the method
     worker.reset()
-    assert [job.id for job in worker.claim()] == [held]
+    assert [job.id for job in worker.claim()] == [held_id]

@@ -40,11 +40,11 @@ class Heard:
     def seen(self) -> list[str]:
         """Return the payloads of all commits before this call."""
         self._connection.execute("NOTIFY mark")
-        found: list[str] = []
+        payloads: list[str] = []
         for note in self._connection.notifies(timeout=30):
             if note.channel == "mark":
-                return found
-            found.append(note.payload)
+                return payloads
+            payloads.append(note.payload)
         raise AssertionError("the mark did not come back")
 
     def close(self) -> None:
@@ -53,26 +53,26 @@ class Heard:
 
 @pytest.fixture
 def heard(database_url: str) -> Iterator[Heard]:
-    made = Heard(database_url)
-    yield made
-    made.close()
+    heard_queue = Heard(database_url)
+    yield heard_queue
+    heard_queue.close()
 
 
 @pytest.fixture
 def queue() -> JobQueue[Any]:
-    made = JobQueue()
+    queue_object = JobQueue()
 
-    @made.handler("nothing", queue="mail")
+    @queue_object.handler("nothing", queue="mail")
     async def nothing() -> None: ...
 
-    return made
+    return queue_object
 
 
 def is_idle(engine: Engine) -> bool:
     """Return whether a worker is announced for the queue "mail"."""
-    held = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted)"
+    statement = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted)"
     with engine.connect() as connection:
-        return bool(connection.scalar(text(held)))
+        return bool(connection.scalar(text(statement)))
 
 
 @both_servers
@@ -90,7 +90,7 @@ async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
     engine: Engine, heard: Heard, queue: JobQueue[Any], start: Start
 ) -> None:
     async with start(queue, poll_interval=NEVER) as log:
-        await until(lambda: is_idle(engine), what="it is announced")
+        await until(lambda: is_idle(engine), description="it is announced")
         heard.seen()
         enqueue(engine, queue.job("nothing"))
         await log.until(JobCompleted)
@@ -98,7 +98,7 @@ async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
             connection.execute(text("INSERT INTO job_queue (type_name, queue) VALUES ('nothing', 'mail')"))
         await log.until(JobCompleted, 2)
         assert heard.seen() == ["mail"] * 2
-    await until(lambda: not is_idle(engine), what="the announcement ends with the worker's session")
+    await until(lambda: not is_idle(engine), description="the announcement ends with the worker's session")
 
 
 async def test_the_jobs_that_a_worker_starts_count_as_arrivals(
@@ -113,7 +113,7 @@ async def test_the_jobs_that_a_worker_starts_count_as_arrivals(
         withdraw(self)
 
     async with start(queue, poll_interval=NEVER, concurrency=40):
-        await until(lambda: is_idle(engine), what="the announcement")
+        await until(lambda: is_idle(engine), description="the announcement")
         monkeypatch.setattr(Listener, "withdraw", noted)
         enqueue(engine, *(queue.job("nothing") for _ in range(30)))  # one notification
         await asyncio.wait_for(withdrawn.wait(), PATIENCE)
@@ -133,10 +133,10 @@ async def test_a_job_committed_while_a_worker_announces_itself_is_found(
             return await announce(self)
         if moment == "before it announces itself":
             await asyncio.to_thread(enqueue, engine, queue.job("nothing"))
-        done = await announce(self)
+        is_announced = await announce(self)
         if moment == "after it":
             await asyncio.to_thread(enqueue, engine, queue.job("nothing"))
-        return done
+        return is_announced
 
     monkeypatch.setattr(Listener, "announce", meanwhile)
     async with start(queue, poll_interval=NEVER) as log:
@@ -179,12 +179,12 @@ async def test_a_worker_that_lost_its_listener_announces_itself_again(
     engine: Engine, queue: JobQueue[Any], start: Start
 ) -> None:
     async with start(queue, poll_interval=NEVER) as log:
-        await until(lambda: is_idle(engine), what="it is announced")
+        await until(lambda: is_idle(engine), description="it is announced")
         with engine.connect() as connection:
             ended = text("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' LIMIT 1")
             assert connection.scalar(ended)
         await log.until(ComponentFailed)
-        await until(lambda: is_idle(engine), what="it is announced again")
+        await until(lambda: is_idle(engine), description="it is announced again")
         enqueue(engine, queue.job("nothing"))
         await log.until(JobCompleted)
 
@@ -200,7 +200,7 @@ async def test_a_session_that_holds_the_lock_costs_notifications_only(
             await log.until(JobCompleted)
             assert heard.seen() == ["mail"]
             stranger.invalidate()
-            await until(lambda: is_idle(engine), what="it is announced")
+            await until(lambda: is_idle(engine), description="it is announced")
 
 
 class Announced:
@@ -222,8 +222,8 @@ class Announced:
 @pytest.mark.parametrize(("every", "stays"), [(0.01, True), (0.005, False)])
 async def test_a_worker_withdraws_while_more_than_a_hundred_jobs_a_second_arrive(every: float, stays: bool) -> None:
     now, listener = 0.0, Announced()
-    made: Any = listener
-    idle = Idleness(made, lambda: now)
+    listener_methods: Any = listener
+    idle = Idleness(listener_methods, lambda: now)
     assert await idle.announce()
     assert not await idle.announce()
     always = True
@@ -241,8 +241,8 @@ async def test_a_worker_withdraws_while_more_than_a_hundred_jobs_a_second_arrive
 
 
 async def test_the_polls_after_an_announcement_outlast_a_transaction_that_looks_only_once() -> None:
-    now, made = 0.0, Announced()
-    listener: Any = made
+    now, announced = 0.0, Announced()
+    listener: Any = announced
     idle = Idleness(listener, lambda: now)
     assert [idle.poll_in() for _ in range(3)] == [0.005, 0.01, 0.02]  # no producer notifies it yet
     await idle.announce()

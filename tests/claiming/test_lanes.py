@@ -46,7 +46,7 @@ class Claimed:
     @property
     def lanes(self) -> list[int]:
         """Return the number of lanes of each claim."""
-        return [len(given["queues"]) for given in self.given]
+        return [len(parameters["queues"]) for parameters in self.given]
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> Claimed:
     """Record the claims of workers in this process."""
     record, take = Claimed(), Lanes._take
 
-    async def noted(self: Lanes, connection: AsyncConnection, given: dict[str, Any]) -> Any:
-        answer = await take(self, connection, given)
-        record.given.append(given)
+    async def noted(self: Lanes, connection: AsyncConnection, parameters: dict[str, Any]) -> Any:
+        answer = await take(self, connection, parameters)
+        record.given.append(parameters)
         record.started.append(len(answer[0]))
         return answer
 
@@ -76,7 +76,7 @@ def full_scans() -> Iterator[list[int]]:
     """Record the number of rows of each page of a full scan."""
     pages: list[int] = []
 
-    def note(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+    def note(_connection: Any, cursor: Any, statement: str, *_arguments: Any) -> None:
         if statement.startswith("WITH RECURSIVE lane") and "pg_snapshot_xmax" in statement:
             pages.append(cursor.rowcount)
 
@@ -107,13 +107,13 @@ async def test_claims_do_not_scan_lanes_that_have_been_emptied(
     engine: Engine, claimed: Claimed, no_later_full_scan: None
 ) -> None:
     """Of many lanes that had jobs once, claims name the one that has some."""
-    queue, seen = recorder()
+    queue, recorded = recorder()
     for name in QUEUES:
         for priority in (9, 0, -8):
             fill(engine, 1, queue=name, priority=priority)
     fill(engine, 200, queue="q0", priority=-9)
     await drain(queue, engine, queues=QUEUES, concurrency=8)
-    assert len(seen) == 215
+    assert len(recorded) == 215
     assert max(claimed.lanes) <= 16
     full = [lanes for lanes, started in zip(claimed.lanes, claimed.started, strict=True) if started][5:-1]
     assert len(full) > 10
@@ -161,18 +161,18 @@ async def test_jobs_added_to_a_lane_that_was_just_empty_are_found(
     slots: int | None, engine: Engine, no_later_full_scan: None
 ) -> None:
     """Each job puts another there, without a notification."""
-    queue, seen = recorder(slots)
-    left = [(name, priority) for name in QUEUES for priority in (9, 0, -9)]
+    queue, recorded = recorder(slots)
+    remaining = [(name, priority) for name in QUEUES for priority in (9, 0, -9)]
 
     @queue.handler("test_more")
     async def more(payload: dict[str, Any]) -> None:
-        if left:
-            name, priority = left.pop()
+        if remaining:
+            name, priority = remaining.pop()
             await asyncio.to_thread(fill, engine, 2, queue=name, priority=priority, seconds_ago=0)
 
     fill(engine, 200, queue="q0", type_name="test_more")
     await drain(queue, engine, queues=QUEUES, concurrency=4)
-    assert Counter(seen) == {(name, priority): 2 for name in QUEUES for priority in (9, 0, -9)}
+    assert Counter(recorded) == {(name, priority): 2 for name in QUEUES for priority in (9, 0, -9)}
 
 
 @pytest.mark.parametrize("limited", ["by slots", "across workers"])
@@ -254,7 +254,7 @@ async def test_each_job_starts_once_however_late_it_is_committed(
     options = quick(queues=["mail", "report"], concurrency=7, poll_interval=timedelta(milliseconds=30), listen=False)
     async with working(Worker(queue, engine, options=options)), working(Worker(queue, engine, options=options)):
         await asyncio.to_thread(write)
-        await until(lambda: len(ran) >= len(startable()), what="every job has started")
+        await until(lambda: len(ran) >= len(startable()), description="every job has started")
     assert set(ran.values()) == {1}
     assert ran.keys() == startable()
 

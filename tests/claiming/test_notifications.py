@@ -40,8 +40,8 @@ def notify(engine: Engine, database_url: str) -> Iterator[Notify]:
     name = f"stranger_{secrets.token_hex(4)}"
     with psycopg.connect(
         make_url(database_url).set(drivername="postgresql").render_as_string(False), autocommit=True
-    ) as own:
-        own.execute(f"CREATE ROLE {name} LOGIN")
+    ) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN")
         url = make_url(database_url).set(drivername="postgresql", username=name).render_as_string(False)
         with psycopg.connect(url, autocommit=True) as stranger:
 
@@ -52,7 +52,7 @@ def notify(engine: Engine, database_url: str) -> Iterator[Notify]:
                     stranger.execute(sql.SQL(loop).format(times, call_sql))
 
             yield send
-        own.execute(f"DROP ROLE {name}")
+        connection.execute(f"DROP ROLE {name}")
 
 
 async def test_a_false_lost_notification_stops_no_attempt(start: Start, engine: Engine, notify: Notify) -> None:
@@ -66,10 +66,10 @@ async def test_a_false_lost_notification_stops_no_attempt(start: Start, engine: 
         await release.wait()
 
     with Session(engine) as session, session.begin():
-        kept, cancelled = works.job("kept"), works.job("cancelled")
-        session.add_all([kept, cancelled])
+        kept_job, cancelled = works.job("kept"), works.job("cancelled")
+        session.add_all([kept_job, cancelled])
         session.flush()
-        kept_id, cancelled_id = kept.id, cancelled.id
+        kept_id, cancelled_id = kept_job.id, cancelled.id
     async with start(jobs) as log:
         await log.until(JobStarted, 2)
         for topic in ("lost", "due", "rules"):
@@ -103,7 +103,7 @@ async def test_a_missed_cancellation_is_found_when_the_worker_listens_again(star
     async with start(jobs) as log:
         await log.until(JobStarted)
         with engine.connect() as connection:
-            await until(lambda: bool(connection.exec_driver_sql(f"SELECT 1 {listening}").all()), what="it listens")
+            await until(lambda: bool(connection.exec_driver_sql(f"SELECT 1 {listening}").all()), description="it listens")
             connection.rollback()
             connection.exec_driver_sql(f"SELECT pg_terminate_backend(pid, 10000) {listening}")
             cancelled = "UPDATE job SET status = 'cancelled', leased_by = NULL, leased_until = NULL, completed_at = now()"
@@ -126,9 +126,9 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
     sent: Counter[Compiled] = Counter()
     execute = Compiled.execute
 
-    async def counting(self: Compiled, *given: Any) -> Any:
+    async def counting(self: Compiled, *arguments: Any) -> Any:
         sent[self] += 1
-        return await execute(self, *given)
+        return await execute(self, *arguments)
 
     monkeypatch.setattr(Compiled, "execute", counting)
     with Session(engine) as session, session.begin():
@@ -195,8 +195,8 @@ async def test_a_flood_of_false_ended_notifications_costs_wait_chain_few_queries
 ) -> None:
     job_id = jobs.add()
     queries: list[str] = []
-    for one in (engine, async_engine.sync_engine):
-        event.listen(one, "before_cursor_execute", lambda *given: queries.append(given[2]))
+    for sync_engine in (engine, async_engine.sync_engine):
+        event.listen(sync_engine, "before_cursor_execute", lambda *arguments: queries.append(arguments[2]))
     ended = Event()
 
     def flood() -> None:

@@ -42,43 +42,46 @@ def partitions(
     )
 
 
-def shape(found: Partitions) -> list[tuple[list[str], list[str], str | None]]:
-    queues = {id(one): [queue for (queue, _), of in found._of.items() if of is one] for one in found.every}
-    return [(queues[id(one)], list(one.types), one.own_type) for one in found.every]
+def shape(partitions_found: Partitions) -> list[tuple[list[str], list[str], str | None]]:
+    queues = {
+        id(partition): [queue for (queue, _), part in partitions_found._of.items() if part is partition]
+        for partition in partitions_found.every
+    }
+    return [(queues[id(partition)], list(partition.types), partition.own_type) for partition in partitions_found.every]
 
 
-def of(found: Partitions, queue: str, type_name: str = "") -> Partition:
-    one = found.of((queue, type_name))
-    assert one is not None
-    return one
+def of(all_partitions: Partitions, queue: str, type_name: str = "") -> Partition:
+    partition = all_partitions.of((queue, type_name))
+    assert partition is not None
+    return partition
 
 
 def test_without_limits_all_queues_and_types_share_one_partition() -> None:
-    found = partitions({"a": None, "b": None}, "t", "u")
-    assert shape(found) == [(["a", "b"], ["t", "u"], None)]
-    (one,) = found.every
-    assert (one.is_plain, one.has_capacity_of_its_own, one.capacity(9)) == (True, False, 9)
-    assert (found.is_limited, found.own_types) == (False, set())
-    assert (found.of(("a", "")), found.of(("b", "")), found.of(("c", ""))) == (one, one, None)
-    assert (one.full_until, one.is_refused, one.own_type) == (float("-inf"), False, None)
+    divided = partitions({"a": None, "b": None}, "t", "u")
+    assert shape(divided) == [(["a", "b"], ["t", "u"], None)]
+    (partition,) = divided.every
+    assert (partition.is_plain, partition.has_capacity_of_its_own, partition.capacity(9)) == (True, False, 9)
+    assert (divided.is_limited, divided.own_types) == (False, set())
+    assert (divided.of(("a", "")), divided.of(("b", "")), divided.of(("c", ""))) == (partition, partition, None)
+    assert (partition.full_until, partition.is_refused, partition.own_type) == (float("-inf"), False, None)
 
 
 def test_queues_and_types_with_local_limits_form_a_partition_per_combination() -> None:
-    found = partitions({"a": None, "b": 5}, "t", "u", slots={"u": 4})
-    assert shape(found) == [(["a"], ["t"], None), (["a"], ["u"], "u"), (["b"], ["t"], None), (["b"], ["u"], "u")]
-    assert [one.capacity(9) for one in found.every] == [9, 4, 5, 4]
-    assert [one.capacity(1) for one in found.every] == [1, 1, 1, 1]
-    assert [one.has_capacity_of_its_own for one in found.every] == [False, True, True, True]
-    assert all(one.is_plain for one in found.every)
-    assert found.own_types == {"u"}
+    divided = partitions({"a": None, "b": 5}, "t", "u", slots={"u": 4})
+    assert shape(divided) == [(["a"], ["t"], None), (["a"], ["u"], "u"), (["b"], ["t"], None), (["b"], ["u"], "u")]
+    assert [partition.capacity(9) for partition in divided.every] == [9, 4, 5, 4]
+    assert [partition.capacity(1) for partition in divided.every] == [1, 1, 1, 1]
+    assert [partition.has_capacity_of_its_own for partition in divided.every] == [False, True, True, True]
+    assert all(partition.is_plain for partition in divided.every)
+    assert divided.own_types == {"u"}
 
 
 def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Limits", lambda model, *limited: (model, *limited))
-    key, other = QueueKey("a", "7"), QueueKey("z", "7")
-    controls = {QueueKey("b"): LIMITED, key: LIMITED, other: LIMITED, QueueKey("c", "7"): Control(weight=2)}
-    found = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
-    limits: dict[Any, Any] = {(one.queue, one.own_type): one.limits for one in found.every}
+    key, other_key = QueueKey("a", "7"), QueueKey("z", "7")
+    controls = {QueueKey("b"): LIMITED, key: LIMITED, other_key: LIMITED, QueueKey("c", "7"): Control(weight=2)}
+    divided = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
+    limits: dict[Any, Any] = {(partition.queue, partition.own_type): partition.limits for partition in divided.every}
     assert limits == {
         (None, None): None,
         (None, "u"): (Job, None, "u", []),
@@ -87,27 +90,27 @@ def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest
         ("b", None): (Job, "b", None, []),
         ("b", "u"): (Job, "b", "u", []),
     }
-    assert [one.is_plain for one in found.every] == [True, False, False, False, False, False]
-    assert found.is_limited
+    assert [partition.is_plain for partition in divided.every] == [True, False, False, False, False, False]
+    assert divided.is_limited
 
 
 async def test_a_queue_with_a_selector_is_its_own_partition() -> None:
-    found = partitions({"a": None, "b": None}, "t", selected="a")
-    assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
-    assert (of(found, "a").is_plain, of(found, "b").is_plain) == (False, True)
-    assert of(found, "b").selection is None
-    assert of(found, "a").selection is not None
+    divided = partitions({"a": None, "b": None}, "t", selected="a")
+    assert shape(divided) == [(["b"], ["t"], None), (["a"], ["t"], None)]
+    assert (of(divided, "a").is_plain, of(divided, "b").is_plain) == (False, True)
+    assert of(divided, "b").selection is None
+    assert of(divided, "a").selection is not None
 
 
 def test_a_lane_belongs_to_a_partition_unless_paused_or_not_served() -> None:
     paused = Control(is_paused=True)
     controls = {QueueKey("a", "7"): paused, QueueKey("b"): paused}
-    found = partitions({"a": None, "b": None}, "t", "u", slots={"u": 4}, of_queues=controls)
-    assert found.lanes("a", "8", 2) == [Lane("a", "8", 2, ""), Lane("a", "8", 2, "u")]
-    assert found.lanes("a", "7", 2) == found.lanes("b", "", 2) == found.lanes("c", "", 2) == []
-    assert found.of_lane(Lane("a", "8", 2, "u")) is found.of(("a", "u"))
-    assert found.of_lane(Lane("a", "8", 2, "")) is found.of(("a", ""))
-    assert found.of_lane(Lane("a", "7", 2, "")) is None
-    assert found.of_lane(Lane("b", "", 0, "")) is None
-    assert found.of_lane(Lane("c", "", 0, "")) is None
+    divided = partitions({"a": None, "b": None}, "t", "u", slots={"u": 4}, of_queues=controls)
+    assert divided.lanes("a", "8", 2) == [Lane("a", "8", 2, ""), Lane("a", "8", 2, "u")]
+    assert divided.lanes("a", "7", 2) == divided.lanes("b", "", 2) == divided.lanes("c", "", 2) == []
+    assert divided.of_lane(Lane("a", "8", 2, "u")) is divided.of(("a", "u"))
+    assert divided.of_lane(Lane("a", "8", 2, "")) is divided.of(("a", ""))
+    assert divided.of_lane(Lane("a", "7", 2, "")) is None
+    assert divided.of_lane(Lane("b", "", 0, "")) is None
+    assert divided.of_lane(Lane("c", "", 0, "")) is None
     assert partitions({"a": None}, "t").of_lane(Lane("c", "", 0, "")) is None

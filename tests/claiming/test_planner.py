@@ -178,7 +178,7 @@ def test_the_first_job_of_a_fairness_key_waits_for_at_most_one_job_of_each_other
     for key, count, slots in course:
         world.add(count, key=key)
         world.claim(slots)
-    others = {lane.fairness_key for lane, jobs in world.jobs.items() if jobs}
+    waiting_keys = {lane.fairness_key for lane, jobs in world.jobs.items() if jobs}
     world.add(key="new")
     before: list[str] = []
     while "new" not in before:
@@ -187,7 +187,7 @@ def test_the_first_job_of_a_fairness_key_waits_for_at_most_one_job_of_each_other
         before += [job.fairness_key for job in started]
     # Started in one claim is started at once.
     before = before[: (before.index("new") // free) * free]
-    assert set(before) <= others
+    assert set(before) <= waiting_keys
     assert all(count <= 1 for count in Counter(before).values())
 
 
@@ -230,7 +230,7 @@ def test_unused_quota_goes_to_the_queue_that_used_its_whole_quota() -> None:
 def test_slots_that_claims_under_limits_left_go_to_the_last_queue_of_the_same_plan() -> None:
     world = World()
     world.add(50)
-    shares = {one: dict.fromkeys(of, 3) for one, of in world.planner.share(10, 0.0).items()}
+    shares = {partition: dict.fromkeys(queues, 3) for partition, queues in world.planner.share(10, 0.0).items()}
     plan = world.planner.plan(shares, 10)
     assert (plan.limit, [segment.quota for segment in plan.segments]) == (10, [10])
 

@@ -31,29 +31,31 @@ class World:
     def claim(self, free: int, capacities: Mapping[str, int] | None = None) -> Counter[str]:
         """Start what one claim does: each up to its quota."""
         sharers = self.stride.next(self.most)
-        most = [min(self.waiting[one.name], (capacities or {}).get(one.name, free)) for one in sharers]
-        started = Counter(dict(zip([one.name for one in sharers], quotas(sharers, free, most), strict=True)))
+        most = [min(self.waiting[sharer.name], (capacities or {}).get(sharer.name, free)) for sharer in sharers]
+        started = Counter(dict(zip([sharer.name for sharer in sharers], quotas(sharers, free, most), strict=True)))
         self.stride.charge(started)
         self.waiting -= started
-        for one in sharers:
-            if not self.waiting[one.name]:
-                self.stride.close(one.name)
+        for sharer in sharers:
+            if not self.waiting[sharer.name]:
+                self.stride.close(sharer.name)
         return +started
 
 
 @given(WEIGHTS, FREE)
 @settings(max_examples=50)
 def test_backlogged_queues_start_jobs_in_proportion_to_weight_within_one_job(weights: list[int], course: list[int]) -> None:
-    named = {f"q{place}": weight for place, weight in enumerate(weights)}
-    world, started = World(named), Counter[str]()
-    for name in named:
+    weight_by_name = {f"q{place}": weight for place, weight in enumerate(weights)}
+    world, started = World(weight_by_name), Counter[str]()
+    for name in weight_by_name:
         world.add(name)
     for free in course:
         started += world.claim(free)
-        for one, weight in named.items():
-            for other, others in named.items():
+        for name, weight in weight_by_name.items():
+            for other_name, other_weight in weight_by_name.items():
                 # Waldspurger and Weihl's bound for a pair: one quantum each.
-                assert abs(started[one] / weight - started[other] / others) <= 1 / weight + 1 / others + 1e-6
+                assert (
+                    abs(started[name] / weight - started[other_name] / other_weight) <= 1 / weight + 1 / other_weight + 1e-6
+                )
 
 
 @given(
@@ -62,13 +64,13 @@ def test_backlogged_queues_start_jobs_in_proportion_to_weight_within_one_job(wei
 @settings(max_examples=200)
 def test_each_slot_goes_to_the_queue_with_the_lowest_pass_value(given_: list[tuple[int, int, int]], free: int) -> None:
     sharers = [Sharer(str(order), weight, pass_value, order) for order, (weight, pass_value, _) in enumerate(given_)]
-    sharers.sort(key=lambda one: (one.pass_value, one.order))
-    capacities = [given_[one.order][2] for one in sharers]
+    sharers.sort(key=lambda sharer: (sharer.pass_value, sharer.order))
+    capacities = [given_[sharer.order][2] for sharer in sharers]
     expected = [0] * len(sharers)
     for _ in range(free):
         able = [place for place, capacity in enumerate(capacities) if expected[place] < capacity]
         if able:
-            costs = [one.pass_value + expected[place] * (STRIDE // one.weight) for place, one in enumerate(sharers)]
+            costs = [sharer.pass_value + expected[place] * (STRIDE // sharer.weight) for place, sharer in enumerate(sharers)]
             expected[min(able, key=lambda place: (costs[place], place))] += 1
     assert quotas(sharers, free, capacities) == expected
 
@@ -102,13 +104,13 @@ def test_a_new_queue_waits_for_at_most_one_job_of_each_other_queue(course: list[
     for name, count, slots in course:
         world.add(name, count)
         world.claim(slots)
-    others = set(world.stride.sharers)
+    other_names = set(world.stride.sharers)
     world.add("new", 1)
     before = Counter[str]()
     while not (started := world.claim(free))["new"]:
         assert started  # started in one claim is started at once
         before += started
-    assert set(before) <= others
+    assert set(before) <= other_names
     assert all(count <= 1 for count in before.values())
 
 
@@ -148,8 +150,8 @@ def test_jobs_started_beyond_a_share_are_repaid_after_an_idle_period() -> None:
     world.add("b")
     world.claim(11, capacities={"b": 1})  # it took 10, and is empty
     world.add("a")
-    got = world.claim(20)
-    assert abs((got["b"] + 1) - (got["a"] + 10)) <= 1
+    started = world.claim(20)
+    assert abs((started["b"] + 1) - (started["a"] + 10)) <= 1
 
 
 def test_saved_pass_values_are_dropped_once_repaid() -> None:
@@ -169,9 +171,9 @@ def test_no_queue_gets_more_slots_than_its_capacity(weights: list[int], course: 
     for name in world.weights:
         world.add(name)
     for free in course:
-        got = world.claim(free, {"q0": capacity})
-        assert got["q0"] <= capacity
-        assert got.total() == free
+        started = world.claim(free, {"q0": capacity})
+        assert started["q0"] <= capacity
+        assert started.total() == free
 
 
 def test_a_bounded_number_of_queues_is_planned_and_none_starves() -> None:
@@ -187,10 +189,10 @@ def test_the_same_queues_are_planned_until_charged_or_closed() -> None:
     world = World()
     for name in "abc":
         world.add(name, 5)
-    named = world.stride.next(2)
-    assert world.stride.next(2) == named
+    sharers = world.stride.next(2)
+    assert world.stride.next(2) == sharers
     world.stride.close("a")
-    assert [one.name for one in world.stride.next(2)] == ["b", "c"]
+    assert [sharer.name for sharer in world.stride.next(2)] == ["b", "c"]
 
 
 def test_ageing_reserves_a_sixteenth_while_claims_reach_their_limit() -> None:

@@ -58,7 +58,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
         sleeping.discard(self)
 
     monkeypatch.setattr(Claimer, "_sleep", watched)
-    return lambda: any(not one._woken.is_set() for one in list(sleeping))
+    return lambda: any(not claimer._woken.is_set() for claimer in list(sleeping))
 
 
 @asynccontextmanager
@@ -76,8 +76,8 @@ async def a_worker_asleep(
         queue, engine, options=quick(poll_interval=NEVER, heartbeat_interval=NEVER / 2, heartbeat_timeout=1.1 * NEVER)
     )
     async with working(worker) as log:
-        await until(lambda: worker.vitals.is_listening is True, what="it listens")
-        await until(asleep, what="it rests")
+        await until(lambda: worker.vitals.is_listening is True, description="it listens")
+        await until(asleep, description="it rests")
         yield log
 
 
@@ -85,14 +85,14 @@ async def soon(log: EventLog, kind: type[Any], job_id: UUID) -> None:
     """Wait for an event of a job."""
     count = 1
     async with asyncio.timeout(SOON):
-        while job_id not in {one.job_id for one in await log.until(kind, count)}:
+        while job_id not in {event.job_id for event in await log.until(kind, count)}:
             count += 1
 
 
 def waiting(engine: Engine, *blockers: UUID, on_failure: Any = "continue") -> UUID:
     """Enqueue a job that waits for chains."""
     with Session(engine) as session, session.begin():
-        job = Job("test", blockers=[WaitFor(one, on_failure) for one in blockers])
+        job = Job("test", blockers=[WaitFor(blocker, on_failure) for blocker in blockers])
         session.add(job)
         job_id: UUID = job.id
     return job_id
@@ -113,8 +113,8 @@ async def test_two_overlapping_ends_release_a_fan_in_at_the_later_commit(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool], status: JobStatus, one: str, other: str, last: str
 ) -> None:
     jobs.add_worker("other:1")
-    held: dict[str, Any] = {"worker_id": "other:1"} if status is JobStatus.RUNNING else {"due_in": HOUR}
-    x, y = jobs.add(status, **held), jobs.add(status, **held)
+    options: dict[str, Any] = {"worker_id": "other:1"} if status is JobStatus.RUNNING else {"due_in": HOUR}
+    x, y = jobs.add(status, **options), jobs.add(status, **options)
     j = waiting(engine, x, y)
     async with a_worker_asleep(engine, asleep) as log:
         with Session(engine) as first, Session(engine) as second:
@@ -134,7 +134,7 @@ async def test_a_locked_blocked_job_is_unblocked_once_its_lock_is_released(
     j = waiting(engine, x)
     queries: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def note(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
         queries.extend(["query"] if "examined" in statement else [])
 
     async with a_worker_asleep(engine, asleep) as log:
@@ -144,7 +144,7 @@ async def test_a_locked_blocked_job_is_unblocked_once_its_lock_is_released(
             session.commit()
             event.listen(Engine, "before_cursor_execute", note)
             try:
-                await until(lambda: len(queries) > 2, what="a worker has tried again several times")
+                await until(lambda: len(queries) > 2, description="a worker has tried again several times")
             finally:
                 event.remove(Engine, "before_cursor_execute", note)
             assert jobs.status(j) is JobStatus.BLOCKED
@@ -178,7 +178,7 @@ async def test_wait_chain_notices_a_chain_ended_in_sql(
         x = jobs.add(due_in=HOUR)
         async with a_worker_asleep(engine, asleep):
             waits = asyncio.create_task(aio.wait_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
-            await until(lambda: jobs.get(x)["has_waiters"], what="it is awaited")  # noqa: B023
+            await until(lambda: jobs.get(x)["has_waiters"], description="it is awaited")  # noqa: B023
             with engine.begin() as connection:
                 connection.execute(statement, {"id": x})
             with pytest.raises(ChainFailedError):
@@ -213,11 +213,11 @@ async def test_jobs_released_by_a_stopping_worker_start_at_once_on_another(
     async with working(leaving) as log:
         await log.until(JobStarted, 2)
         following = jobs.add(ordering_key="k", due_in=-9)
-        async with a_worker_asleep(engine, asleep, queue=taking_over) as other:
+        async with a_worker_asleep(engine, asleep, queue=taking_over) as other_worker:
             leaving.stop()
             go.set()
-            await soon(other, JobStarted, following)
-            await soon(other, JobStarted, stuck)
+            await soon(other_worker, JobStarted, following)
+            await soon(other_worker, JobStarted, stuck)
 
 
 async def test_rescued_jobs_are_started_by_a_worker_that_serves_their_queue(
@@ -232,8 +232,8 @@ async def test_rescued_jobs_are_started_by_a_worker_that_serves_their_queue(
     async with a_worker_asleep(engine, asleep) as log:
         jobs.add_worker("dead:1", silent_for=HOUR)
         lost = jobs.add(JobStatus.RUNNING, worker_id="dead:1")
-        async with working(Worker(queue, engine, options=quick(queues=["elsewhere"]))) as other:
-            await soon(other, JobRescued, lost)
+        async with working(Worker(queue, engine, options=quick(queues=["elsewhere"]))) as other_worker:
+            await soon(other_worker, JobRescued, lost)
             await soon(log, JobStarted, lost)
 
 
@@ -259,8 +259,8 @@ async def test_a_job_that_is_due_because_the_clock_was_set_is_started_after_a_ti
         monkeypatch.setattr(arrivals, name, 1e9)
     send, ahead = Heartbeat._send, [timedelta(0)]
 
-    def later(self: Heartbeat, rest: float) -> Any:
-        asked_at, answer = send(self, rest)
+    def later(self: Heartbeat, next_tick_in: float) -> Any:
+        asked_at, answer = send(self, next_tick_in)
         return asked_at, answer if answer.now is None else replace(answer, now=answer.now + ahead[0])
 
     monkeypatch.setattr(Heartbeat, "_send", later)
@@ -272,7 +272,7 @@ async def test_a_job_that_is_due_because_the_clock_was_set_is_started_after_a_ti
     job_id = jobs.add(due_in=HOUR)
     options = quick(poll_interval=NEVER, heartbeat_interval=timedelta(milliseconds=100))
     async with working(Worker(queue, engine, options=options)) as log:
-        await until(asleep, what="it rests")
+        await until(asleep, description="it rests")
         with engine.begin() as connection:
             connection.execute(text("SET LOCAL session_replication_role = replica"))  # as if no one had written it
             connection.execute(text("UPDATE job SET scheduled_at = now() - interval '1 second'"))

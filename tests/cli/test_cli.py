@@ -38,18 +38,18 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         "import sys; from sa_jobqueue.cli import main; main(['--help'], standalone_mode=False); "
         "assert not [name for name in sys.modules if name == 'rich' or name.startswith('sa_jobqueue.cli.')]"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     for command in ("worker", "jobs", "chains", "dead-letters", "migrate", "demo"):
-        assert command in done.stdout
+        assert command in process.stdout
 
 
 def test_help_groups_the_commands(run: Run) -> None:
-    shown = run("--help").stdout
-    assert [line for line in shown.splitlines() if line in {"Run:", "Look:", "Act:", "Operate:", "Set up:"}] == [
+    output = run("--help").stdout
+    assert [line for line in output.splitlines() if line in {"Run:", "Look:", "Act:", "Operate:", "Set up:"}] == [
         *("Run:", "Look:", "Act:", "Operate:", "Set up:")
     ]
-    assert "Commands:" not in shown
+    assert "Commands:" not in output
 
 
 def leaf_commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Context, str]]:
@@ -137,18 +137,18 @@ def test_version_is_the_librarys(run: Run) -> None:
 
 def test_jobs_list_filters_and_pages(run: Run, jobs: Jobs) -> None:
     first, second, third = jobs.add(), jobs.add(type_name="mail"), jobs.add(queue="slow")
-    done = jobs.add(JobStatus.COMPLETED)
+    completed_id = jobs.add(JobStatus.COMPLETED)
 
     def listed(*arguments: object) -> list[str]:
         return [job["id"] for job in document(run("jobs", "list", "--json", *arguments))["jobs"]]
 
-    assert listed() == [str(one) for one in (done, third, second, first)]
-    assert listed("--status", "completed") == [str(done)]
+    assert listed() == [str(job_id) for job_id in (completed_id, third, second, first)]
+    assert listed("--status", "completed") == [str(completed_id)]
     assert listed("--type", "mail") == [str(second)]
     assert listed("--queue", "slow") == [str(third)]
     page = document(run("jobs", "list", "--json", "--oldest-first", "--limit", 2))
     assert page["next_after"] == str(second)
-    assert listed("--oldest-first", "--after", page["next_after"]) == [str(third), str(done)]
+    assert listed("--oldest-first", "--after", page["next_after"]) == [str(third), str(completed_id)]
 
 
 def test_a_filtered_list_fills_its_pages_however_few_jobs_match(
@@ -161,10 +161,10 @@ def test_a_filtered_list_fills_its_pages_however_few_jobs_match(
         mails.append(str(jobs.add(type_name="mail")))
     listed = document(run("jobs", "list", "--json", "--type", "mail", "--limit", 2))
     assert [job["id"] for job in listed["jobs"]] == mails[:0:-1]
-    rest = document(run("jobs", "list", "--json", "--type", "mail", "--after", listed["next_after"]))
-    assert ([job["id"] for job in rest["jobs"]], rest["next_after"]) == (mails[:1], None)
+    next_page = document(run("jobs", "list", "--json", "--type", "mail", "--after", listed["next_after"]))
+    assert ([job["id"] for job in next_page["jobs"]], next_page["next_after"]) == (mails[:1], None)
     assert "Cancel 3 jobs?" in run("jobs", "cancel", "--type", "mail", input="y\n").stderr
-    assert {jobs.status(UUID(one)) for one in mails} == {JobStatus.CANCELLED}
+    assert {jobs.status(UUID(job_id)) for job_id in mails} == {JobStatus.CANCELLED}
 
 
 def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
@@ -176,7 +176,7 @@ def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
     def listed(*arguments: object) -> list[str]:
         return [chain["id"] for chain in document(run("chains", "list", "--json", *arguments))["chains"]]
 
-    assert listed() == [str(one) for one in (third, second, first)]
+    assert listed() == [str(job_id) for job_id in (third, second, first)]
     assert listed("--status", "dead") == listed("--type", "mail") == listed("--job", its_last) == [str(second)]
     assert listed("--queue", "slow") == [str(first)]
     assert listed("--top-level") == [str(third), str(first)]
@@ -196,13 +196,13 @@ def test_chains_show_lists_jobs_blockers_and_blocked_jobs(run: Run, chains: Chai
     (waiting,) = chains.add(JobStatus.BLOCKED, type_name="waiting")
     chains.block(last, waited, on_failure="continue")
     chains.block(waiting, root)
-    shown = document(run("chains", "show", root, "--json"))
-    assert (shown["chain"]["status"], shown["chain"]["length"], shown["chain"]["input"]) == ("blocked", 2, {"card": 7})
-    assert [job["id"] for job in shown["jobs"]] == [str(root), str(last)]
-    (blocker,) = shown["blockers"]
+    chain = document(run("chains", "show", root, "--json"))
+    assert (chain["chain"]["status"], chain["chain"]["length"], chain["chain"]["input"]) == ("blocked", 2, {"card": 7})
+    assert [job["id"] for job in chain["jobs"]] == [str(root), str(last)]
+    (blocker,) = chain["blockers"]
     assert (blocker["job_id"], blocker["is_resolved"], blocker["on_failure"]) == (str(last), False, "continue")
     assert (blocker["chain"]["id"], blocker["chain"]["status"]) == (str(waited), "dead")
-    assert [job["id"] for job in shown["blocks"]] == [str(waiting)]
+    assert [job["id"] for job in chain["blocks"]] == [str(waiting)]
     printed = run("chains", "show", root).stdout
     for word in (root, last, waited, waiting, "2 jobs", "blocked by", "blocks", "continue"):
         assert str(word) in printed
@@ -235,9 +235,9 @@ def test_json_has_ids_as_text_and_instants_in_iso_8601(run: Run, jobs: Jobs) -> 
 
 def test_jobs_show_includes_dead_letters_and_escapes_error_text(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, input={"card": 7}, error={"type": "Boom", "message": "no \x1b[31mred"})
-    shown = document(run("jobs", "show", dead, "--json"))
-    assert shown["job"]["input"] == {"card": 7}
-    assert [dead_letter["reason"] for dead_letter in shown["dead_letters"]] == ["exhausted"]
+    job = document(run("jobs", "show", dead, "--json"))
+    assert job["job"]["input"] == {"card": 7}
+    assert [dead_letter["reason"] for dead_letter in job["dead_letters"]] == ["exhausted"]
     assert str(dead) in run("jobs", "show", dead).stdout
     entries = run("dead-letters", "list").stdout
     assert "\x1b" not in entries  # an error's text must not steer the terminal
@@ -252,35 +252,37 @@ def test_jobs_retry_triggers_pending_and_redrives_dead_ones(run: Run, jobs: Jobs
 
 
 def test_jobs_retry_refuses_a_completed_job_and_changes_nothing(run: Run, jobs: Jobs) -> None:
-    dead, done = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.COMPLETED)
-    result = run("jobs", "retry", dead, done, status=1)
-    assert f"job {done} is completed: only pending and dead jobs can be retried. No job was changed." in result.stderr
+    dead, completed_id = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.COMPLETED)
+    result = run("jobs", "retry", dead, completed_id, status=1)
+    assert (
+        f"job {completed_id} is completed: only pending and dead jobs can be retried. No job was changed." in result.stderr
+    )
     assert jobs.status(dead) is JobStatus.DEAD
 
 
 def test_jobs_cancel_by_id_skips_ended_jobs(run: Run, jobs: Jobs) -> None:
-    pending, done = jobs.add(), jobs.add(JobStatus.COMPLETED)
-    assert document(run("jobs", "cancel", pending, done, "--json")) == {"cancelled": [str(pending)]}
-    assert jobs.statuses() == {pending: JobStatus.CANCELLED, done: JobStatus.COMPLETED}
+    pending, completed_id = jobs.add(), jobs.add(JobStatus.COMPLETED)
+    assert document(run("jobs", "cancel", pending, completed_id, "--json")) == {"cancelled": [str(pending)]}
+    assert jobs.statuses() == {pending: JobStatus.CANCELLED, completed_id: JobStatus.COMPLETED}
 
 
 def test_jobs_cancel_names_every_unknown_id(run: Run, jobs: Jobs) -> None:
-    pending, one, other = jobs.add(), uuid4(), uuid4()
-    result = run("jobs", "cancel", pending, one, other, status=1)
-    assert result.stderr.strip() == f"Error: no such job: {one}, {other}; nothing was changed"
+    pending, unknown_id, other_unknown_id = jobs.add(), uuid4(), uuid4()
+    result = run("jobs", "cancel", pending, unknown_id, other_unknown_id, status=1)
+    assert result.stderr.strip() == f"Error: no such job: {unknown_id}, {other_unknown_id}; nothing was changed"
     assert jobs.status(pending) is JobStatus.PENDING
 
 
 def test_jobs_cancel_by_filter_asks_for_confirmation(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_command, "MAX_PAGE", 2)  # several transactions
-    mail, other = jobs.add_many(5, type_name="mail"), jobs.add()
-    meant = document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json"))
-    assert meant == {"would_be_cancelled": [str(one) for one in mail]}
+    mail, other_id = jobs.add_many(5, type_name="mail"), jobs.add()
+    preview = document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json"))
+    assert preview == {"would_be_cancelled": [str(job_id) for job_id in mail]}
     assert "Cancel 5 jobs?" in run("jobs", "cancel", "--type", "mail", input="n\n", status=1).stderr
     assert set(jobs.statuses().values()) == {JobStatus.PENDING}
     run("jobs", "cancel", "--type", "mail", input="y\n")
-    assert {jobs.status(one) for one in mail} == {JobStatus.CANCELLED}
-    assert jobs.status(other) is JobStatus.PENDING
+    assert {jobs.status(job_id) for job_id in mail} == {JobStatus.CANCELLED}
+    assert jobs.status(other_id) is JobStatus.PENDING
 
 
 def test_jobs_cancel_without_a_selection_is_refused(run: Run, jobs: Jobs) -> None:
@@ -310,11 +312,11 @@ def test_dead_letters_are_listed_grouped_and_shown(run: Run, jobs: Jobs) -> None
     ids=lambda chosen: chosen[0],
 )
 def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, chosen: list[str]) -> None:
-    meant = jobs.add(JobStatus.DEAD, type_name="mail", queue="slow", reason=DeadReason.LOST, fingerprint="f")
-    other = jobs.add(JobStatus.DEAD)
+    matching_id = jobs.add(JobStatus.DEAD, type_name="mail", queue="slow", reason=DeadReason.LOST, fingerprint="f")
+    other_id = jobs.add(JobStatus.DEAD)
     run("dead-letters", "redrive", *chosen, "--by", "ann")
-    assert (jobs.status(meant), jobs.status(other)) == (JobStatus.PENDING, JobStatus.DEAD)
-    assert [(dead_letter["resolution"], dead_letter["resolved_by"]) for dead_letter in jobs.dead_letters(meant)] == [
+    assert (jobs.status(matching_id), jobs.status(other_id)) == (JobStatus.PENDING, JobStatus.DEAD)
+    assert [(dead_letter["resolution"], dead_letter["resolved_by"]) for dead_letter in jobs.dead_letters(matching_id)] == [
         ("redriven", "ann")
     ]
 
@@ -322,24 +324,26 @@ def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, 
 def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_command, "MAX_PAGE", 2)
     dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
-    entries = [str(one) for one in dead]
-    meant = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
-    assert meant == {"would_be_redriven": entries}
-    assert {jobs.status(one) for one in dead} == {JobStatus.DEAD}
+    entries = [str(job_id) for job_id in dead]
+    preview = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
+    assert preview == {"would_be_redriven": entries}
+    assert {jobs.status(job_id) for job_id in dead} == {JobStatus.DEAD}
     assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": entries, "conflicts": []}
-    assert {jobs.status(one) for one in dead} == {JobStatus.PENDING}
+    assert {jobs.status(job_id) for job_id in dead} == {JobStatus.PENDING}
 
 
 def test_dead_letters_redrive_skips_and_reports_a_taken_deduplication_key(run: Run, jobs: Jobs) -> None:
-    first, held, *free, last = [jobs.add(JobStatus.DEAD, deduplication_key=key) for key in ("a", "k", None, None, None, "b")]
+    first, held_id, *free, last = [
+        jobs.add(JobStatus.DEAD, deduplication_key=key) for key in ("a", "k", None, None, None, "b")
+    ]
     for key in ("a", "k", "b"):
         jobs.add(deduplication_key=key)
     result = run("dead-letters", "redrive", "--all", "--json", status=1)
-    assert document(result)["redriven"] == [str(one) for one in free]
-    assert [one["job_id"] for one in document(result)["conflicts"]] == [str(first), str(held), str(last)]
+    assert document(result)["redriven"] == [str(job_id) for job_id in free]
+    assert [conflict["job_id"] for conflict in document(result)["conflicts"]] == [str(first), str(held_id), str(last)]
     assert "3 jobs skipped" in result.stderr
-    assert {jobs.status(one) for one in (first, held, last)} == {JobStatus.DEAD}
-    assert {jobs.status(one) for one in free} == {JobStatus.PENDING}
+    assert {jobs.status(job_id) for job_id in (first, held_id, last)} == {JobStatus.DEAD}
+    assert {jobs.status(job_id) for job_id in free} == {JobStatus.PENDING}
 
 
 def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
@@ -347,16 +351,18 @@ def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
     (dead_letter,) = jobs.dead_letters(dead)
     dismissed = document(run("dead-letters", "dismiss", dead_letter["id"], "--by", "ann", "--json"))
     assert dismissed == {"dismissed": [str(dead_letter["id"])], "conflicts": []}
-    assert [(one["resolution"], one["resolved_by"]) for one in jobs.dead_letters(dead)] == [("dismissed", "ann")]
+    assert [(dead_letter["resolution"], dead_letter["resolved_by"]) for dead_letter in jobs.dead_letters(dead)] == [
+        ("dismissed", "ann")
+    ]
     assert jobs.status(dead) is JobStatus.DEAD
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["really", "dry-run"])
 def test_a_resolved_dead_letter_is_reported_with_who_resolved_it_and_when(run: Run, jobs: Jobs, more: list[str]) -> None:
     resolved, open_one = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.DEAD)
-    (dead_letter,), (other,) = jobs.dead_letters(resolved), jobs.dead_letters(open_one)
+    (dead_letter,), (other_letter,) = jobs.dead_letters(resolved), jobs.dead_letters(open_one)
     run("dead-letters", "redrive", dead_letter["id"], "--by", "ann")
-    result = run("dead-letters", "redrive", dead_letter["id"], other["id"], *more, status=1)
+    result = run("dead-letters", "redrive", dead_letter["id"], other_letter["id"], *more, status=1)
     assert result.stdout == f"1 job {'would be ' if more else ''}redriven\n"
     assert f"Error: dead letter {dead_letter['id']} is already resolved: redriven by ann at 20" in result.stderr
     assert "ids of jobs" not in result.stderr
@@ -408,7 +414,7 @@ def test_a_shortened_id_that_fits_several_or_none_is_refused(run: Run, jobs: Job
     ids = [jobs.add(id=UUID(f"0199c3f2-0000-7000-8000-00000000000{n}")) for n in range(2)]
     error = run("jobs", "cancel", "0199c3f2", status=2).stderr
     assert f"'0199c3f2' fits several ids: {ids[0]}, {ids[1]}" in " ".join(error.split())
-    assert {jobs.status(one) for one in ids} == {JobStatus.PENDING}
+    assert {jobs.status(job_id) for job_id in ids} == {JobStatus.PENDING}
     assert run("jobs", "cancel", "0199c3f2..1", "--json").stdout.count(str(ids[1])) == 1
     assert "Invalid value for 'ID': '0199c3f2..abc' fits no id" in run("jobs", "show", "0199c3f2..abc", status=2).stderr
     assert "Invalid value for '--chain': 'x' is not a UUID" in run("jobs", "list", "--chain", "x", status=2).stderr
@@ -416,7 +422,7 @@ def test_a_shortened_id_that_fits_several_or_none_is_refused(run: Run, jobs: Job
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("text", "expected"),
     [
         ("30s", timedelta(seconds=30)),
         ("250ms", timedelta(milliseconds=250)),
@@ -428,16 +434,16 @@ def test_a_shortened_id_that_fits_several_or_none_is_refused(run: Run, jobs: Job
         ("0", timedelta(0)),
     ],
 )
-def test_durations_have_units(given: str, expected: timedelta) -> None:
-    assert duration(given) == expected == duration(expected)
+def test_durations_have_units(text: str, expected: timedelta) -> None:
+    assert duration(text) == expected == duration(expected)
 
 
-@pytest.mark.parametrize("given", ["-1", "30", "1.5", "", "s", "5 minutes", "1d2", "99999999999w"])
-def test_a_duration_without_a_unit_is_refused(run: Run, given: str) -> None:
-    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--shutdown-timeout", given]
+@pytest.mark.parametrize("text", ["-1", "30", "1.5", "", "s", "5 minutes", "1d2", "99999999999w"])
+def test_a_duration_without_a_unit_is_refused(run: Run, text: str) -> None:
+    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--shutdown-timeout", text]
     error = run(*command, status=2).stderr
     assert "is not a duration such as 30s, 5m, 12h or 7d" in error or "is too long" in error
-    assert ("add a unit: 30s" in error) == (given == "30")
+    assert ("add a unit: 30s" in error) == (text == "30")
 
 
 def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Jobs) -> None:
@@ -547,7 +553,7 @@ JOBS = "sa_jobqueue.cli.demo.app:jobs"
         (["dashboard", "--port", 0, "--authorize", "sa_jobqueue.cli.demo.app:SCHEMA"], "--authorize"),
         (["jobs", "list", "--url", "mysql://h/d"], "must be a PostgreSQL URL: postgresql://user@host:port/database"),
     ],
-    ids=lambda one: one if isinstance(one, str) else " ".join(map(str, one)),
+    ids=lambda parameter: parameter if isinstance(parameter, str) else " ".join(map(str, parameter)),
 )
 def test_a_refused_value_is_wrong_usage_of_its_option(run: Run, command: list[object], option: str) -> None:
     error = run(*command, status=2).stderr.partition("Error: ")[2]
@@ -565,7 +571,7 @@ def test_a_refused_value_is_wrong_usage_of_its_option(run: Run, command: list[ob
         (["postgres", "--data-dir", "/proc/x"], "cannot create /proc/x: No such file"),
         (["exporter", "--address", "192.0.2.1", "--port", 0], "cannot listen on 192.0.2.1:0"),
     ],
-    ids=lambda one: one if isinstance(one, str) else " ".join(map(str, one)),
+    ids=lambda parameter: parameter if isinstance(parameter, str) else " ".join(map(str, parameter)),
 )
 def test_what_cannot_be_found_or_used_is_an_error_in_one_line(run: Run, command: list[object], reason: str) -> None:
     (line,) = run(*command, status=1).stderr.splitlines()
@@ -607,14 +613,14 @@ def test_an_output_that_cannot_be_written_is_one_line_and_no_traceback(
 )
 def test_a_closed_input_is_an_empty_one(database_url: str, arguments: tuple[str, ...], status: int, error: str) -> None:
     command = shlex.join([sys.executable, "-m", "sa_jobqueue", *arguments])
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", f"exec {command} <&-"],
         env=os.environ | {"SA_JOBQUEUE_URL": database_url},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, error in done.stderr, "Traceback" in done.stderr) == (status, True, False)
+    assert (process.returncode, error in process.stderr, "Traceback" in process.stderr) == (status, True, False)
 
 
 def test_json_that_is_too_deep_is_wrong_usage(run: Run) -> None:
@@ -628,14 +634,14 @@ def test_the_name_of_no_module_is_wrong_usage(run: Run, name: str) -> None:
 
 def test_a_closed_output_is_no_error(database_url: str) -> None:
     command = f"exec {sys.executable} -m sa_jobqueue jobs list >&-"
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", command],
         env=os.environ | {"SA_JOBQUEUE_URL": database_url},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -57,19 +57,19 @@ def assert_is_right(report: dict[str, Any]) -> None:
 def test_demo_prints_its_progress_and_leaves_the_database_of_the_environment_alone(
     database_url: str, engine: Engine
 ) -> None:
-    done = demo(SA_JOBQUEUE_URL=database_url)
-    assert done.returncode == 0, done.stderr
-    assert "all counts are equal" in done.stdout
-    assert "demo: enqueueing" in done.stdout  # progress, in lines
+    result = demo(SA_JOBQUEUE_URL=database_url)
+    assert result.returncode == 0, result.stderr
+    assert "all counts are equal" in result.stdout
+    assert "demo: enqueueing" in result.stdout  # progress, in lines
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM job")).scalar_one() == 0
 
 
 @pytest.mark.long
 def test_demo_checks_its_result_and_leaves_no_process() -> None:
-    done = demo("--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    result = demo("--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     assert_is_right(report)
     assert len(report["pids"]) >= 4  # the workers and their parent, and the server
 
@@ -77,9 +77,9 @@ def test_demo_checks_its_result_and_leaves_no_process() -> None:
 def test_demo_reports_a_missing_dashboard_before_starting_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.setattr(command, "open_server", lambda *_: pytest.fail("a server was started"))
-    done = CliRunner().invoke(main, ["demo", "--dashboard"], env={"SA_JOBQUEUE_URL": None})
-    assert done.exit_code == 1
-    assert f"the dashboard is not installed: {install_command('dashboard')}" in done.stderr
+    result = CliRunner().invoke(main, ["demo", "--dashboard"], env={"SA_JOBQUEUE_URL": None})
+    assert result.exit_code == 1
+    assert f"the dashboard is not installed: {install_command('dashboard')}" in result.stderr
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def test_an_interrupted_demo_leaves_no_process(running_demo: Process, how: signa
             pids[:] = connection.execute(text("SELECT pid FROM sa_jobqueue_demo.worker")).scalars()
         return len(pids) == 2
 
-    wait_until(has_two_workers, what="the workers")
+    wait_until(has_two_workers, description="the workers")
     running_demo.send_signal(how)
     assert running_demo.wait(PATIENCE) != 0
-    wait_until(lambda: not any(map(is_running, pids)), what="the workers' end")
+    wait_until(lambda: not any(map(is_running, pids)), description="the workers' end")
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,16 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     sys.modules.pop("loop_app", None)
 
 
-def call(url: str, *arguments: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(main, ["enqueue", *arguments], input=given, env={"DATABASE_URL": url})
+def call(url: str, *arguments: str, input_text: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["enqueue", *arguments], input=input_text, env={"DATABASE_URL": url})
 
 
 def test_enqueue_command_validates_the_payload_with_its_handler(application: Path, database_url: str, jobs: Jobs) -> None:
-    done = call(
+    result = call(
         database_url, "ship", '{"id": 7}', "--app", "loop_app:jobs", "--delay", "1h", "--fairness-key", "a", "--json"
     )
-    assert done.exit_code == 0, done.output
-    row = jobs.get(json.loads(done.stdout)["id"])
+    assert result.exit_code == 0, result.output
+    row = jobs.get(json.loads(result.stdout)["id"])
     assert (row["type_name"], row["input"], row["queue"], row["priority"]) == ("ship", {"id": 7}, "orders", 3)
     assert row["fairness_key"] == "a"
     assert row["scheduled_at"] > row["created_at"]
@@ -79,9 +79,9 @@ def test_enqueue_command_validates_the_payload_with_its_handler(application: Pat
 
 
 def test_enqueue_command_without_app_accepts_any_type_and_a_piped_payload(database_url: str, jobs: Jobs) -> None:
-    done = call(database_url, "anything", "-", "--queue", "other", given='["a", 1]')
-    assert done.exit_code == 0, done.output
-    row = jobs.get(done.stdout.strip())
+    result = call(database_url, "anything", "-", "--queue", "other", input_text='["a", 1]')
+    assert result.exit_code == 0, result.output
+    row = jobs.get(result.stdout.strip())
     assert (row["type_name"], row["input"], row["queue"]) == ("anything", ["a", 1], "other")
     assert jobs.get(call(database_url, "tick").stdout.strip())["input"] is None
     nowhere = CliRunner().invoke(main, ["enqueue", "tick"], env={"DATABASE_URL": "", "SA_JOBQUEUE_URL": ""})
@@ -113,7 +113,7 @@ def test_a_worker_run_from_a_script_stops_on_sigterm(
     job_id = jobs.add(type_name="ship", queue="orders", input={"id": 1})
     (application.parent / "script.py").write_text(SCRIPT)
     with started(programs, application.parent, database_url, "script.py") as process:
-        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
+        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the job")
         process.terminate()
         assert process.communicate(timeout=PATIENCE)[0].endswith("stopped\n")
     assert process.returncode == 0
@@ -130,7 +130,7 @@ def test_worker_import_option_registers_handlers_of_other_modules(
     with started(
         programs, application.parent, database_url, *command, "--queues", "default", "--poll-interval", "100ms"
     ) as process:
-        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
+        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the job")
         process.terminate()
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -146,13 +146,13 @@ def test_a_worker_restarts_when_its_code_changes(
 
     def output() -> Any:
         job_id = jobs.add(type_name="ship", queue="orders", input={"id": 1})
-        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
+        wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the job")
         return jobs.get(job_id)["output"]
 
     with started(programs, application.parent, database_url, *command, "--shutdown-timeout", "1s") as process:
         assert output() == "VERSION"
         application.write_text(APPLICATION.replace("VERSION", "another"))
-        wait_until(lambda: output() == "another", what="the new code")
+        wait_until(lambda: output() == "another", description="the new code")
         process.send_signal(signal.SIGINT)
         assert "reloading: " in process.communicate(timeout=PATIENCE)[0]
 

@@ -39,18 +39,18 @@ def configure(engine: Engine, **settings: str) -> None:
 
 
 def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None:
-    found = document(run("doctor", "--json", status=1))  # the tests' servers are not durable
-    by_name = {check["name"]: check for check in found["checks"]}
+    report = document(run("doctor", "--json", status=1))  # the tests' servers are not durable
+    by_name = {check["name"]: check for check in report["checks"]}
     expected = ["versions", "server", "settings", "clock", "schema", "privileges", "pooler", "connections", "storage"]
     assert list(by_name) == expected
     wrong = {name for name, check in by_name.items() if check["status"] != "ok"}
     assert wrong == {"settings", "privileges"}  # and their user is a superuser
-    assert {one.partition(" = ")[0] for one in by_name["settings"]["found"].split(", ")} <= OF_TESTS
+    assert {setting.partition(" = ")[0] for setting in by_name["settings"]["found"].split(", ")} <= OF_TESTS
     assert all(check["advice"] for check in by_name.values() if check["name"] in wrong)
-    shown = run("doctor", status=1).stdout
+    output = run("doctor", status=1).stdout
     for name in by_name:
-        assert f" {name}: " in shown
-    assert "fsync: a crash of the server can lose and corrupt data: set fsync = on" in shown
+        assert f" {name}: " in output
+    assert "fsync: a crash of the server can lose and corrupt data: set fsync = on" in output
 
 
 HARMFUL = {
@@ -76,12 +76,12 @@ def test_doctor_reports_each_harmful_database_setting(engine: Engine, database_u
     before = checks(database_url)["settings"].found
     assert not [name for name in settings if f"{name} =" in before and name not in OF_TESTS]
     configure(engine, **settings)
-    found = checks(database_url)["settings"]
-    assert found.status is not Status.OK
+    settings_check = checks(database_url)["settings"]
+    assert settings_check.status is not Status.OK
     for name, value in settings.items():
-        assert f"{name} = {value.strip(chr(39))}" in found.found
+        assert f"{name} = {value.strip(chr(39))}" in settings_check.found
     for advice in HARMFUL.values():
-        assert advice in found.advice
+        assert advice in settings_check.advice
 
 
 def test_doctor_reports_an_unreachable_database(run: Run) -> None:
@@ -95,10 +95,10 @@ def test_doctor_reports_an_unreachable_database(run: Run) -> None:
 def test_doctor_reports_missing_or_outdated_tables(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=0'"))
-    found = checks(database_url)
-    assert found["schema"].status is Status.ERROR
-    assert "alembic upgrade head" in found["schema"].advice
-    assert not {"privileges", "storage"} & set(found)
+    checks_by_name = checks(database_url)
+    assert checks_by_name["schema"].status is Status.ERROR
+    assert "alembic upgrade head" in checks_by_name["schema"].advice
+    assert not {"privileges", "storage"} & set(checks_by_name)
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job RENAME TO mail_job"))
     schema = checks(database_url)["schema"]
@@ -114,21 +114,21 @@ def test_doctor_reports_missing_or_outdated_tables(engine: Engine, database_url:
 
 def test_tables_outside_the_search_path_are_found(engine: Engine, database_url: str) -> None:
     configure(engine, search_path="elsewhere")
-    found = checks(database_url)["schema"]
-    assert found.status is Status.ERROR
-    assert found.found == "table job is in schema public, and not in search_path = elsewhere"
-    assert "queue_schema = 'public'" in found.advice
-    assert f'ALTER ROLE "{engine.url.username}" SET search_path = public' in found.advice
+    schema_check = checks(database_url)["schema"]
+    assert schema_check.status is Status.ERROR
+    assert schema_check.found == "table job is in schema public, and not in search_path = elsewhere"
+    assert "queue_schema = 'public'" in schema_check.advice
+    assert f'ALTER ROLE "{engine.url.username}" SET search_path = public' in schema_check.advice
 
 
 def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job DISABLE TRIGGER USER"))
-    found = checks(database_url)["schema"]
-    assert found.status is Status.ERROR
-    assert found.found.startswith("triggers of job are disabled")
+    check = checks(database_url)["schema"]
+    assert check.status is Status.ERROR
+    assert check.found.startswith("triggers of job are disabled")
     with engine.begin() as connection:
-        connection.execute(text(found.advice))
+        connection.execute(text(check.advice))
     assert checks(database_url)["schema"].status is Status.OK
     with engine.begin() as connection:
         connection.execute(text("DROP INDEX ix_job_claim"))
@@ -138,9 +138,9 @@ def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, datab
     assert storage.advice.startswith("create the missing indexes again")
     with engine.begin() as connection:
         connection.execute(text("DROP VIEW job_queue"))
-    found = checks(database_url)["privileges"]
-    assert found.status is Status.ERROR
-    assert found.found == 'could not be checked: relation "job_queue" does not exist'
+    check = checks(database_url)["privileges"]
+    assert check.status is Status.ERROR
+    assert check.found == 'could not be checked: relation "job_queue" does not exist'
 
 
 APP = """
@@ -152,7 +152,7 @@ jobs = JobQueue()
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "status", "found", "advice"),
+    ("source", "name", "status", "expected_text", "advice"),
     [
         (
             APP.format("", "@jobs.handler('send', queue='mail')\ndef send(n: int) -> None: ..."),
@@ -179,21 +179,21 @@ def test_an_application_that_cannot_be_used_is_found(
     source: str,
     name: str,
     status: str,
-    found: str,
+    expected_text: str,
     advice: str,
 ) -> None:
     module = f"app_{uuid4().hex}"
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     result = document(run("doctor", "--json", "--app", f"{module}:{name}", status=1))  # the tests' servers are not durable
-    first, *others = result["checks"]
+    first, *other_checks = result["checks"]
     assert (first["name"], first["status"]) == ("application", status)
-    assert found in first["found"]
+    assert expected_text in first["found"]
     assert advice in first["advice"]
     assert bool(first["advice"]) == (status != "ok")
     assert "secret" not in str(result)
-    assert "pooler" in {check["name"] for check in others}
-    assert ("schema" in {check["name"] for check in others}) == (status != "error")
+    assert "pooler" in {check["name"] for check in other_checks}
+    assert ("schema" in {check["name"] for check in other_checks}) == (status != "error")
 
 
 def test_an_unknown_module_is_found(run: Run) -> None:
@@ -210,10 +210,10 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
         connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 22"))
     url = make_url(database_url).set(username=user, password="few").render_as_string(hide_password=False)
     try:
-        found = checks(url)["connections"]
-        assert found.status is Status.WARNING
-        assert found.found.startswith(f"the CONNECTION LIMIT of role {user} allows 22, of which 0 are in use")
-        assert "up to 23" in found.found
+        connections_check = checks(url)["connections"]
+        assert connections_check.status is Status.WARNING
+        assert connections_check.found.startswith(f"the CONNECTION LIMIT of role {user} allows 22, of which 0 are in use")
+        assert "up to 23" in connections_check.found
         with engine.begin() as connection:
             connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 23"))
         assert checks(url)["connections"].status is Status.OK
@@ -236,41 +236,41 @@ def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, ru
     url = make_url(database_url).set(username=user, password="app").render_as_string(hide_password=False)
     try:
         assert checks(url, role="producer")["privileges"].status is Status.OK
-        found = checks(url)["privileges"]
-        assert found.status is Status.ERROR
-        assert "UPDATE, DELETE on job" in found.found
-        assert f'GRANT jobqueue_worker TO "{user}"' in found.advice
+        check = checks(url)["privileges"]
+        assert check.status is Status.ERROR
+        assert "UPDATE, DELETE on job" in check.found
+        assert f'GRANT jobqueue_worker TO "{user}"' in check.advice
         with engine.begin() as connection:  # of one column
             connection.execute(text(f'REVOKE UPDATE (has_waiters) ON job FROM "{prefix}_producer"'))
         assert checks(url, role="producer")["privileges"].found == f"role {user} lacks UPDATE on job"
         with engine.begin() as connection:
             connection.execute(text(f'REVOKE USAGE ON SCHEMA public FROM PUBLIC, "{prefix}_producer"'))
-        found = checks(url)["schema"]
-        assert found.status is Status.ERROR
-        assert found.found == f"role {user} has no USAGE on schema public, which has the tables"
-        assert f'GRANT jobqueue_worker TO "{user}"' in found.advice
+        check = checks(url)["schema"]
+        assert check.status is Status.ERROR
+        assert check.found == f"role {user} has no USAGE on schema public, which has the tables"
+        assert f'GRANT jobqueue_worker TO "{user}"' in check.advice
     finally:
         with engine.begin() as connection:
-            for role in (user, *(f"{prefix}_{one}" for one in ("producer", "worker", "observer", "operator"))):
+            for role in (user, *(f"{prefix}_{member}" for member in ("producer", "worker", "observer", "operator"))):
                 connection.execute(text(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"'))
 
 
 def test_doctor_reports_a_changed_storage_parameter(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job RESET (autovacuum_vacuum_scale_factor)"))
-    found = checks(database_url)["storage"]
-    assert found.status is Status.WARNING
+    storage_check = checks(database_url)["storage"]
+    assert storage_check.status is Status.WARNING
     with engine.begin() as connection:
-        connection.execute(text(found.advice))
+        connection.execute(text(storage_check.advice))
     assert checks(database_url)["storage"].status is Status.OK
 
 
 def test_doctor_reports_a_connection_pooler(database_url: str, pooler: MakePooler) -> None:
     url = pooler().url
-    found = checks(url)
-    assert found["pooler"].status is Status.WARNING
-    assert "--listen-url" in found["pooler"].advice
-    assert "max_client_conn" in found["connections"].found
+    checks_by_name = checks(url)
+    assert checks_by_name["pooler"].status is Status.WARNING
+    assert "--listen-url" in checks_by_name["pooler"].advice
+    assert "max_client_conn" in checks_by_name["connections"].found
     assert checks(url, listen_url=make_url(database_url))["pooler"].status is Status.OK
     refused = checks(url, listen_url=make_url(url))["pooler"]
     assert refused.status is Status.ERROR
@@ -284,9 +284,9 @@ def test_a_listen_url_that_receives_nothing_is_found(
     assert unreachable.status is Status.ERROR
     assert "--listen-url: cannot use" in unreachable.found
     assert "secret" not in unreachable.found
-    other = checks(database_url, listen_url=make_url(make_database(newest_server)))["pooler"]
-    assert other.status is Status.ERROR
-    assert "leads to another database" in other.found
+    pooler_check = checks(database_url, listen_url=make_url(make_database(newest_server)))["pooler"]
+    assert pooler_check.status is Status.ERROR
+    assert "leads to another database" in pooler_check.found
 
 
 def test_other_modes_of_a_pooler_are_found(pooler: MakePooler, run: Run) -> None:
@@ -304,24 +304,24 @@ def test_a_check_that_the_database_refuses_is_an_error(engine: Engine) -> None:
             connection.execute(text("SELECT secret FROM no_such_table"))
         raise AssertionError
 
-    found = doctor._tried("storage", check)
-    assert (found.name, found.status) == ("storage", Status.ERROR)
-    assert found.found == 'could not be checked: relation "no_such_table" does not exist'
-    assert found.advice
+    tried_check = doctor._tried("storage", check)
+    assert (tried_check.name, tried_check.status) == ("storage", Status.ERROR)
+    assert tried_check.found == 'could not be checked: relation "no_such_table" does not exist'
+    assert tried_check.advice
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(minutes=-2)])
 def test_doctor_reports_a_wrong_clock(database_url: str, ahead: timedelta) -> None:
-    found = checks(database_url, now=lambda: datetime.now(UTC) + ahead)["clock"]
-    assert found.status is Status.WARNING
-    assert f"120 s {'ahead of' if ahead > timedelta(0) else 'behind'} the server's" in found.found
-    assert "NTP" in found.advice
+    clock_check = checks(database_url, now=lambda: datetime.now(UTC) + ahead)["clock"]
+    assert clock_check.status is Status.WARNING
+    assert f"120 s {'ahead of' if ahead > timedelta(0) else 'behind'} the server's" in clock_check.found
+    assert "NTP" in clock_check.advice
 
 
 def test_doctor_does_not_mistake_a_slow_answer_for_a_wrong_clock(database_url: str) -> None:
     times = itertools.count()
-    found = checks(database_url, now=lambda: datetime.now(UTC) + timedelta(seconds=20 * next(times) - 10))
-    assert found["clock"].status is Status.OK
+    checks_by_name = checks(database_url, now=lambda: datetime.now(UTC) + timedelta(seconds=20 * next(times) - 10))
+    assert checks_by_name["clock"].status is Status.OK
 
 
 def fake_version(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
@@ -333,10 +333,10 @@ def fake_version(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 def test_doctor_reports_an_unsupported_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     assert doctor.versions().status is Status.OK
     fake_version(monkeypatch, sqlalchemy=version)
-    found = doctor.versions()
-    assert found.status is Status.ERROR
-    assert found.found.startswith(f"sqlalchemy {version} is not ")
-    assert found.advice.startswith("python -m pip install 'sqlalchemy")
+    versions_check = doctor.versions()
+    assert versions_check.status is Status.ERROR
+    assert versions_check.found.startswith(f"sqlalchemy {version} is not ")
+    assert versions_check.advice.startswith("python -m pip install 'sqlalchemy")
 
 
 def test_doctor_reports_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +346,8 @@ def test_doctor_reports_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) 
 
 def test_doctor_reports_a_non_utf8_encoding_a_standby_and_an_old_server() -> None:
     old = {"server_encoding": "LATIN1", "in_hot_standby": "on", "server_version": "14.9", "server_version_num": "140009"}
-    found = {check.name: check for check in doctor.server(old)}
-    assert {found[name].status for name in ("settings", "server")} == {Status.ERROR}
-    assert found["settings"].found == "server_encoding = LATIN1, in_hot_standby = on"
-    assert "target_session_attrs=read-write" in found["settings"].advice
-    assert "PostgreSQL 15" in found["server"].advice
+    check_by_name = {check.name: check for check in doctor.server(old)}
+    assert {check_by_name[name].status for name in ("settings", "server")} == {Status.ERROR}
+    assert check_by_name["settings"].found == "server_encoding = LATIN1, in_hot_standby = on"
+    assert "target_session_attrs=read-write" in check_by_name["settings"].advice
+    assert "PostgreSQL 15" in check_by_name["server"].advice

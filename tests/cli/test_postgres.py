@@ -36,9 +36,9 @@ def running(*options: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[st
             yield url
         finally:
             process.send_signal(stop)
-            rest, said = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, rest) == (0, ""), said
-    assert "Ctrl-C stops it" in said
+            output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (0, ""), errors
+    assert "Ctrl-C stops it" in errors
 
 
 def ask(url: str, *statements: str) -> object:
@@ -46,9 +46,9 @@ def ask(url: str, *statements: str) -> object:
     with engine.begin() as connection:
         for statement in statements:
             result = connection.execute(text(statement))
-        found = result.scalar() if result.returns_rows else None
+        answer = result.scalar() if result.returns_rows else None
     engine.dispose()
-    return found
+    return answer
 
 
 def assert_fits_into_alembics_configuration(url: str) -> None:
@@ -61,9 +61,9 @@ def assert_fits_into_alembics_configuration(url: str) -> None:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """Give a directory that other accounts can enter: run by root, the server runs as another user."""
-    with TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def test_data_and_url_are_the_same_after_a_restart(place: Path) -> None:

@@ -17,31 +17,33 @@ WIDTH = 80
 
 def printed(monkeypatch: pytest.MonkeyPatch, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Return the lines of a table on a terminal."""
-    written = io.StringIO()
-    terminal = Console(file=written, width=WIDTH, force_terminal=True, color_system=None, markup=False)
+    stream = io.StringIO()
+    terminal = Console(file=stream, width=WIDTH, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(_output, "console", lambda *, stderr=False: terminal)
     _output.console().print(_output.table_of("rows", headings, rows))
-    return [line for line in written.getvalue().splitlines() if line]
+    return [line for line in stream.getvalue().splitlines() if line]
 
 
 def test_a_table_that_is_too_wide_cuts_its_widest_columns_and_leaves_out_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [str(uuid7()) for _ in range(3)]
     headings = ["id", "type", "status", "attempt", "due", "queue", "error"]
-    rows = [[one, "a" * 100, "pending", "1/8", "2026-11-25 22:10:34.123Z", "mail", "ValueError: 界" * 50] for one in ids]
+    rows = [
+        [job_id, "a" * 100, "pending", "1/8", "2026-11-25 22:10:34.123Z", "mail", "ValueError: 界" * 50] for job_id in ids
+    ]
     lines = printed(monkeypatch, headings, rows)
     assert all(len(line) <= WIDTH for line in lines)
-    for one in ids:
-        (line,) = (line for line in lines if one in line)
+    for job_id in ids:
+        (line,) = (line for line in lines if job_id in line)
         assert "aaaaaaaaa…" in line
         assert "pending" in line
     assert lines[-1] == "Not shown: due, queue, error. A wider terminal or --json has them."
 
 
 def test_ids_are_shortened_where_the_table_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, text = uuid7(), "x" * 50
-    short = f"{str(one)[:8]}..{str(one)[-6:]}"
-    assert any(short in line and text in line for line in printed(monkeypatch, ["id", "error"], [[one, text]]))
-    assert any(str(one) in line for line in printed(monkeypatch, ["id", "queue"], [[one, "mail"]]))
+    job_id, text = uuid7(), "x" * 50
+    short = f"{str(job_id)[:8]}..{str(job_id)[-6:]}"
+    assert any(short in line and text in line for line in printed(monkeypatch, ["id", "error"], [[job_id, text]]))
+    assert any(str(job_id) in line for line in printed(monkeypatch, ["id", "queue"], [[job_id, "mail"]]))
 
 
 def test_a_table_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ OPTIONAL = ("sa_jobqueue.pipeline.spark", "sa_jobqueue.dashboard", "sa_jobqueue.
 
 def modules() -> list[ModuleType]:
     """Import every module that needs no extra."""
-    names = [found.name for found in pkgutil.walk_packages(sa_jobqueue.__path__, "sa_jobqueue.")]
+    names = [module.name for module in pkgutil.walk_packages(sa_jobqueue.__path__, "sa_jobqueue.")]
     return [sa_jobqueue, *(importlib.import_module(name) for name in names if not name.startswith(OPTIONAL))]
 
 

@@ -29,28 +29,28 @@ def test_aio_exports_exactly_the_operations() -> None:
 
 def test_wait_chain_differs_between_sync_and_async_only_in_its_engine() -> None:
     first, *parameters = inspect.signature(wait_chain).parameters.values()
-    other, *others = inspect.signature(aio.wait_chain).parameters.values()
-    assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
+    engine_parameter, *other_parameters = inspect.signature(aio.wait_chain).parameters.values()
+    assert (first.annotation, engine_parameter.annotation, parameters) == ("Engine", "AsyncEngine", other_parameters)
     assert inspect.iscoroutinefunction(aio.wait_chain)
     first, *parameters = inspect.signature(wait_chains).parameters.values()
-    other, *others = inspect.signature(aio.wait_chains).parameters.values()
-    assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
+    engine_parameter, *other_parameters = inspect.signature(aio.wait_chains).parameters.values()
+    assert (first.annotation, engine_parameter.annotation, parameters) == ("Engine", "AsyncEngine", other_parameters)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operation_differs_between_sync_and_async_only_in_its_session(name: str) -> None:
-    one, other = getattr(operations, name), getattr(aio, name)
-    assert inspect.iscoroutinefunction(other)
-    signature, awaited = inspect.signature(one), inspect.signature(other)
+    operation, awaitable = getattr(operations, name), getattr(aio, name)
+    assert inspect.iscoroutinefunction(awaitable)
+    signature, awaited = inspect.signature(operation), inspect.signature(awaitable)
     first, *parameters = signature.parameters.values()
-    session, *others = awaited.parameters.values()
+    session, *other_parameters = awaited.parameters.values()
     assert (first.name, session.name, session.annotation) == ("session", "session", AsyncSession)
-    assert (parameters, signature.return_annotation) == (others, awaited.return_annotation)
-    types, awaited_types = typing.get_type_hints(one), typing.get_type_hints(other)
+    assert (parameters, signature.return_annotation) == (other_parameters, awaited.return_annotation)
+    types, awaited_types = typing.get_type_hints(operation), typing.get_type_hints(awaitable)
     assert (types.pop("session"), awaited_types.pop("session")) == (Session, AsyncSession)
     assert types == awaited_types
-    assert (other.__name__, other.__module__) == (name, "sa_jobqueue.aio")
-    assert inspect.getdoc(one) == inspect.getdoc(other)
+    assert (awaitable.__name__, awaitable.__module__) == (name, "sa_jobqueue.aio")
+    assert inspect.getdoc(operation) == inspect.getdoc(awaitable)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,10 +25,10 @@ def _benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", "--url", url, "--rounds", "1", "--json", "-", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert process.returncode == 0, process.stderr
+    report: dict[str, Any] = json.loads(process.stdout)
+    return report
 
 
 def test_a_failing_system_is_reported_and_the_others_are_measured() -> None:
@@ -54,9 +54,9 @@ def test_a_failing_system_is_reported_and_the_others_are_measured() -> None:
 
 @pytest.mark.long
 def test_drain_stays_within_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
-    found = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")
+    report = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")
 
-    [drained] = [one for one in found["results"] if one["case"] == "async handler"]
+    [drained] = [result for result in report["results"] if result["case"] == "async handler"]
     assert drained["jobs"] == 2000
     assert drained["per_job"]["round_trips"] <= 0.2
     assert drained["per_job"]["commits"] <= 0.05

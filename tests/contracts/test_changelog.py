@@ -28,9 +28,9 @@ def project(tmp_path: Path) -> Path:
 def changelog(project: Path, *options: str, status: int = 0) -> str:
     """Run the script, which must exit with `status`; return the changelog and the script's output."""
     command = [sys.executable, str(project / "scripts/changelog"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == status, done.stderr
-    return (project / "CHANGELOG.md").read_text(encoding="utf-8") + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == status, process.stderr
+    return (project / "CHANGELOG.md").read_text(encoding="utf-8") + process.stderr
 
 
 def set_version(project: Path, version: str) -> None:

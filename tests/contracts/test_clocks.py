@@ -30,12 +30,12 @@ def wall_clocks(tree: ast.AST) -> list[int]:
 
 
 def test_no_wall_clock_is_read_where_jobs_are_enqueued_claimed_run_and_ended() -> None:
-    found: dict[str, list[int]] = {}
+    lines_by_file: dict[str, list[int]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE)
         if name.parts[0] not in ASIDE and (lines := wall_clocks(ast.parse(path.read_text()))):
-            found[name.as_posix()] = lines
-    assert not found.keys() - MAY, found
+            lines_by_file[name.as_posix()] = lines
+    assert not lines_by_file.keys() - MAY, lines_by_file
 
 
 def test_a_read_of_the_wall_clock_is_detected() -> None:

@@ -63,14 +63,16 @@ def documents(name: str) -> list[Any]:
 def resource(kind: str, name: str = "") -> Any:
     """Return the only resource of a kind, or the one whose name ends so."""
     every = [*documents("kubernetes.yaml"), *documents("kubernetes-migrate.yaml")]
-    (found,) = (one for one in every if one["kind"] == kind and one["metadata"]["name"].endswith(name))
-    return found
+    (document,) = (
+        document for document in every if document["kind"] == kind and document["metadata"]["name"].endswith(name)
+    )
+    return document
 
 
 def services() -> dict[str, Any]:
     (compose,) = documents("compose.yaml")
-    found: dict[str, Any] = compose["services"]
-    return found
+    services: dict[str, Any] = compose["services"]
+    return services
 
 
 def words(command: str | list[str]) -> list[str]:
@@ -84,7 +86,7 @@ def procfile() -> dict[str, str]:
 def pods() -> list[Any]:
     kinds = ("Deployment", "Job")
     every = [*documents("kubernetes.yaml"), *documents("kubernetes-migrate.yaml")]
-    return [one["spec"]["template"]["spec"] for one in every if one["kind"] in kinds]
+    return [document["spec"]["template"]["spec"] for document in every if document["kind"] in kinds]
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -111,9 +113,9 @@ def shutdown_timeout(command: list[str]) -> timedelta:
     """Return the shutdown timeout of a worker's command."""
     group: Any = main
     worker = group.get_command(click.Context(group), "worker")
-    given = worker.make_parser(click.Context(worker)).parse_args(command[2:])[0]["shutdown_timeout"]
-    found: timedelta = duration(given)
-    return found
+    option = worker.make_parser(click.Context(worker)).parse_args(command[2:])[0]["shutdown_timeout"]
+    timeout: timedelta = duration(option)
+    return timeout
 
 
 def test_deployment_commands_parse() -> None:
@@ -123,9 +125,9 @@ def test_deployment_commands_parse() -> None:
             assert command[:1] in (["alembic"], ["uvicorn"]), command
             continue
         group: Any = main
-        found = group.get_command(click.Context(group), command[1])
-        assert found is not None, command
-        found.make_parser(click.Context(found)).parse_args(command[2:])
+        subcommand = group.get_command(click.Context(group), command[1])
+        assert subcommand is not None, command
+        subcommand.make_parser(click.Context(subcommand)).parse_args(command[2:])
         seen.add(name)
     assert seen == {"compose.yaml", "kubernetes.yaml", "Procfile", "shop-worker.service", "Dockerfile"}
 
@@ -148,17 +150,17 @@ def test_workers_have_time_to_stop() -> None:
 @pytest.mark.long
 def test_compose_matches_its_schema() -> None:
     schema = ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", *schema], capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_no_file_has_a_password() -> None:
     example = (DEPLOY / ".env.example").read_text(encoding="utf-8")
-    named = re.findall(r"^(\w+)=$", example, re.MULTILINE)
+    variables = re.findall(r"^(\w+)=$", example, re.MULTILINE)
     used = re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-    assert set(used) == set(named)
+    assert set(used) == set(variables)
     for path in DEPLOY.iterdir():
         content = path.read_text(encoding="utf-8")
         for password in re.findall(r"\w+://[\w${}.-]+:([^@\s]+)@", content):
@@ -173,11 +175,11 @@ def test_the_requirements_of_the_image_accept_this_release() -> None:
     lines = (APPLICATION / "requirements.txt").read_text(encoding="utf-8").splitlines()
     wheel = f"./wheels/sa_jobqueue-{sa_jobqueue.__version__}-py3-none-any.whl"
     # A wheel until the package is published: tests/contracts/test_published.py.
-    named = [Requirement(line.replace(wheel, "sa-jobqueue")) for line in lines if not line.startswith("#")]
-    (library,) = (requirement for requirement in named if requirement.name == "sa-jobqueue")
+    requirements = [Requirement(line.replace(wheel, "sa-jobqueue")) for line in lines if not line.startswith("#")]
+    (library,) = (requirement for requirement in requirements if requirement.name == "sa-jobqueue")
     assert library.specifier.contains(sa_jobqueue.__version__, prereleases=True)
     assert library.extras == {"binary", "metrics"}
-    for requirement in named:
+    for requirement in requirements:
         assert requirement.specifier.contains(metadata.version(requirement.name), prereleases=True), requirement
 
 
@@ -216,12 +218,12 @@ def test_the_image_is_built_from_what_compose_prints(tmp_path: Path) -> None:
             offline = ["--no-index", "--no-deps", "--target", str(tmp_path / "site"), library]
             if library.startswith("./"):
                 assert subprocess.run([sys.executable, *command[1:4], *offline], cwd=image, check=False).returncode == 0
-                shown = "import sa_jobqueue; print(sa_jobqueue.__file__)"
+                script = "import sa_jobqueue; print(sa_jobqueue.__file__)"
                 environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-                done = subprocess.run(
-                    [sys.executable, "-c", shown], cwd=image, env=environment, capture_output=True, check=True
+                process = subprocess.run(
+                    [sys.executable, "-c", script], cwd=image, env=environment, capture_output=True, check=True
                 )
-                assert str(tmp_path / "site") in done.stdout.decode()
+                assert str(tmp_path / "site") in process.stdout.decode()
 
 
 def test_compose_mounts_files_that_exist() -> None:
@@ -258,10 +260,10 @@ def test_keda_scales_the_workers_and_keeps_one() -> None:
 @pytest.mark.parametrize("kind", ["ScaledObject", "TriggerAuthentication"])
 def test_keda_knows_every_field(kind: str) -> None:
     keda = needs("cloudcoil.models.keda.v1alpha1")
-    given = resource(kind)
-    read = getattr(keda, kind).model_validate(given)
+    resource_fields = resource(kind)
+    read = getattr(keda, kind).model_validate(resource_fields)
     # An unknown field is dropped, a wrong type refused.
-    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"] == given["spec"]
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"] == resource_fields["spec"]
 
 
 def test_the_autoscaling_query_is_correct_and_cheap(engine: Engine) -> None:
@@ -305,8 +307,8 @@ def test_the_autoscaling_query_is_correct_and_cheap(engine: Engine) -> None:
 def test_an_observer_may_run_the_query_that_scales(engine: Engine) -> None:
     name = f"t{secrets.token_hex(5)}"
     url = engine.url.render_as_string(hide_password=False)
-    done = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
+    assert result.exit_code == 0, result.output
     try:
         with engine.begin() as connection:
             connection.execute(text(f"SET LOCAL ROLE {name}_observer"))
@@ -329,11 +331,11 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if (analyze := shutil.which("systemd-analyze")) is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "shop-worker.service"
-    found = (DEPLOY / "shop-worker.service").read_text(encoding="utf-8")
-    unit.write_text(found.replace("/srv/shop/.venv/bin/sa-jobqueue", "/bin/true"), encoding="utf-8")
-    done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "shop-worker.service" not in done.stderr  # warnings of the unit
+    unit_text = (DEPLOY / "shop-worker.service").read_text(encoding="utf-8")
+    unit.write_text(unit_text.replace("/srv/shop/.venv/bin/sa-jobqueue", "/bin/true"), encoding="utf-8")
+    process = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "shop-worker.service" not in process.stderr  # warnings of the unit
 
 
 class Services:
@@ -345,14 +347,14 @@ class Services:
 
     def here(self, word: str) -> str:
         """Return a word of a command with the ports of this machine."""
-        return re.sub(rf"(?<!\d)({'|'.join(PORTS)})(?!\d)", lambda found: self.ports[found[1]], word)
+        return re.sub(rf"(?<!\d)({'|'.join(PORTS)})(?!\d)", lambda match: self.ports[match[1]], word)
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the variables of a service, its hosts replaced."""
         variables = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         for key, value in services()[name]["environment"].items():
-            found = re.fullmatch(r"[\w+]+://.+@(\w+):5432/shop", value)
-            variables[key] = self._urls[found[1]] if found else value
+            match = re.fullmatch(r"[\w+]+://.+@(\w+):5432/shop", value)
+            variables[key] = self._urls[match[1]] if match else value
         return variables
 
     def command(self, name: str) -> list[str]:
@@ -405,22 +407,24 @@ def test_the_services_of_compose_work_together(empty_database_url: str, pooler: 
     with ExitStack() as stack:
         _, worker, _ = (stack.enter_context(shop.running(name)) for name in ("web", "worker", "exporter"))
         for name in ("web", "worker", "exporter"):
-            wait_until(lambda name=name: shop.is_healthy(name), what=name)  # type: ignore[misc]
-        wait_until(shop.is_listening, what="a worker that listens beside the pooler")
+            wait_until(lambda name=name: shop.is_healthy(name), description=name)  # type: ignore[misc]
+        wait_until(shop.is_listening, description="a worker that listens beside the pooler")
         assert shop.get("8080", "/livez")["status"] == "ok"
 
         shop.get("8000", "/orders", {"id": 7, "item": "lamp"})
-        wait_until(lambda: shop.get("8000", "/orders/7")["tracking"] == "TRACK-7", what="the order")
+        wait_until(lambda: shop.get("8000", "/orders/7")["tracking"] == "TRACK-7", description="the order")
 
         (tmp_path / "rules").mkdir()
         (tmp_path / "rules" / "rules.yml").write_text(dashboards.read("rules.yml"), encoding="utf-8")
         (configuration,) = documents("prometheus.yml")
         configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         for scraped in configuration["scrape_configs"]:
-            for found in scraped.pop("dns_sd_configs", []):
-                scraped["static_configs"] = [{"targets": [f"{name}:{found['port']}" for name in found["names"]]}]
+            for target_config in scraped.pop("dns_sd_configs", []):
+                scraped["static_configs"] = [
+                    {"targets": [f"{name}:{target_config['port']}" for name in target_config["names"]]}
+                ]
             for targets in scraped["static_configs"]:
-                targets["targets"] = [re.sub(r"^\w+", "127.0.0.1", shop.here(one)) for one in targets["targets"]]
+                targets["targets"] = [re.sub(r"^\w+", "127.0.0.1", shop.here(target)) for target in targets["targets"]]
         with serving(tmp_path, json.dumps(configuration)) as prometheus:
             prometheus.until("sa_jobqueue_up", 1)
             prometheus.until("sa_jobqueue_live_workers", 1)

@@ -170,13 +170,13 @@ def test_lists_and_tables_begin_after_an_empty_line() -> None:
     """Without one the site shows them as text, which GitHub does not."""
     start = re.compile(r"^(?![-|<#\s]|\d+\. )[^\n]+\n(?:- |1\. |\|).*", re.MULTILINE)
     texts = {page: re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE) for page in PAGES}
-    assert [f"{relative(page)}: {found[0]}" for page, text in texts.items() for found in start.finditer(text)] == []
+    assert [f"{relative(page)}: {match[0]}" for page, text in texts.items() for match in start.finditer(text)] == []
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     """Give each block of a page: the line before it, its language, its text."""
-    for found in re.finditer(r"(?:^|\n)([^\n]*)\n+```(\w*)\n(.*?)\n```(?=\n|$)", page.read_text(), re.DOTALL):
-        yield found[1], found[2], found[3]
+    for match in re.finditer(r"(?:^|\n)([^\n]*)\n+```(\w*)\n(.*?)\n```(?=\n|$)", page.read_text(), re.DOTALL):
+        yield match[1], match[2], match[3]
 
 
 def test_a_code_block_that_is_not_run_gives_a_reason() -> None:
@@ -187,7 +187,7 @@ def test_a_code_block_that_is_not_run_gives_a_reason() -> None:
         if language in RUN_LANGUAGES and before.startswith("<!-- not run")
     ]
     assert len(marked) > 10
-    assert [one for one in marked if not re.fullmatch(r"<!-- not run: .{10,} -->", one[1])] == []
+    assert [mark for mark in marked if not re.fullmatch(r"<!-- not run: .{10,} -->", mark[1])] == []
 
 
 def test_every_block_is_found_by_the_tests_or_only_shown() -> None:
@@ -233,8 +233,8 @@ def test_guides_define_the_names_that_their_code_uses(tmp_path: Path) -> None:
         code = [text for before, language, text in blocks(page) if language == "python" and "not run" not in before]
         (tmp_path / f"{page.stem.replace('-', '_')}.py").write_text("\n\n".join(code) + "\n")
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise", "."]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stdout
-    assert "F821" not in found, found
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert "F821" not in output, output
 
 
 def test_pages_show_results_instead_of_assertions() -> None:
@@ -250,10 +250,10 @@ def test_pages_show_results_instead_of_assertions() -> None:
 
 
 def test_examples_name_the_hosts_of_the_style_page() -> None:
-    own = {"localhost", "127.0.0.1", "db", "db1", "db2", ""}
-    shown = "\n".join(text for page in OWN_PAGES for _, language, text in blocks(page) if language != "mermaid")
-    hosts = set(re.findall(r"\b[a-z+]+://(?:[^\s/@]*@)?([\w.-]*)", shown))
-    assert {host for host in hosts if host not in own and not host.endswith(".example") and host != "bucket"} == set()
+    own_hosts = {"localhost", "127.0.0.1", "db", "db1", "db2", ""}
+    examples = "\n".join(text for page in OWN_PAGES for _, language, text in blocks(page) if language != "mermaid")
+    hosts = set(re.findall(r"\b[a-z+]+://(?:[^\s/@]*@)?([\w.-]*)", examples))
+    assert {host for host in hosts if host not in own_hosts and not host.endswith(".example") and host != "bucket"} == set()
 
 
 @cache
@@ -263,13 +263,17 @@ def functions(path: str) -> set[str]:
 
 
 def test_tests_named_in_the_docs_exist() -> None:
-    named = [
+    references = [
         (relative(page), path, name)
         for page in PAGES
         for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text())
     ]
-    assert len(named) > 50
-    assert [one for one in named if not (ROOT / one[1]).exists() or (one[2] and one[2] not in functions(one[1]))] == []
+    assert len(references) > 50
+    assert [
+        reference
+        for reference in references
+        if not (ROOT / reference[1]).exists() or (reference[2] and reference[2] not in functions(reference[1]))
+    ] == []
 
 
 def test_every_guarantee_names_its_tests() -> None:
@@ -277,7 +281,7 @@ def test_every_guarantee_names_its_tests() -> None:
     guarantees = re.findall(r"^\*\*(.+?)\*\*.*?(?=^\*\*|^## |\Z)", text, re.MULTILINE | re.DOTALL)
     parts = re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)[1:]
     assert len(parts) == len(guarantees) > 20
-    assert [one[:60] for one in parts if not re.search(r"^- `tests/[\w/]+\.py::\w+`$", one, re.MULTILINE)] == []
+    assert [line[:60] for line in parts if not re.search(r"^- `tests/[\w/]+\.py::\w+`$", line, re.MULTILINE)] == []
 
 
 def test_commands_shown_in_the_docs_parse() -> None:
@@ -309,9 +313,9 @@ def check_command(main: click.Group, line: str) -> None:
     words = words[words.index("sa-jobqueue") + 1 :]
     while isinstance(command, click.Group):
         name = words.pop(0)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None, line
-        command = found
+        subcommand = command.get_command(click.Context(command), name)
+        assert subcommand is not None, line
+        command = subcommand
     command.make_parser(click.Context(command)).parse_args([*words])
 
 
@@ -327,25 +331,25 @@ def test_examples_of_help_texts_are_understood() -> None:
 def test_scenarios_that_pages_name_exist() -> None:
     from benchmarks.scenarios import all_scenarios
 
-    known = {scenario.name.replace(" ", "-") for scenario in all_scenarios()}
-    named = {name for page in PAGES for name in re.findall(r"--scenario ([a-z-]+)", page.read_text())}
-    assert named
-    assert named - known <= {"pipeline"}  # all scenarios whose names begin so
+    scenario_names = {scenario.name.replace(" ", "-") for scenario in all_scenarios()}
+    mentioned = {name for page in PAGES for name in re.findall(r"--scenario ([a-z-]+)", page.read_text())}
+    assert mentioned
+    assert mentioned - scenario_names <= {"pipeline"}  # all scenarios whose names begin so
 
 
 def test_files_that_the_architecture_names_exist() -> None:
     page = (ROOT / "docs/explanation/architecture.md").read_text()
-    named = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))
-    assert len(named) > 40
-    assert [path for path in named if not (ROOT / "sa_jobqueue" / path).exists()] == []
+    paths = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))
+    assert len(paths) > 40
+    assert [path for path in paths if not (ROOT / "sa_jobqueue" / path).exists()] == []
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
-    reached, left = {ROOT / "README.md"}, [ROOT / "README.md"]
-    while left:
-        page = left.pop()
+    reached, remaining = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while remaining:
+        page = remaining.pop()
         targets = {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())}
-        left += targets & set(PAGES) - reached
+        remaining += targets & set(PAGES) - reached
         reached |= targets
     fragments = {page for page in PAGES if page.parent.name == "changes"}
     assert set(PAGES) - fragments - reached == set()
@@ -356,9 +360,9 @@ def test_every_guide_is_two_clicks_from_the_readme() -> None:
         return {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())}
 
     near = linked(ROOT / "README.md")
-    found = near | set().union(*(linked(page) for page in near if page.exists()))
-    assert set((ROOT / "docs/guides").glob("*.md")) - found == set()
-    assert ROOT / "docs/state-machine.md" in found
+    pages_found = near | set().union(*(linked(page) for page in near if page.exists()))
+    assert set((ROOT / "docs/guides").glob("*.md")) - pages_found == set()
+    assert ROOT / "docs/state-machine.md" in pages_found
 
 
 def test_the_reference_is_generated_from_the_docstrings() -> None:
@@ -368,8 +372,8 @@ def test_the_reference_is_generated_from_the_docstrings() -> None:
 def check(script: str) -> None:
     """Run a script that writes a page, in its mode that checks whether the page is up to date."""
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_the_guide_states_how_long_settings_are_cached() -> None:

@@ -25,15 +25,15 @@ def public(node: ast.AST, path: str) -> Iterator[tuple[str, Documented]]:
 
 
 def test_everything_public_has_a_docstring() -> None:
-    shown: list[tuple[Path, str, Documented]] = []
+    documented: list[tuple[Path, str, Documented]] = []
     for path in FILES:
         module = ast.parse(path.read_text())
-        shown.append((path, path.stem, module))
+        documented.append((path, path.stem, module))
         if not any(part.startswith("_") and part != "__init__.py" for part in path.relative_to(SOURCE).parts):
-            shown += [(path, *one) for one in public(module, path.stem)]
-    assert len(shown) > 2 * len(FILES)
+            documented += [(path, *entry_parts) for entry_parts in public(module, path.stem)]
+    assert len(documented) > 2 * len(FILES)
     bare = []
-    for path, name, node in shown:
+    for path, name, node in documented:
         first = (ast.get_docstring(node) or "").partition("\n")[0]
         if not first or not first.rstrip('"').endswith((".", ":", "`")):
             bare.append(f"{path.relative_to(ROOT)}: {name}: {first!r}")
@@ -46,7 +46,7 @@ def test_docstrings_use_the_labels_of_the_style_page() -> None:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                for found in re.findall(r"^([A-Z][a-z]+):(?= |$)", ast.get_docstring(node) or "", re.MULTILINE):
-                    used[found] = f"{path.relative_to(ROOT)}: {node.name}"
+                for label in re.findall(r"^([A-Z][a-z]+):(?= |$)", ast.get_docstring(node) or "", re.MULTILINE):
+                    used[label] = f"{path.relative_to(ROOT)}: {node.name}"
     assert {label: where for label, where in used.items() if label not in labels | {"Example"}} == {}  # of a command's help
     assert labels <= used.keys()

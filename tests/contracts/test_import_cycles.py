@@ -46,15 +46,15 @@ def test_no_test_imports_what_another_test_file_defines() -> None:
     """What several files need is in a module of its own, which stays when one of them is split or renamed."""
     imports = re.compile(r"^\s*(from tests\.[\w.]*\btest_\w+ import|import tests\.[\w.]*\btest_\w+).*", re.MULTILINE)
     tests = Path(__file__).parents[1]
-    assert {str(path): found for path in tests.rglob("*.py") if (found := imports.findall(path.read_text()))} == {}
+    assert {str(path): matches for path in tests.rglob("*.py") if (matches := imports.findall(path.read_text()))} == {}
 
 
 def _cycle(imported: dict[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(imported).prepare()
     except CycleError as error:
-        found: list[str] = error.args[1]
-        return found
+        cycle: list[str] = error.args[1]
+        return cycle
     return []
 
 
@@ -63,5 +63,5 @@ def _folder(module: str) -> str:
     return module if is_package else module.rpartition(".")[0]
 
 
-def _is_within(folder: str, other: str) -> bool:
-    return folder == other or folder.startswith(f"{other}.")
+def _is_within(folder: str, other_folder: str) -> bool:
+    return folder == other_folder or folder.startswith(f"{other_folder}.")

@@ -49,7 +49,7 @@ def known() -> Iterator[str]:
         docstrings = {id(documented(node)) for node in ast.walk(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef):  # a variable of a function is its own business
-                assigned = [one for one in node.body if isinstance(one, ast.Assign | ast.AnnAssign)]
+                assigned = [assignment for assignment in node.body if isinstance(assignment, ast.Assign | ast.AnnAssign)]
                 yield from variables(*assigned)
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -64,20 +64,20 @@ def known() -> Iterator[str]:
 
 def variables(*nodes: ast.AST) -> set[str]:
     """Return the names of variables in nodes."""
-    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {name.id for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def mentioned() -> Iterator[tuple[str, str]]:
     """Yield each name in back-ticks that is no variable of its module, and where it stands."""
     for path, tree in TREES.items():
-        own, place = variables(tree), path.relative_to(ROOT)
+        local_names, place = variables(tree), path.relative_to(ROOT)
         for node in ast.walk(tree):
             if docstring := documented(node):
-                found = NAME.findall(str(docstring.value))
-                yield from ((name, f"{place}:{docstring.lineno}") for name in found if name not in own)
+                names = NAME.findall(str(docstring.value))
+                yield from ((name, f"{place}:{docstring.lineno}") for name in names if name not in local_names)
         for number, line in enumerate(FILES[path].splitlines(), start=1):
             for comment in COMMENT.findall(line):
-                yield from ((name, f"{place}:{number}") for name in NAME.findall(comment) if name not in own)
+                yield from ((name, f"{place}:{number}") for name in NAME.findall(comment) if name not in local_names)
 
 
 def test_names_in_back_ticks_exist() -> None:

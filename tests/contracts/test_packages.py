@@ -38,9 +38,9 @@ SCHEMAS = {
 
 def output_of(*command: str | Path) -> str:
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_sdist_contains_all_tracked_files(folder: Path, tracked: set[str]) -
 @pytest.mark.long
 def test_the_licence_covers_the_vendored_files(metadata: Message) -> None:
     pinned = tomllib.loads((ROOT / "scripts/vendor.toml").read_text(encoding="utf-8"))["package"]
-    shipped = {one["licence"] for one in pinned if any("sa_jobqueue/" in file["path"] for file in one["files"].values())}
+    shipped = {pin["licence"] for pin in pinned if any("sa_jobqueue/" in file["path"] for file in pin["files"].values())}
     assert set(metadata["License-Expression"].split(" AND ")) == {"MIT", *shipped}
 
 
@@ -167,9 +167,11 @@ def test_the_readme_on_the_index_links_to_the_release(metadata: Message) -> None
 
 def test_all_repository_urls_agree(tracked: set[str]) -> None:
     owner, name = PROJECT["project"]["urls"]["Source"].split("/")[-2:]
-    for file in ("pyproject.toml", *(one for one in tracked if one.startswith(".github/ISSUE_TEMPLATE"))):
-        found = set(re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / file).read_text(encoding="utf-8")))
-        assert found <= {f"{owner}/{name}"}, file
+    for file in ("pyproject.toml", *(file_name for file_name in tracked if file_name.startswith(".github/ISSUE_TEMPLATE"))):
+        repositories = set(
+            re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / file).read_text(encoding="utf-8"))
+        )
+        assert repositories <= {f"{owner}/{name}"}, file
     owners = (ROOT / ".github/CODEOWNERS").read_text(encoding="utf-8")
     assert set(re.findall(r"@([\w-]+)/", owners)) == {owner}
 
@@ -178,17 +180,17 @@ def test_all_repository_urls_agree(tracked: set[str]) -> None:
 @pytest.mark.parametrize("vulnerable", ["", "celery"])
 def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
     needs("pip_audit")
-    asked: set[str] = set()
+    packages: set[str] = set()
 
     class Advisories(BaseHTTPRequestHandler):
         """Answers as the service of OSV does."""
 
         def do_POST(self) -> None:
             name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["package"]["name"]
-            asked.add(name)
+            packages.add(name)
             affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "versions": [], "ranges": []}]
-            known = {"vulns": [{"id": "TEST-1", "summary": "a test", "aliases": [], "affected": affected}]}
-            body = json.dumps(known if name == vulnerable else {}).encode()
+            advisory = {"vulns": [{"id": "TEST-1", "summary": "a test", "aliases": [], "affected": affected}]}
+            body = json.dumps(advisory if name == vulnerable else {}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -201,7 +203,7 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         service = ("--vulnerability-service", "osv", "--osv-url", f"http://127.0.0.1:{server.server_port}/v1/query")
         programs = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run(
+        process = subprocess.run(
             [str(ROOT / "scripts/audit"), *service],
             env=os.environ | programs,
             capture_output=True,
@@ -210,10 +212,10 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
             check=False,
         )
         server.shutdown()
-    assert done.returncode == int(bool(vulnerable)), done.stdout + done.stderr
-    assert ("TEST-1" in done.stdout) == bool(vulnerable)
+    assert process.returncode == int(bool(vulnerable)), process.stdout + process.stderr
+    assert ("TEST-1" in process.stdout) == bool(vulnerable)
     pinned = re.findall(r"^([\w.-]+)(?:\[.*\])?==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert {re.sub(r"[._-]+", "-", name.lower()) for name in pinned} == {re.sub(r"[._-]+", "-", name) for name in asked}
+    assert {re.sub(r"[._-]+", "-", name.lower()) for name in pinned} == {re.sub(r"[._-]+", "-", name) for name in packages}
 
 
 @pytest.mark.long
@@ -223,13 +225,13 @@ def test_github_files_match_their_schema(schema: str) -> None:
     assert files
     import check_jsonschema  # type: ignore[import-untyped] # takes two seconds: not for each process that collects tests
 
-    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *map(str, files)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *map(str, files)])
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit(path: Path) -> None:
     uses = re.findall(r"uses: (.+)", path.read_text(encoding="utf-8"))
     assert uses
-    for one in uses:
-        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one), one
+    for use in uses:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", use), use

@@ -32,9 +32,9 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_banned_phrase_is_reported_with_file_and_line(tmp_path: Path, name: str, text: str) -> None:
     planted = tmp_path / name
     planted.write_text(text)
-    found = check(str(planted))
-    assert found.returncode == 1
-    assert f"{planted}:1: " in found.stdout
+    result = check(str(planted))
+    assert result.returncode == 1
+    assert f"{planted}:1: " in result.stdout
 
 
 @pytest.mark.parametrize("text", ["It fails at once.", "A task, also if it runs.", "It has a row of its own."])
@@ -54,9 +54,9 @@ def test_constructions_are_reported_in_pages_and_docstrings_for_users(
     page.write_text(text)
     module.write_text(f'"""Return a module.\n\n{text}\n"""\n\nx = 1  # {text}\n')
     test.write_text(f'"""{text}"""\n')
-    found = [
+    reports = [
         (path.name, number)
         for path, number, line, tables in script.texts([page, module, test])
         if script.phrases(line, tables)
     ]
-    assert found == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers
+    assert reports == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers

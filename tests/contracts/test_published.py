@@ -51,8 +51,8 @@ def turn(folder: Path, *, published: bool) -> None:
     version.write_text(re.sub(r"PUBLISHED = \w+", f"PUBLISHED = {published}", version.read_text(encoding="utf-8")))
     for options in ((), ("--check",)):
         command = [sys.executable, str(folder / "scripts/published"), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -70,14 +70,14 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_the_files_are_in_the_position_of_the_switch() -> None:
     command = [sys.executable, str(ROOT / "scripts/published"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, f"PUBLISHED is {PUBLISHED}: to write: nothing\n")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout) == (0, f"PUBLISHED is {PUBLISHED}: to write: nothing\n")
 
 
 def test_nothing_tells_to_install_from_the_index_before_the_package_is_published(tmp_path: Path) -> None:
     texts = contents(tree(tmp_path, published=False))
-    named = {name: FROM_INDEX.findall(text) for name, text in texts.items() if FROM_INDEX.search(text)}
-    assert named == {}
+    matches_by_file = {name: FROM_INDEX.findall(text) for name, text in texts.items() if FROM_INDEX.search(text)}
+    assert matches_by_file == {}
 
 
 def test_everything_tells_to_install_from_the_index_after_the_package_is_published(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_everything_tells_to_install_from_the_index_after_the_package_is_publish
     for text in TEXTS:
         if FROM_CHECKOUT.search(text["before"]):
             assert not FROM_CHECKOUT.search(texts[text["file"]]), text["file"]
-    named = {name for name, text in texts.items() if FROM_INDEX.search(text)}
-    assert {"README.md", "docs/tutorial.md", "docs/guides/quickstart.md", "examples/fastapi_app/requirements.txt"} <= named
+    files = {name for name, text in texts.items() if FROM_INDEX.search(text)}
+    assert {"README.md", "docs/tutorial.md", "docs/guides/quickstart.md", "examples/fastapi_app/requirements.txt"} <= files
     assert "wheels" not in texts["examples/deploy/Dockerfile"]
     (line,) = re.findall(r"^sa-jobqueue.+$", texts["examples/fastapi_app/requirements.txt"], re.MULTILINE)
     assert Requirement(line).specifier.contains(__version__)
@@ -104,16 +104,16 @@ def test_the_switch_can_be_turned_back(tmp_path: Path) -> None:
 
 def required(extra: str) -> set[str]:
     """Return the requirements of an extra in pyproject.toml, with those of the extras that it includes."""
-    found = set[str]()
+    packages = set[str]()
     for line in EXTRAS[extra]:
         requirement = Requirement(line)
         requirement.marker = None
-        found |= (
+        packages |= (
             set().union(*map(required, requirement.extras))
             if requirement.name == extras.DISTRIBUTION
             else {str(requirement)}
         )
-    return found
+    return packages
 
 
 @pytest.fixture

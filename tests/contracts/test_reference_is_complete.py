@@ -36,61 +36,63 @@ def listed(package: griffe.Module) -> Iterator[Documented]:
         for marks, name in re.findall(r"^(##+) `([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             path[len(marks) - 2 :] = [name]
             if path[0].partition(".")[0] == "sa_jobqueue" and len(path) > 1:
-                found: Any = package[".".join(path).partition(".")[2]]
-                found = found.final_target if isinstance(found, griffe.Alias) else found
-                is_value = found.is_function and {one.callable_path for one in found.decorators} & VALUES
-                if isinstance(found, Documented) and not is_value:
-                    yield found
+                member: Any = package[".".join(path).partition(".")[2]]
+                member = member.final_target if isinstance(member, griffe.Alias) else member
+                is_value = member.is_function and {decorator.callable_path for decorator in member.decorators} & VALUES
+                if isinstance(member, Documented) and not is_value:
+                    yield member
 
 
-def docstring(one: griffe.Object) -> str:
+def docstring(documented: griffe.Object) -> str:
     """Return the docstring of a function or class, with that of the class or constructor beside it."""
-    beside = one.parent if one.is_function else one.members.get("__init__")
-    found = [one, beside] if beside is not None and not beside.is_module else [one]
-    return "\n".join(part.docstring.value for part in found if part.docstring)
+    beside = documented.parent if documented.is_function else documented.members.get("__init__")
+    objects = [documented, beside] if beside is not None and not beside.is_module else [documented]
+    return "\n".join(part.docstring.value for part in objects if part.docstring)
 
 
-def parameters(one: Documented) -> Iterator[str]:
+def parameters(documented: Documented) -> Iterator[str]:
     """Yield the names that a caller can pass, without fields that have docstrings of their own."""
-    if isinstance(one, griffe.Class) and ("dataclass" in one.labels or "NamedTuple" in map(str, one.bases)):
-        fields = [field for field in one.members.values() if isinstance(field, griffe.Attribute) and field.annotation]
+    if isinstance(documented, griffe.Class) and (
+        "dataclass" in documented.labels or "NamedTuple" in map(str, documented.bases)
+    ):
+        fields = [field for field in documented.members.values() if isinstance(field, griffe.Attribute) and field.annotation]
         names = [field.name for field in fields if not field.docstring and "instance-attribute" in field.labels]
     else:
-        function = one.members.get("__init__") if isinstance(one, griffe.Class) else one
+        function = documented.members.get("__init__") if isinstance(documented, griffe.Class) else documented
         names = [parameter.name for parameter in function.parameters] if isinstance(function, griffe.Function) else []
-    known = KNOWN | OF_ERRORS if one.name.endswith("Error") else KNOWN
-    yield from (name for name in names if name not in known and not name.startswith("_"))
+    known_names = KNOWN | OF_ERRORS if documented.name.endswith("Error") else KNOWN
+    yield from (name for name in names if name not in known_names and not name.startswith("_"))
 
 
 class Reference:
     """The docstrings of listed names, which refer to each other."""
 
     def __init__(self, documented: list[Documented]) -> None:
-        self.texts = {one.path.lower(): docstring(one) for one in documented}
+        self.texts = {entry.path.lower(): docstring(entry) for entry in documented}
 
-    def states(self, text: str, wanted: re.Pattern[str], seen: frozenset[str] = frozenset()) -> bool:
+    def states(self, text: str, pattern: re.Pattern[str], visited: frozenset[str] = frozenset()) -> bool:
         """Return whether a docstring, or one that it refers to, matches a pattern."""
-        if wanted.search(text):
+        if pattern.search(text):
             return True
-        for other in {name.lower() for name in OTHER.findall(text)} - seen:
-            texts = [found for path, found in self.texts.items() if path.endswith(f".{other}")]
-            if any(self.states(found, wanted, seen | {other}) for found in texts):
+        for reference in {name.lower() for name in OTHER.findall(text)} - visited:
+            texts = [text for path, text in self.texts.items() if path.endswith(f".{reference}")]
+            if any(self.states(text, pattern, visited | {reference}) for text in texts):
                 return True
         return False
 
-    def missing(self, one: Documented) -> list[str]:
+    def missing(self, documented: Documented) -> list[str]:
         """Return the names that the docstrings of one function or class leave out."""
-        text = self.texts[one.path.lower()]
-        found = [name for name in parameters(one) if not self.states(text, re.compile(rf"`\*{{,2}}{name}`"))]
-        if isinstance(one, griffe.Function):  # what its class says is not about this method
-            text = one.docstring.value if one.docstring else ""
-        returned = str(one.returns) if isinstance(one, griffe.Function) else "None"
+        text = self.texts[documented.path.lower()]
+        missing = [name for name in parameters(documented) if not self.states(text, re.compile(rf"`\*{{,2}}{name}`"))]
+        if isinstance(documented, griffe.Function):  # what its class says is not about this method
+            text = documented.docstring.value if documented.docstring else ""
+        returned = str(documented.returns) if isinstance(documented, griffe.Function) else "None"
         if returned not in {"None", "NoReturn", "Never"} and not self.states(text, RETURNED):
-            found.append("return")
-        constructors = [one.members.get("__init__"), one.members.get("__post_init__")]
-        bodies = [part.source for part in (constructors if isinstance(one, griffe.Class) else [one]) if part]
+            missing.append("return")
+        constructors = [documented.members.get("__init__"), documented.members.get("__post_init__")]
+        bodies = [part.source for part in (constructors if isinstance(documented, griffe.Class) else [documented]) if part]
         raised = {name for body in bodies for name in RAISED.findall(body)}
-        return found + [name for name in sorted(raised - COMMON) if not self.states(text, re.compile(rf"\b{name}\b"))]
+        return missing + [name for name in sorted(raised - COMMON) if not self.states(text, re.compile(rf"\b{name}\b"))]
 
 
 @pytest.fixture(scope="module")
@@ -105,5 +107,5 @@ def test_every_parameter_return_and_error_is_documented(package: griffe.Module) 
     documented = list(listed(package))
     assert len(documented) > 250
     reference = Reference(documented)
-    missing = {one.path: names for one in documented if (names := reference.missing(one))}
+    missing = {entry.path: names for entry in documented if (names := reference.missing(entry))}
     assert missing == {}

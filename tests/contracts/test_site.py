@@ -55,8 +55,8 @@ def test_every_page_is_in_the_navigation_once(script: Any, tmp_path: Path) -> No
         (tmp_path / place).write_text(script.staged(source, text, places) if source != "x" else text, encoding="utf-8")
     nav = script.navigation(tmp_path)
     assert [name for part in nav for name in part] == PARTS
-    found = list(script.names(nav))
-    assert sorted(found) == sorted([*places.values(), "new/page.md"])
+    names_in_navigation = list(script.names(nav))
+    assert sorted(names_in_navigation) == sorted([*places.values(), "new/page.md"])
     sizes = {name: len(list(script.names([part]))) for part in nav for name in part}
     assert min(sizes["Learn"], sizes["Engineering"]) >= 2
     assert min(sizes["Guides"], sizes["Reference"]) > 20
@@ -64,24 +64,28 @@ def test_every_page_is_in_the_navigation_once(script: Any, tmp_path: Path) -> No
 
 def test_every_option_has_a_help_text() -> None:
     def options(command: click.Command) -> Iterator[click.Option]:
-        yield from (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
+        yield from (
+            parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
+        )
         if isinstance(command, click.Group):
             context = click.Context(command)
             for name in command.list_commands(context):
-                found = command.get_command(context, name)
-                assert found is not None
-                yield from options(found)
+                subcommand = command.get_command(context, name)
+                assert subcommand is not None
+                yield from options(subcommand)
 
-    assert [one.opts for one in options(main) if len(one.help or "") < 10] == []
+    assert [option.opts for option in options(main) if len(option.help or "") < 10] == []
 
 
 def test_links_are_rewritten_outside_code_only(script: Any) -> None:
     places = {"README.md": "index.md", "docs/guides/a.md": "guides/a.md", "docs/b.md": "b.md"}
     text = "<!-- run first:\nx\n\ny\n-->\n[b](../b.md#top) [r](../../README.md) [e](../../examples/webhooks.py) [o](https://o)\n"
     code = "```python\n[b](../../README.md) <!-- kept -->\n```\n"
-    found = script.staged("docs/guides/a.md", text + code, places)
-    assert found.startswith(f"[b](../b.md#top) [r](../index.md) [e]({script.SOURCE}/examples/webhooks.py) [o](https://o)\n")
-    assert found.endswith(code)
+    staged_page = script.staged("docs/guides/a.md", text + code, places)
+    assert staged_page.startswith(
+        f"[b](../b.md#top) [r](../index.md) [e]({script.SOURCE}/examples/webhooks.py) [o](https://o)\n"
+    )
+    assert staged_page.endswith(code)
 
 
 def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
@@ -123,8 +127,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the folder of the site, built strictly."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, str(ROOT / "scripts/site"), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 
@@ -162,9 +166,9 @@ def test_every_page_has_a_description_and_a_social_card(script: Any, built: Path
 @pytest.mark.long
 def test_llms_txt_describes_every_page(script: Any, built: Path) -> None:
     text = (built / "dev/llms.txt").read_text(encoding="utf-8")
-    found = re.findall(r"^- \[.+\]\(<.+/dev/([\w/.-]+\.md)>\): .+", text, re.MULTILINE)
-    assert len(found) == len(script.pages())
-    assert [name for name in found if not (built / "dev" / name).is_file()] == []
+    pages = re.findall(r"^- \[.+\]\(<.+/dev/([\w/.-]+\.md)>\): .+", text, re.MULTILINE)
+    assert len(pages) == len(script.pages())
+    assert [name for name in pages if not (built / "dev" / name).is_file()] == []
 
 
 @pytest.mark.long
@@ -174,13 +178,13 @@ def test_the_site_works_in_a_browser(site: str) -> None:
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=PATIENCE * 1000)
-    asked: list[str] = []
+    requests: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             context = browser.new_context(color_scheme=scheme)
             page = context.new_page()
-            page.on("request", lambda request: asked.append(request.url))
+            page.on("request", lambda request: requests.append(request.url))
             for path in SHOWN:
                 page.goto(f"{site}/dev/{path}")
                 expect(page.locator(".md-version__current")).to_be_visible()
@@ -202,7 +206,7 @@ def test_the_site_works_in_a_browser(site: str) -> None:
                 return True
             return False
 
-        wait_until(finds, what="a page that the search finds")
+        wait_until(finds, description="a page that the search finds")
         browser.close()
-    assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
-    assert [url for url in asked if LIBRARY in url] == []  # these pages have no diagram
+    assert [url for url in requests if not url.startswith((site, "data:", "blob:"))] == []
+    assert [url for url in requests if LIBRARY in url] == []  # these pages have no diagram

@@ -32,9 +32,9 @@ CHANGES = (
 def api(checkout: Path, status: int) -> str:
     """Run the script in a checkout; it must exit with `status`. Return its output."""
     command = [sys.executable, "scripts/api"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    process = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == status, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
 @pytest.mark.long
@@ -52,16 +52,16 @@ def test_a_breaking_api_change_is_detected(tmp_path: Path) -> None:
         text = (checkout / file).read_text(encoding="utf-8")
         assert before in text, file
         (checkout / file).write_text(text.replace(before, after), encoding="utf-8")
-    found = api(checkout, 1)
-    assert "breaking changes since v0.0.1" in found
-    assert "enqueue_many" in found
-    assert "attempt" in found
-    assert "versions" not in found
+    changes = api(checkout, 1)
+    assert "breaking changes since v0.0.1" in changes
+    assert "enqueue_many" in changes
+    assert "attempt" in changes
+    assert "versions" not in changes
 
     (checkout / "changes/+many.removed.md").write_text("**Enqueueing**: `enqueue_many`.\n", encoding="utf-8")
-    found = api(checkout, 1)
-    assert "enqueue_many" not in found
-    assert "1 in changes/*.removed.md" in found
+    changes = api(checkout, 1)
+    assert "enqueue_many" not in changes
+    assert "1 in changes/*.removed.md" in changes
     (checkout / "changes/+backoff.removed.md").write_text(
         "**Retries**: `Backoff.__call__` and `RetryPolicy.__call__` take a number.\n", encoding="utf-8"
     )

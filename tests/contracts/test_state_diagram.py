@@ -32,5 +32,5 @@ def test_concepts_draw_a_part_of_the_legal_transitions() -> None:
 @pytest.mark.long
 def test_the_state_diagram_page_is_generated_by_its_script() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "state_diagram"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr

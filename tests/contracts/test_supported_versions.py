@@ -13,7 +13,7 @@ from tests.contracts.packages import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
-BOUNDS = dict(re.findall(r"^([a-z]+)[^>]*>=([\d.]+)", one)[0] for one in PROJECT["dependencies"])
+BOUNDS = dict(re.findall(r"^([a-z]+)[^>]*>=([\d.]+)", requirement)[0] for requirement in PROJECT["dependencies"])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/add-to-your-application.md"])
@@ -85,5 +85,5 @@ def test_the_workflow_runs_what_ci_runs() -> None:
 
 def test_scripts_name_tests_that_exist() -> None:
     for script in ("lowest", "matrix", "package", "airflow", "mutants"):
-        named = re.findall(r"tests/[\w/]+(?:\.py)?", (ROOT / "scripts" / script).read_text())
-        assert [path for path in named if not (ROOT / path).exists()] == [], script
+        test_paths = re.findall(r"tests/[\w/]+(?:\.py)?", (ROOT / "scripts" / script).read_text())
+        assert [path for path in test_paths if not (ROOT / path).exists()] == [], script

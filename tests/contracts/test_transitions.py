@@ -68,10 +68,10 @@ def test_a_row_starts_in_an_initial_state(engine: Engine, jobs: Jobs, status: Jo
 
 def test_the_job_transition_view_lists_the_legal_transitions(engine: Engine) -> None:
     with engine.connect() as connection:
-        shown = {tuple(row) for row in connection.execute(text("SELECT from_status, to_status FROM job_transition"))}
-    assert {(JobStatus(old), JobStatus(new)) for old, new in shown if old is not None} == TRANSITIONS
-    assert {JobStatus(new) for old, new in shown if old is None} == INITIAL
-    assert len(shown) == len(TRANSITIONS) + len(INITIAL)
+        pairs = {tuple(row) for row in connection.execute(text("SELECT from_status, to_status FROM job_transition"))}
+    assert {(JobStatus(old), JobStatus(new)) for old, new in pairs if old is not None} == TRANSITIONS
+    assert {JobStatus(new) for old, new in pairs if old is None} == INITIAL
+    assert len(pairs) == len(TRANSITIONS) + len(INITIAL)
 
 
 # The rules beside the transitions.

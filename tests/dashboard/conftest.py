@@ -57,12 +57,12 @@ class Client:
             self.page("/queue/jobs")
         return str(self.cookies[COOKIE])
 
-    def post(self, act: str, what: Any = None, *, headers: dict[str, str] | None = None, **fields: Any) -> Response:
-        given = {"csrf_token": self.token(), **fields}
-        if what is not None:
-            given["what"] = json.dumps(what)
+    def post(self, act: str, arguments: Any = None, *, headers: dict[str, str] | None = None, **fields: Any) -> Response:
+        form_fields = {"csrf_token": self.token(), **fields}
+        if arguments is not None:
+            form_fields["what"] = json.dumps(arguments)
         sent = {"Sec-Fetch-Site": "same-origin"} | (headers or {})
-        return self.request("POST", f"/queue/acts/{act}", data=given, headers=sent)
+        return self.request("POST", f"/queue/acts/{act}", data=form_fields, headers=sent)
 
 
 @pytest.fixture(autouse=True)

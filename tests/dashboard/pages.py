@@ -15,16 +15,16 @@ from tests.dashboard.conftest import Client
 def confirmed(client: Client, preview: str) -> str:
     """Send the form of a preview; return the page that follows."""
     act = re.findall(r'action="[^"]*/acts/([a-z-]+)"', preview)[0]
-    what = json.loads(html.unescape(re.findall(r'name="what" value="([^"]*)"', preview)[0]))
-    response = client.post(act, what, confirmed="1")
+    arguments = json.loads(html.unescape(re.findall(r'name="what" value="([^"]*)"', preview)[0]))
+    response = client.post(act, arguments, confirmed="1")
     assert response.status_code == 200, response.text
     return response.text
 
 
 def forms(page: str, act: str) -> list[dict[str, str]]:
     """Return the subjects of the forms of an act on a page."""
-    found = re.findall(rf'(?s)action="[^"]*/acts/{act}".*?name="what" value="([^"]*)"', page)
-    return [json.loads(html.unescape(one)) for one in found]
+    values = re.findall(rf'(?s)action="[^"]*/acts/{act}".*?name="what" value="([^"]*)"', page)
+    return [json.loads(html.unescape(value)) for value in values]
 
 
 def words(page: str) -> str:
@@ -35,7 +35,7 @@ def words(page: str) -> str:
 
 def buffers(engine: Engine, statements: list[tuple[str, Any]]) -> int:
     """Return how many buffers statements read, by running each again."""
-    found = 0
+    buffer_count = 0
     with engine.connect() as connection:
         for statement, parameters in statements:
             if statement.startswith("SET"):
@@ -43,6 +43,6 @@ def buffers(engine: Engine, statements: list[tuple[str, Any]]) -> int:
             [plan] = connection.exec_driver_sql(
                 f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
             ).scalar_one()
-            found += sum(plan["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read"))
+            buffer_count += sum(plan["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read"))
             connection.rollback()
-    return found
+    return buffer_count

@@ -44,11 +44,11 @@ def routes() -> Iterator[tuple[str, str, bool]]:
 
 
 def test_routes_are_exactly_the_screens_and_actions() -> None:
-    found = {(method, path) for method, path, is_public in routes() if not is_public and method != "HEAD"}
+    protected = {(method, path) for method, path, is_public in routes() if not is_public and method != "HEAD"}
     pages = {("GET", f"/queue/{screen.name}") for screen in SCREENS}
     pages |= {("GET", f"/queue/{name}") for screen in SCREENS for name in screen.downloads}
     acts = {("POST", f"/queue/acts/{name}") for name in ACTS}
-    assert found == pages | acts | {("GET", "/"), ("GET", "/static/other.js")}
+    assert protected == pages | acts | {("GET", "/"), ("GET", "/static/other.js")}
 
 
 @pytest.mark.parametrize(("authorize", "status"), [(None, 503), (lambda request: None, 401)], ids=["not set", "refuses"])
@@ -81,8 +81,8 @@ def test_every_action_needs_exactly_its_permission(name: str) -> None:
     client = Client(dashboard(UNREACHABLE, operator=UNREACHABLE, authorize=lambda request: access))
     client.cookies.set("sa_jobqueue_form", "a" * 43, domain="localhost.local")
     headers = {"Sec-Fetch-Site": "same-origin"}
-    given = {"csrf_token": "a" * 43, "confirmed": "1"}
-    response = client.request("POST", f"/queue/acts/{name}", data=given, headers=headers)
+    form_fields = {"csrf_token": "a" * 43, "confirmed": "1"}
+    response = client.request("POST", f"/queue/acts/{name}", data=form_fields, headers=headers)
     assert response.status_code == 403
     assert f"permission {act.permission}" in response.text
 
@@ -124,27 +124,27 @@ def test_a_cross_origin_form_is_refused(client: Client, jobs: Jobs) -> None:
     ]
     for headers, status in sent:
         job_id = jobs.add()
-        given = {"csrf_token": client.token(), "what": f'{{"id": "{job_id}"}}', "confirmed": "1"}
-        response = client.request("POST", "/queue/acts/cancel-jobs", data=given, headers=headers)
+        form_fields = {"csrf_token": client.token(), "what": f'{{"id": "{job_id}"}}', "confirmed": "1"}
+        response = client.request("POST", "/queue/acts/cancel-jobs", data=form_fields, headers=headers)
         assert (response.status_code, headers) == (status, headers)
         assert jobs.status(job_id) is (JobStatus.CANCELLED if status == 200 else JobStatus.PENDING)
 
 
 def test_a_form_requires_post_and_the_csrf_token_of_its_browser(client: Client, jobs: Jobs) -> None:
     job_id = jobs.add()
-    what = {"id": str(job_id)}
-    other = Client(client.app, prefix="")
-    other.prefix = PREFIX
-    for token in ("", "a" * 43, other.token()):
-        response = client.post("cancel-jobs", what, confirmed="1", csrf_token=token)
+    arguments = {"id": str(job_id)}
+    other_client = Client(client.app, prefix="")
+    other_client.prefix = PREFIX
+    for token in ("", "a" * 43, other_client.token()):
+        response = client.post("cancel-jobs", arguments, confirmed="1", csrf_token=token)
         assert response.status_code == 403, token
     for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         response = client.request(method, f"/queue/acts/cancel-jobs?confirmed=1&id={job_id}")
         assert response.status_code == 405, method
     client.cookies.clear()
     headers = {"Sec-Fetch-Site": "same-origin"}
-    given = {"csrf_token": "", "what": f'{{"id": "{job_id}"}}', "confirmed": "1"}
-    assert client.request("POST", "/queue/acts/cancel-jobs", data=given, headers=headers).status_code == 403
+    form_fields = {"csrf_token": "", "what": f'{{"id": "{job_id}"}}', "confirmed": "1"}
+    assert client.request("POST", "/queue/acts/cancel-jobs", data=form_fields, headers=headers).status_code == 403
     assert jobs.status(job_id) is JobStatus.PENDING
 
 

@@ -30,9 +30,9 @@ def operator(engine: Engine, name: str) -> Client:
 
 def test_an_action_previews_its_row_count_before_changing_anything(client: Client, jobs: Jobs) -> None:
     pending = jobs.add(last_error=ERROR)
-    running, done = jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
-    what = {"id": [str(one) for one in (pending, running, done)]}
-    preview = client.post("cancel-jobs", what).text
+    running, completed_id = jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
+    arguments = {"id": [str(job_id) for job_id in (pending, running, completed_id)]}
+    preview = client.post("cancel-jobs", arguments).text
     assert "<strong>2</strong> rows would change" in preview
     assert "1 of the selected jobs stays as it is: completed" in preview
     assert f"test {pending} (pending) ValueError: no such order" in preview
@@ -41,7 +41,7 @@ def test_an_action_previews_its_row_count_before_changing_anything(client: Clien
     assert "<strong>2</strong> cancelled" in page
     assert "1 of the selected jobs stays as it is: completed" in page
     assert {jobs.status(pending), jobs.status(running)} == {JobStatus.CANCELLED}
-    again = client.post("cancel-jobs", what).text
+    again = client.post("cancel-jobs", arguments).text
     assert "<strong>0</strong> rows would change" in again
     assert "will not run again" not in again
 
@@ -51,11 +51,11 @@ def test_cancelling_by_filter_excludes_jobs_enqueued_after_the_preview(
 ) -> None:
     monkeypatch.setattr("sa_jobqueue.dashboard.screens.jobs.MAX_VALUES", 4)
     old = jobs.add_many(6, type_name="mail")
-    other = jobs.add(type_name="pay")
+    other_id = jobs.add(type_name="pay")
     jobs.add(JobStatus.COMPLETED, type_name="mail")
-    [what] = forms(client.page("/queue/jobs?type=mail"), "cancel-jobs")[-1:]
+    [arguments] = forms(client.page("/queue/jobs?type=mail"), "cancel-jobs")[-1:]
     later = jobs.add(type_name="mail")
-    preview = client.post("cancel-jobs", what).text
+    preview = client.post("cancel-jobs", arguments).text
     assert "<strong>4 or more</strong> rows would change" in preview
     first = confirmed(client, preview)
     assert "<strong>4</strong> cancelled. There are more" in first
@@ -63,32 +63,32 @@ def test_cancelling_by_filter_excludes_jobs_enqueued_after_the_preview(
     assert "<strong>2</strong> cancelled." in second
     assert "There are more" not in second
     statuses = jobs.statuses()
-    assert {statuses[one] for one in old} == {JobStatus.CANCELLED}
-    assert {statuses[one] for one in (other, later)} == {JobStatus.PENDING}
+    assert {statuses[job_id] for job_id in old} == {JobStatus.CANCELLED}
+    assert {statuses[job_id] for job_id in (other_id, later)} == {JobStatus.PENDING}
 
 
 def test_jobs_can_be_triggered_and_reprioritised(client: Client, jobs: Jobs) -> None:
     later = jobs.add(due_in=3600)
-    what = {"id": str(later)}
-    assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", what).text)
-    preview = client.post("set-priority", what, priority="7").text
+    arguments = {"id": str(later)}
+    assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", arguments).text)
+    preview = client.post("set-priority", arguments, priority="7").text
     assert "<strong>1</strong> set to the new priority" in confirmed(client, preview)
     assert jobs.get(later)["priority"] == 7
-    assert client.post("set-priority", what, priority="10").status_code == 400
+    assert client.post("set-priority", arguments, priority="10").status_code == 400
 
 
 def test_dead_letters_are_redriven_by_group_and_a_second_operator_sees_the_first(engine: Engine, jobs: Jobs) -> None:
     ids = [jobs.add(JobStatus.DEAD, fingerprint="f1", error=ERROR, input={}) for _ in range(3)]
-    other = jobs.add(JobStatus.DEAD, fingerprint="f2", error=ERROR, input={})
+    other_id = jobs.add(JobStatus.DEAD, fingerprint="f2", error=ERROR, input={})
     ann, bob = operator(engine, "ann"), operator(engine, "bob")
     page = ann.page("/queue/dead-letters?within=24h")
-    group = next(one for one in forms(page, "redrive-dead-letters") if one.get("fingerprint") == "f1")
+    group = next(form for form in forms(page, "redrive-dead-letters") if form.get("fingerprint") == "f1")
     assert "died_after" in group
     anns, bobs = (client.post("redrive-dead-letters", group).text for client in (ann, bob))
     assert "<strong>3</strong> rows would change" in anns
     assert "<strong>3</strong> redriven" in confirmed(ann, anns)
-    assert {jobs.status(one) for one in ids} == {JobStatus.PENDING}
-    assert jobs.status(other) is JobStatus.DEAD
+    assert {jobs.status(job_id) for job_id in ids} == {JobStatus.PENDING}
+    assert jobs.status(other_id) is JobStatus.DEAD
     assert {row["resolved_by"] for row in jobs.dead_letters(ids[0])} == {"ann"}
     late = confirmed(bob, bobs)
     assert "<strong>0</strong> redriven" in late
@@ -97,11 +97,11 @@ def test_dead_letters_are_redriven_by_group_and_a_second_operator_sees_the_first
 
 
 def test_a_redrive_names_the_jobs_whose_key_is_taken(client: Client, jobs: Jobs) -> None:
-    free, taken = (jobs.add(JobStatus.DEAD, deduplication_key=key) for key in (None, "k"))
+    free, taken_id = (jobs.add(JobStatus.DEAD, deduplication_key=key) for key in (None, "k"))
     jobs.add(deduplication_key="k")
-    page = confirmed(client, client.post("redrive-dead-letters", {"job": [str(free), str(taken)]}).text)
-    assert f"job {taken} stays dead: " in page
-    assert (jobs.status(free), jobs.status(taken)) == (JobStatus.PENDING, JobStatus.DEAD)
+    page = confirmed(client, client.post("redrive-dead-letters", {"job": [str(free), str(taken_id)]}).text)
+    assert f"job {taken_id} stays dead: " in page
+    assert (jobs.status(free), jobs.status(taken_id)) == (JobStatus.PENDING, JobStatus.DEAD)
 
 
 def test_dead_letter_counts_per_time_window_match_their_links(client: Client, engine: Engine, jobs: Jobs) -> None:
@@ -121,8 +121,8 @@ def test_dead_letter_counts_per_time_window_match_their_links(client: Client, en
 def test_a_dismissed_job_stays_dead_and_can_be_redriven(client: Client, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, fingerprint="f", error=ERROR, input={})
     page = client.page(f"/queue/job?id={job_id}")
-    [what] = forms(page, "dismiss-dead-letters")
-    assert "<strong>1</strong> dismissed" in confirmed(client, client.post("dismiss-dead-letters", what).text)
+    [arguments] = forms(page, "dismiss-dead-letters")
+    assert "<strong>1</strong> dismissed" in confirmed(client, client.post("dismiss-dead-letters", arguments).text)
     assert jobs.dead_letters(job_id)[0]["resolved_by"] == "ann"
     [again] = forms(client.page(f"/queue/job?id={job_id}"), "redrive-dead-letters")
     assert "<strong>1</strong> redriven" in confirmed(client, client.post("redrive-dead-letters", again).text)
@@ -137,21 +137,21 @@ def test_queues_can_be_paused_and_resumed(client: Client, engine: Engine, jobs: 
 
     def paused_by() -> str | None:
         with Session(engine) as session:
-            found = list_queues(session) if kind == "queue" else list_job_types(session)
-            return next((one.paused_by for one in found if one.paused_at is not None), None)
+            rows = list_queues(session) if kind == "queue" else list_job_types(session)
+            return next((row.paused_by for row in rows if row.paused_at is not None), None)
 
-    [what] = forms(client.page(f"/queue/{screen}"), f"pause-{noun}")
-    preview = client.post(f"pause-{noun}", what).text
+    [arguments] = forms(client.page(f"/queue/{screen}"), f"pause-{noun}")
+    preview = client.post(f"pause-{noun}", arguments).text
     assert name in preview
     assert paused_by() is None
     assert "<strong>1</strong> paused" in confirmed(client, preview)
     assert paused_by() == "ann"
-    assert "already paused, by ann" in client.post(f"pause-{noun}", what).text
+    assert "already paused, by ann" in client.post(f"pause-{noun}", arguments).text
     page = client.page("/queue/job?id=" + str(jobs.add()))
     assert f"sa-jobqueue {kind}s resume" in page
     assert f"/queue/{screen.removesuffix('s')}?name={name}" in page  # a link to what ends the cause
-    [what] = forms(client.page(f"/queue/{screen}"), f"resume-{noun}")
-    assert "<strong>1</strong> resumed" in confirmed(client, client.post(f"resume-{noun}", what).text)
+    [arguments] = forms(client.page(f"/queue/{screen}"), f"resume-{noun}")
+    assert "<strong>1</strong> resumed" in confirmed(client, client.post(f"resume-{noun}", arguments).text)
     assert paused_by() is None
 
 

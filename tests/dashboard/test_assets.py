@@ -17,7 +17,7 @@ TEMPLATES = ROOT / "sa_jobqueue" / "dashboard" / "templates"
 
 
 def test_vendored_files_match_their_pins_and_include_licences() -> None:
-    found = set()
+    pinned_files = set()
     for package in tomllib.loads((ROOT / "scripts" / "vendor.toml").read_text(encoding="utf-8"))["package"]:
         assert len(package["sha512"]) == 88
         assert "LICENSE" in package["files"]
@@ -26,9 +26,9 @@ def test_vendored_files_match_their_pins_and_include_licences() -> None:
             if package["name"] in {"axe-core", "@mermaid-js/tiny"} and not path.exists():
                 continue  # not in the sdist
             assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"], path
-            found.add(path)
-    folders = {path.parent for path in found}
-    assert {path for folder in folders for path in folder.iterdir()} == found
+            pinned_files.add(path)
+    folders = {path.parent for path in pinned_files}
+    assert {path for folder in folders for path in folder.iterdir()} == pinned_files
 
 
 def test_scripts_and_styles_stay_below_their_size_limits() -> None:

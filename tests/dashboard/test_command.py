@@ -40,8 +40,8 @@ def _start(programs: Programs, database_url: str, tmp_path: Path, *arguments: st
     process = programs.start("-m", "sa_jobqueue", *arguments, cwd=tmp_path, env=env)
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"serving the dashboard on (\S+)", line):
-            return process, found[1]
+        if match := re.search(r"serving the dashboard on (\S+)", line):
+            return process, match[1]
     raise AssertionError(f"it ended with status {process.wait(30)}")
 
 
@@ -74,18 +74,18 @@ def test_the_dashboard_command_prints_a_one_time_link(start: Start, jobs: Jobs) 
 def test_the_dashboard_command_serves_several_databases_beside_one_that_is_down(
     start: Start, database_url: str, make_database: MakeDatabase, jobqueue_server: PostgresServer
 ) -> None:
-    other = make_database(jobqueue_server)
+    other_url = make_database(jobqueue_server)
     down = "postgresql://127.0.0.1:1/down"
     process, link = start(
-        "dashboard", "--port", "0", "--read-only", *(f"--url={url}" for url in (database_url, other, down))
+        "dashboard", "--port", "0", "--read-only", *(f"--url={url}" for url in (database_url, other_url, down))
     )
     try:
         url = link.partition("?")[0]
         with httpx.Client(follow_redirects=True) as browser:
             page = browser.get(link).text
-            for name in map(database_name, (database_url, other, down)):
+            for name in map(database_name, (database_url, other_url, down)):
                 assert f"/{name}/" in page
-            for name in map(database_name, (database_url, other)):
+            for name in map(database_name, (database_url, other_url)):
                 assert browser.get(f"{url}{name}/jobs").status_code == 200
     finally:
         assert stop(process) == 0
@@ -128,15 +128,15 @@ def test_the_demo_serves_the_dashboard_during_and_after_its_run(start: Start) ->
     process, link = start("demo", "--files", "50", "--dashboard")
     try:
         with httpx.Client(follow_redirects=True) as browser:
-            own = link.partition("?")[0]
+            address = link.partition("?")[0]
             assert browser.get(link).status_code == 200
             # The first report is measured in a thread: no page waits for it.
-            wait_until(lambda: "Findings" in browser.get(own).text, what="the first report")
+            wait_until(lambda: "Findings" in browser.get(address).text, description="the first report")
             assert process.stdout is not None
             for line in process.stdout:
                 if "still served" in line:
                     break
-            assert "count_file" in browser.get(f"{own}queue/jobs").text
+            assert "count_file" in browser.get(f"{address}queue/jobs").text
     finally:
         assert stop(process, signal.SIGINT) == 0
 

@@ -82,10 +82,10 @@ def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.
 
 
 def test_each_writing_command_has_a_dashboard_action_or_a_reason_not_to() -> None:
-    found = dict(commands(main))
-    assert sorted([*ACT_OF, *WITHOUT_ACT, *READS]) == sorted(found)
+    command_by_name = dict(commands(main))
+    assert sorted([*ACT_OF, *WITHOUT_ACT, *READS]) == sorted(command_by_name)
     assert {act for acts in ACT_OF.values() for act in acts} <= set(ACTS)
     # What names its actor, or can be tried without a change, changes something.
-    for name, command in found.items():
+    for name, command in command_by_name.items():
         if {"by", "dry_run"} & {option.name for option in command.params}:
             assert name not in READS, name

@@ -44,7 +44,7 @@ def test_no_page_reads_more_buffers_than_its_bound(engine: Engine, monkeypatch: 
     source.recorded.sample()
     report = time.perf_counter() - began
     statements: list[tuple[str, Any]] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     figures: dict[str, tuple[int, float]] = {}
     for path in (
         "overview",

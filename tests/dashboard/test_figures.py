@@ -37,19 +37,19 @@ def cells(page: str, queue: str) -> list[str]:
 
 def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail"])
-    given: list[Any] = [JobQueueError("it is down")]
+    answers: list[Any] = [JobQueueError("it is down")]
 
     def read() -> Health:
-        if isinstance(given[0], Exception):
-            raise given[0]
-        measured: Health = given[0]
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        measured: Health = answers[0]
         return measured
 
     source = Source(name="queue", engine=engine)
     client = Client(dashboard([source], authorize=everyone))
 
     def measure(value: Any) -> None:
-        given[0] = value
+        answers[0] = value
         source.sampler.__init__(read)  # type: ignore[misc]
 
     measured = health(engine)
@@ -59,16 +59,16 @@ def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -
     for value in (JobQueueError("it is down"), partly):
         measure(value)
         assert cells(client.page("/queue/queues"), "mail")[1:5] == ["-"] * 4
-        shown = client.page("/queue/overview")
-        assert not re.findall(r"<dt>(Due|Oldest due for|Enqueued per second)</dt><dd>\s*[\d,.]+", shown)
+        page_text = client.page("/queue/overview")
+        assert not re.findall(r"<dt>(Due|Oldest due for|Enqueued per second)</dt><dd>\s*[\d,.]+", page_text)
     # A report that failed leaves the figures of the last one, with their age.
     measure(measured)
     client.page("/queue/overview")
     source.sampler._tried_at = float("-inf")
-    given[0] = JobQueueError("it is down")
-    shown = words(client.page("/queue/overview"))
-    assert re.search(r"it is down Below is the last one, .+ old\.", shown), shown
-    assert "Due 0" in shown
+    answers[0] = JobQueueError("it is down")
+    page_text = words(client.page("/queue/overview"))
+    assert re.search(r"it is down Below is the last one, .+ old\.", page_text), page_text
+    assert "Due 0" in page_text
 
 
 def test_truncated_counts_are_shown_as_lower_bounds_with_their_time(
@@ -122,20 +122,20 @@ def test_storage_shows_the_report_and_a_running_vacuum(engine: Engine, jobs: Job
         vacuum = Thread(target=run_vacuum)
         vacuum.start()
         try:
-            wait_until(lambda: _is_vacuuming(engine), what="the vacuum")
+            wait_until(lambda: _is_vacuuming(engine), description="the vacuum")
             source = Source(name="queue", engine=engine)
             page = Client(dashboard([source], authorize=everyone)).page("/queue/storage")
         finally:
-            with engine.connect() as other:
-                other.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": pid})
+            with engine.connect() as other_connection:
+                other_connection.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": pid})
             vacuum.join(20)
     measured = source.sampler.sample().value
     assert measured is not None
-    for one in measured.tables:
-        row = words("<h1>" + re.findall(rf'(?s)<tr><th scope="row">{one.name}</th>.*?</tr>', page)[0]).split()
-        assert row[1:4] == [f"{int(number):,}" for number in (one.live, one.dead, one.vacuum_at)]
-        assert " ".join(row[4:8]) == f"{byte_size(one.bytes)}, {byte_size(one.index_bytes)}"
-    (job,) = (one for one in measured.tables if one.name.endswith("job"))
+    for table in measured.tables:
+        row = words("<h1>" + re.findall(rf'(?s)<tr><th scope="row">{table.name}</th>.*?</tr>', page)[0]).split()
+        assert row[1:4] == [f"{int(number):,}" for number in (table.live, table.dead, table.vacuum_at)]
+        assert " ".join(row[4:8]) == f"{byte_size(table.bytes)}, {byte_size(table.index_bytes)}"
+    (job,) = (table for table in measured.tables if table.name.endswith("job"))
     assert job.live == 2000
     assert job.vacuuming == "scanning heap"
     assert "scanning heap" in page

@@ -32,8 +32,8 @@ def test_a_chain_is_drawn_to_the_right_of_its_blockers() -> None:
 def test_avoidable_edge_crossings_are_avoided() -> None:
     keys = [f"l{index}" for index in range(6)] + [f"r{index}" for index in (3, 1, 5, 0, 4, 2)]
     drawing = draw(keys, [(f"l{index}", f"r{index}") for index in range(6)])
-    left = sorted(range(6), key=lambda index: drawing.places[f"l{index}"][1])
-    assert left == sorted(range(6), key=lambda index: drawing.places[f"r{index}"][1])
+    leaves = sorted(range(6), key=lambda index: drawing.places[f"l{index}"][1])
+    assert leaves == sorted(range(6), key=lambda index: drawing.places[f"r{index}"][1])
 
 
 @pytest.mark.parametrize("edges", [[("a", "a")], [("a", "b"), ("b", "a")], [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]])
@@ -47,8 +47,8 @@ def test_a_cyclic_graph_is_drawn(edges: list[tuple[str, str]]) -> None:
 def test_each_chain_of_a_large_graph_has_its_own_place(nodes: int, edges: int) -> None:
     rng = random.Random(7)
     keys = [str(index) for index in range(nodes)]
-    found = {tuple(map(str, sorted(rng.sample(range(nodes), 2)))) for _ in range(edges)}
-    drawing = draw(keys, found)  # type: ignore[arg-type]
+    pairs = {tuple(map(str, sorted(rng.sample(range(nodes), 2)))) for _ in range(edges)}
+    drawing = draw(keys, pairs)  # type: ignore[arg-type]
     assert len(set(drawing.places.values())) == nodes
 
 
@@ -65,10 +65,10 @@ def test_many_blockers_of_one_status_are_folded(status: JobStatus) -> None:
     blockers = [node(index, status) for index in range(FOLD_ABOVE)]
     running = node("other", JobStatus.RUNNING)
     last = node("last", JobStatus.BLOCKED)
-    edges: dict[Edge, bool] = {(one.key, last.key): one is not blockers[7] for one in [*blockers, running]}
+    edges: dict[Edge, bool] = {(blocker.key, last.key): blocker is not blockers[7] for blocker in [*blockers, running]}
     nodes, drawn = fold([*blockers, running, last], edges, keep=["0"])
     titles = [("chain 0", 0), ("chain other", 0), ("chain last", 0), (f"{FOLD_ABOVE - 1} chains", FOLD_ABOVE - 1)]
-    assert [(one.title, one.folded) for one in nodes] == titles
+    assert [(node.title, node.folded) for node in nodes] == titles
     assert nodes[-1].status is status
     assert drawn == {("0", "last"): True, ("other", "last"): True, (("folded", 0), "last"): False}
     assert fold(blockers, edges) == (blockers, edges)
@@ -87,18 +87,18 @@ def test_chains_that_wait_for_a_dead_chain_or_a_cycle_are_stuck() -> None:
         ("other", "one"): False,
         ("one", "after one"): False,
     }
-    stuck = {one.key for one in marked(nodes, edges) if one.is_stuck}
+    stuck = {node.key for node in marked(nodes, edges) if node.is_stuck}
     assert stuck == {"dead", "after dead", "later", "one", "other", "after one"}
 
 
 def test_the_drawing_escapes_text_and_links_its_nodes() -> None:
     hostile = Node(key="x", title='<script>"\x1b[2J', status=JobStatus.DEAD, href='/chain?id="><b>', is_stuck=True)
-    shown = svg([hostile, node("y")], {("y", "x"): False}, current="x", label="Chains")
-    assert "<script>" not in shown
-    assert "\x1b" not in shown
-    assert "<b>" not in shown
-    assert shown.count("<a href=") == 2
-    assert "stuck dead" in shown
-    assert "stuck dead, waits for chain y" in shown
-    assert 'class="node dead stuck current"' in shown
-    assert "style=" not in shown
+    drawing_text = svg([hostile, node("y")], {("y", "x"): False}, current="x", label="Chains")
+    assert "<script>" not in drawing_text
+    assert "\x1b" not in drawing_text
+    assert "<b>" not in drawing_text
+    assert drawing_text.count("<a href=") == 2
+    assert "stuck dead" in drawing_text
+    assert "stuck dead, waits for chain y" in drawing_text
+    assert 'class="node dead stuck current"' in drawing_text
+    assert "style=" not in drawing_text

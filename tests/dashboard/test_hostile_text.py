@@ -28,7 +28,7 @@ def test_every_screen_escapes_hostile_text(engine: Engine, monkeypatch: pytest.M
     for screen in SCREENS:
         for path in links(ids)[screen.name]:
             # A traceback has lines, in an element of its own.
-            page = re.sub("(?s)<pre.*?</pre>", lambda one: one[0].replace("\n", " "), client.page(f"/queue/{path}"))
+            page = re.sub("(?s)<pre.*?</pre>", lambda match: match[0].replace("\n", " "), client.page(f"/queue/{path}"))
             text = page if corpus == "control" else html.unescape(page)
             assert not unsafe(page.replace("\r", "")), screen.name
             assert not [char for char in page if unicodedata.category(char) == "Cc" and char not in "\n\t"], screen.name

@@ -31,23 +31,24 @@ def links(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["/a/b%20c/queue", *(pytest.param(one, marks=pytest.mark.long) for one in ("", "/jobs", "/static", "/queue"))]
+    "prefix",
+    ["/a/b%20c/queue", *(pytest.param(prefix, marks=pytest.mark.long) for prefix in ("", "/jobs", "/static", "/queue"))],
 )
 def test_links_keep_the_mount_prefix(engine: Engine, prefix: str) -> None:
     app = dashboard(engine, operator=engine, authorize=everyone)
     client = Client(app, prefix=prefix.replace("%20", " ")) if prefix else Client(app, prefix="")
     client.prefix = prefix
-    found = set()
+    links_of_pages = set()
     for path in ("/queue/overview", "/queue/jobs"):
         on_page = links(client.page(path))
         assert len(on_page) > 10
-        found |= on_page
-    assert all(one.startswith(f"{prefix}/") for one in found), found
-    pages = sorted(one for one in found if "/acts/" not in one)
+        links_of_pages |= on_page
+    assert all(link.startswith(f"{prefix}/") for link in links_of_pages), links_of_pages
+    pages = sorted(link for link in links_of_pages if "/acts/" not in link)
     if prefix not in {"", "/a/b%20c/queue"}:  # these two follow every link, the others a file and some pages
-        pages = [*pages[::8], next(one for one in pages if "/static/" in one)]
-    for one in pages:
-        assert client.get(one.removeprefix(prefix)).status_code in {200, 303}, one
+        pages = [*pages[::8], next(page for page in pages if "/static/" in page)]
+    for page in pages:
+        assert client.get(page.removeprefix(prefix)).status_code in {200, 303}, page
 
 
 @pytest.mark.parametrize("strips", [True, False])
@@ -61,14 +62,14 @@ def test_links_work_behind_a_proxy_that_strips_or_keeps_its_prefix(engine: Engin
 
     client = Client(proxied, prefix="")
     page = client.page("/queue/jobs" if strips else "/proxy/queue/jobs")
-    assert all(one.startswith("/proxy/") for one in links(page))
+    assert all(link.startswith("/proxy/") for link in links(page))
 
 
 def test_several_dashboards_and_queues_run_in_one_process(engine: Engine, jobs: Jobs) -> None:
     jobs.add(type_name="mine")
-    one = dashboard(engine, JobQueue(), authorize=everyone, title="one")
+    first = dashboard(engine, JobQueue(), authorize=everyone, title="one")
     two = dashboard([Source(name="a", engine=engine), Source(name="b", engine=engine, jobs=Job)], authorize=everyone)
-    both = Starlette(routes=[Mount("/one", app=one), Mount("/two", app=two)])
+    both = Starlette(routes=[Mount("/one", app=first), Mount("/two", app=two)])
     client = Client(both, prefix="")
     client.prefix = ""
     assert "mine" in client.page("/one/queue/jobs")
@@ -85,10 +86,10 @@ def test_the_dashboard_can_be_mounted_in_litestar(engine: Engine, jobs: Jobs) ->
     client = Client(Litestar([asgi("/in/litestar", is_mount=True, copy_scope=True)(app)]), prefix="")
     client.prefix = "/in/litestar"
     assert client.get("/").headers["location"] == "/in/litestar/queue/overview"
-    found = sorted(links(client.page("/queue/jobs")))
-    assert all(one.startswith("/in/litestar/") for one in found)
-    for one in [one for one in found if "/acts/" not in one][::4]:
-        assert client.get(one.removeprefix("/in/litestar")).status_code in {200, 303}, one
+    links_of_page = sorted(links(client.page("/queue/jobs")))
+    assert all(path.startswith("/in/litestar/") for path in links_of_page)
+    for path in [path for path in links_of_page if "/acts/" not in path][::4]:
+        assert client.get(path.removeprefix("/in/litestar")).status_code in {200, 303}, path
     confirmed(client, client.post("cancel-jobs", {"id": str(job_id)}).text)
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
@@ -108,14 +109,14 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
         apply_grants(connection, Job.__jobqueue__)
 
     def as_role(role: str) -> Engine:
-        made = create_engine(engine.url, poolclass=NullPool)
+        role_engine = create_engine(engine.url, poolclass=NullPool)
 
-        @event.listens_for(made, "connect")
+        @event.listens_for(role_engine, "connect")
         def become(connection: Any, record: Any) -> None:
             connection.execute(f"SET ROLE {role}")
             connection.commit()
 
-        return made
+        return role_engine
 
     jobs.add_worker(heartbeat_at=func.now() + timedelta(minutes=5))  # alive however long the pages take
     reader, writer = as_role("jobqueue_observer"), as_role("jobqueue_operator")
@@ -124,7 +125,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
     client = Client(dashboard(reader, operator=writer, authorize=everyone))
     for path in ("overview", "jobs", f"job?id={dead}", "dead-letters", "queues", "job-types"):
         assert "could not be measured" not in client.page(f"/queue/{path}")
-    for act, what in (
+    for act, arguments in (
         ("set-priority", {"id": str(job_id), "priority": "3"}),
         ("cancel-jobs", {"id": str(job_id)}),
         ("dismiss-dead-letters", {"job": str(dead)}),
@@ -134,7 +135,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
         ("pause-job-types", {"name": "test"}),
         ("resume-job-types", {"name": "test"}),
     ):
-        assert "<strong>1</strong>" in confirmed(client, client.post(act, what).text), act
+        assert "<strong>1</strong>" in confirmed(client, client.post(act, arguments).text), act
     # A writer without rights is refused by the database, as one sentence.
     response = Client(dashboard(reader, operator=reader, authorize=everyone)).post(
         "pause-queues", {"name": "default"}, confirmed="1"
@@ -148,16 +149,16 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
 
 def test_liveness_runs_no_query_and_readiness_checks_the_database(engine: Engine) -> None:
     statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     client = Client(dashboard(engine, authorize=lambda request: None))
     elsewhere = {"Host": "10.0.0.7:8000"}  # a probe knows no name
     assert client.get("/livez", headers=elsewhere).text == "ok"
     assert not statements
     assert client.get("/readyz", headers=elsewhere).text == "ok"
-    asked = len(statements)
-    assert asked
+    statement_count = len(statements)
+    assert statement_count
     client.get("/readyz")
-    assert len(statements) == asked
+    assert len(statements) == statement_count
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
     response = Client(dashboard(engine, authorize=None)).get("/readyz")
@@ -189,5 +190,5 @@ def test_tables_that_were_migrated_meanwhile_are_an_error_without_a_failing_stat
     client.page("/queue/overview")
     with engine.begin() as connection:
         connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=9'"))
-    shown = client.get("/queue/overview").text
-    assert "table job is of version 9, this library knows up to 1" in shown
+    page_text = client.get("/queue/overview").text
+    assert "table job is of version 9, this library knows up to 1" in page_text

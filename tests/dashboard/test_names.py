@@ -29,8 +29,8 @@ def remember(engine: Engine, *, ago: int, queue: str = "mail", type_name: str = 
     row: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"wait": HISTOGRAM, "run": HISTOGRAM} | figures
     minute = func.date_trunc("minute", func.now()) - timedelta(minutes=ago)
     with engine.begin() as connection:
-        for of in ({"queue": queue, "type_name": type_name}, {"queue": "", "type_name": ""}):
-            connection.execute(insert(Job.Minute).values({"minute": minute, **of, **row}))
+        for names in ({"queue": queue, "type_name": type_name}, {"queue": "", "type_name": ""}):
+            connection.execute(insert(Job.Minute).values({"minute": minute, **names, **row}))
 
 
 def test_a_job_type_shows_its_rates_percentiles_errors_workers_and_settings(
@@ -46,12 +46,12 @@ def test_a_job_type_shows_its_rates_percentiles_errors_workers_and_settings(
     jobs.add_worker("dead:1", queues=["mail"], job_types=["send"], silent_for=60)
     jobs.add(JobStatus.DEAD, type_name="send", error={"type": "ValueError", "message": "no address"}, fingerprint="f")
     page = client.page("/queue/job-type?name=send")
-    shown = words(page)
+    page_text = words(page)
     for part in ("Due 8", "Running 4 of 5 allowed", "Enqueued 240 2.0/s", "Failed attempts 10%", "20 failed, 2 died"):
-        assert part in shown, part
-    assert re.search(r"Wait 389 ms p95 20 s", shown), shown
-    assert "ValueError: no address" in shown
-    assert "paused" in shown
+        assert part in page_text, part
+    assert re.search(r"Wait 389 ms p95 20 s", page_text), page_text
+    assert "ValueError: no address" in page_text
+    assert "paused" in page_text
     assert page.count(f"/workers?id={WORKER.replace(':', '%3A')}") == 1
     assert "/workers?id=dead" not in page  # a dead worker serves nothing
     # Each chart has the values of each minute for the pointer, and marks of what operators did.
@@ -61,8 +61,8 @@ def test_a_job_type_shows_its_rates_percentiles_errors_workers_and_settings(
     assert re.search(r'<g class="mark">.*?<title>\d\d:\d\d send paused by carol</title>', charts[0])
     assert "1 worker started" in charts[0]
     assert "p95 20 s" in charts[2]
-    [what] = forms(page, "resume-job-types")
-    assert "<strong>1</strong> resumed" in confirmed(client, client.post("resume-job-types", what).text)
+    [arguments] = forms(page, "resume-job-types")
+    assert "<strong>1</strong> resumed" in confirmed(client, client.post("resume-job-types", arguments).text)
 
 
 def test_ranges_combine_minutes_and_leave_gaps_where_nothing_was_recorded(client: Client, engine: Engine) -> None:
@@ -128,8 +128,8 @@ def test_each_status_tab_has_a_count(client: Client, engine: Engine, jobs: Jobs)
     with engine.begin() as connection:
         connection.execute(text("ANALYZE job"))
     tabs = words(client.page("/queue/jobs"))
-    for shown in ("blocked 2", "pending 0", "running 1", "completed ~4", "dead 3"):
-        assert shown in tabs, tabs
+    for tab in ("blocked 2", "pending 0", "running 1", "completed ~4", "dead 3"):
+        assert tab in tabs, tabs
 
 
 def test_every_list_leads_to_the_page_of_a_type_and_of_a_queue(client: Client, jobs: Jobs) -> None:
@@ -152,13 +152,13 @@ def test_a_queue_shows_its_limits_in_use_and_its_keys_with_most_due_jobs(
     jobs.add_many(7, queue="imports", fairness_key="stark")
     jobs.add(JobStatus.RUNNING, queue="imports", fairness_key="stark")
     jobs.add_worker(WORKER, queues=["imports"], job_types=["test"])
-    shown = words(client.page("/queue/queue?name=imports"))
-    assert "Running 1 of 3 allowed" in shown
-    assert "4.0 of 4 left, next start now" in shown
-    assert shown.index("stark 7") < shown.index("acme 3")
-    shown = words(client.page("/queue/queue?name=imports&fairness_key=acme"))
-    assert "acme 3" in shown
-    assert "stark" not in shown
+    page_text = words(client.page("/queue/queue?name=imports"))
+    assert "Running 1 of 3 allowed" in page_text
+    assert "4.0 of 4 left, next start now" in page_text
+    assert page_text.index("stark 7") < page_text.index("acme 3")
+    page_text = words(client.page("/queue/queue?name=imports&fairness_key=acme"))
+    assert "acme 3" in page_text
+    assert "stark" not in page_text
 
 
 def test_a_fairness_key_is_paused_with_one_form_and_limited_with_another(
@@ -166,14 +166,14 @@ def test_a_fairness_key_is_paused_with_one_form_and_limited_with_another(
 ) -> None:
     jobs.add_many(2, queue="imports", fairness_key="stark")
     page = client.page("/queue/fairness-keys")
-    [what] = forms(page, "pause-queues")
-    assert what == {"name": "imports", "fairness_key": "stark"}
-    assert "<strong>1</strong> paused" in confirmed(client, client.post("pause-queues", what).text)
+    [arguments] = forms(page, "pause-queues")
+    assert arguments == {"name": "imports", "fairness_key": "stark"}
+    assert "<strong>1</strong> paused" in confirmed(client, client.post("pause-queues", arguments).text)
     assert get_queue(session, "imports", fairness_key="stark").paused_by == "ann"
-    assert [one.operation for one in list_audit(session)] == ["pause_queues"]
+    assert [row.operation for row in list_audit(session)] == ["pause_queues"]
     [link] = re.findall(r'href="([^"]*)#settings-of"', page)
-    [what] = forms(client.page(html.unescape(link).removeprefix(client.prefix)), "upsert-queue")
-    confirmed(client, client.post("upsert-queue", what, global_concurrency="1").text)
+    [arguments] = forms(client.page(html.unescape(link).removeprefix(client.prefix)), "upsert-queue")
+    confirmed(client, client.post("upsert-queue", arguments, global_concurrency="1").text)
     session.rollback()
     assert get_queue(session, "imports", fairness_key="stark").global_concurrency == 1
     assert "0 of 1" in words(client.page("/queue/fairness-keys"))
@@ -201,15 +201,15 @@ def test_one_of_fifty_thousand_keys_is_found_by_the_index(client: Client, engine
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
     statements: list[tuple[str, Any]] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     page = client.page("/queue/fairness-keys?queue=imports&key=key33333")
     assert "key33333 5" in words(page)
     assert "key33334" not in page
-    own = [one for one in statements if "starts_with" in one[0]]
-    assert len(own) == 1
+    key_statements = [statement for statement in statements if "starts_with" in statement[0]]
+    assert len(key_statements) == 1
     by_due = words(client.page("/queue/fairness-keys?queue=imports"))
     assert by_due.index("key33333") < by_due.index(" 1 ", by_due.index("key33333"))
     assert "There are more keys" in by_due
-    assert buffers(engine, own) < 2_000
+    assert buffers(engine, key_statements) < 2_000
     by_name = words(client.page("/queue/fairness-keys?queue=imports&order=key"))
     assert by_name.index("key1 ") < by_name.index("key10 ")

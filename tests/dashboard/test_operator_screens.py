@@ -73,14 +73,17 @@ def test_the_chain_graph_opens_from_any_job_and_marks_stuck_chains(client: Clien
 
 
 def test_chains_can_be_filtered_and_cancelled(client: Client, jobs: Jobs) -> None:
-    one, other = jobs.add(type_name="mail"), jobs.add(JobStatus.COMPLETED, type_name="pay")
+    pending_id, completed_id = jobs.add(type_name="mail"), jobs.add(JobStatus.COMPLETED, type_name="pay")
     page = client.page("/queue/chains?status=pending")
-    assert str(one) in page
-    assert str(other) not in page
-    assert "<strong>1</strong> row would change" in client.post("cancel-chains", {"id": str(one)}).text
-    assert jobs.status(one) is JobStatus.PENDING
-    assert "1</strong> cancelled." in client.post("cancel-chains", {"id": [str(one), str(other)]}, confirmed="1").text
-    assert jobs.status(one) is JobStatus.CANCELLED
+    assert str(pending_id) in page
+    assert str(completed_id) not in page
+    assert "<strong>1</strong> row would change" in client.post("cancel-chains", {"id": str(pending_id)}).text
+    assert jobs.status(pending_id) is JobStatus.PENDING
+    assert (
+        "1</strong> cancelled."
+        in client.post("cancel-chains", {"id": [str(pending_id), str(completed_id)]}, confirmed="1").text
+    )
+    assert jobs.status(pending_id) is JobStatus.CANCELLED
 
 
 def test_a_schedule_shows_its_next_times_in_its_time_zone_and_can_be_paused_and_run(
@@ -139,9 +142,9 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     page = client.page("/queue/events?name=approved:%3C7%3E")
     assert f"/job?id={job_id}" in page
     assert "was not sent" in page
-    [what] = forms(page, "send-event")
-    assert client.post("send-event", what, input="{").status_code == 400
-    preview = client.post("send-event", what, input='"yes"').text
+    [arguments] = forms(page, "send-event")
+    assert client.post("send-event", arguments, input="{").status_code == 400
+    preview = client.post("send-event", arguments, input='"yes"').text
     assert f"answer {job_id}, in step approval" in preview
     assert session.scalars(select(Job.Event)).all() == []
     assert "<strong>1</strong> sent." in confirmed(client, preview)
@@ -149,7 +152,7 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     [record] = list_audit(session)
     assert (record.operation, record.done_by, record.ids) == ("send_event", "ann", ["approved:<7>"])
     assert "by ann" in client.page("/queue/events?name=approved:%3C7%3E")
-    assert "was sent before, by ann, and counts" in client.post("send-event", what, input='"no"').text
+    assert "was sent before, by ann, and counts" in client.post("send-event", arguments, input='"no"').text
     drain(queue, engine)
     session.expire_all()
     assert session.get_one(Job, job_id).output == "yes"
@@ -176,8 +179,8 @@ def test_a_worker_shows_its_heartbeat_and_can_be_drained_and_resized(client: Cli
     client.post("drain-workers", {"id": WORKER}, confirmed="1")
     session.rollback()
     assert list_workers(session).items[0].drain_requested_at is not None
-    asked = session.execute(text("SELECT concurrency_requested FROM worker")).scalar_one()
-    assert asked == 7
+    requested = session.execute(text("SELECT concurrency_requested FROM worker")).scalar_one()
+    assert requested == 7
     for act in ("drain-workers", "resize-workers"):
         assert client.post(act, {}, confirmed="1").status_code == 400  # an empty filter would mean every worker
 
@@ -191,14 +194,14 @@ def test_limits_show_the_remaining_rate_and_shares_of_queues(
     session.commit()
     jobs.add(queue="mail")
     jobs.add(JobStatus.COMPLETED, queue="reports")
-    held = jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="7")
+    held_id = jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="7")
     jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="8")
-    wait_until(lambda: "/job?id=" in client.page("/queue/limits"), what="a report")
+    wait_until(lambda: "/job?id=" in client.page("/queue/limits"), description="a report")
     page = client.page("/queue/limits")
     words = re.sub("<[^>]*>", " ", page)
     assert "0.0 of 4" in words
     assert re.search(r"in \d+h|in [56]\.\d h|in \d+ h", words), words
-    assert re.findall(r'/job\?id=([^"]+)"', page) == [str(held)]  # has held a slot of the limit longest
+    assert re.findall(r'/job\?id=([^"]+)"', page) == [str(held_id)]  # has held a slot of the limit longest
 
 
 def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weights(
@@ -214,15 +217,20 @@ def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weig
             jobs.add(JobStatus.COMPLETED, queue="mail", fairness_key=key)
     jobs.add(JobStatus.RUNNING, queue="reports")
     jobs.add(queue="reports", due_in=3600)
-    found = shares(session)
-    (mail, reports) = found.queues
+    measured_shares = shares(session)
+    (mail, reports) = measured_shares.queues
     assert (mail.queue, mail.weight, mail.started, mail.received, mail.due_share) == ("mail", 3, 4, 0.8, 1.0)
     assert (reports.queue, reports.received, reports.due_share, reports.is_starving) == ("reports", 0.2, None, False)
-    (starving, other) = found.keys
+    (starving, other_share) = measured_shares.keys
     assert (starving.fairness_key, starving.weight, starving.started, starving.received) == ("7", 4, 1, 0.25)
-    assert (starving.due_share, starving.is_starving, other.due_share, other.is_starving) == (0.8, True, 0.2, False)
+    assert (starving.due_share, starving.is_starving, other_share.due_share, other_share.is_starving) == (
+        0.8,
+        True,
+        0.2,
+        False,
+    )
     assert (starving.waiting_for or timedelta(0)) >= timedelta(seconds=30)
-    assert not found.is_partial
+    assert not measured_shares.is_partial
     page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits")))
     assert re.search("mail 7 4 1 25% 80% [^P]* less than half Pause… Settings mail 8 1 3 75% 20%", page), page
     page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits?key=MAIL 8")))
@@ -248,9 +256,9 @@ def test_what_a_limit_a_pause_or_no_worker_holds_back_is_not_said_to_starve(
         jobs.add_many(3, queue=queue)
     for _ in range(9):
         jobs.add(JobStatus.COMPLETED, queue="reports")
-    found = {one.queue: one for one in shares(session).queues}
-    assert (found["mail"].due_share, found["mail"].is_starving) == (None, False)
-    assert found["reports"].due_share == 1.0
+    share_by_queue = {share.queue: share for share in shares(session).queues}
+    assert (share_by_queue["mail"].due_share, share_by_queue["mail"].is_starving) == (None, False)
+    assert share_by_queue["reports"].due_share == 1.0
 
 
 def test_job_types_without_a_handler_are_on_their_page_with_the_oldest_job(client: Client, jobs: Jobs) -> None:
@@ -267,7 +275,7 @@ def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
 ) -> None:
     sync_schedules(session, [NIGHTLY])
     upsert_schedule(session, Schedule(name="weekly", type_name="report", cron="0 3 * * 1"))
-    (made,) = run_schedule(session, "weekly")
+    (job_id,) = run_schedule(session, "weekly")
     session.commit()
     reader = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
     assert reader.post("delete-schedules", {"name": "weekly"}, confirmed="1").status_code == 403
@@ -286,7 +294,7 @@ def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
     assert "<strong>1</strong> deleted." in client.post("delete-schedules", {"name": "nightly"}, confirmed="1").text
     session.rollback()
     assert list_schedules(session).items == []
-    assert jobs.status(made) is JobStatus.PENDING
+    assert jobs.status(job_id) is JobStatus.PENDING
 
 
 def test_storage_names_the_session_whose_lock_workers_wait_for(
@@ -303,7 +311,7 @@ def test_storage_names_the_session_whose_lock_workers_wait_for(
         pid = holder.execute(select(func.pg_backend_pid())).scalar_one()
         holder.execute(update, row)
         waiting = thread.submit(wait)
-        wait_until(lambda: "Locks that workers wait for" in client.page("/queue/storage"), what="the lock")
+        wait_until(lambda: "Locks that workers wait for" in client.page("/queue/storage"), description="the lock")
         assert f"<code>SELECT pg_terminate_backend({pid})</code>" in client.page("/queue/storage")
         holder.rollback()
         waiting.result()
@@ -311,12 +319,12 @@ def test_storage_names_the_session_whose_lock_workers_wait_for(
 
 
 def test_overview_and_storage_name_the_job_holding_back_the_xmin_horizon(client: Client, engine: Engine, jobs: Jobs) -> None:
-    other, job_id = (jobs.add(JobStatus.RUNNING, type_name="slow") for _ in range(2))
+    other_id, job_id = (jobs.add(JobStatus.RUNNING, type_name="slow") for _ in range(2))
     with engine.connect() as holder:
         holder.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(job_id)})
         holder.execute(text("SELECT pg_current_xact_id()"))
         with engine.connect() as later:  # holds it back as well, but less
-            later.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(other)})
+            later.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(other_id)})
             jobs.add()
             later.execute(text("SELECT pg_current_xact_id()"))
             page = client.page("/queue/storage")
@@ -354,8 +362,8 @@ def test_a_job_shows_its_steps_with_times_and_results(client: Client, engine: En
     job_id = jobs.add()
     with Session(engine) as session, session.begin():
         minute = {"attempt": 1, "started_at": func.now() - timedelta(minutes=1)}
-        done = {"kind": "step", "completed_at": func.now(), "output": {"text": "hello"}}
-        session.execute(insert(Job.Step).values({"job_id": job_id, "name": "draft", "key": "7"} | done | minute))
+        step = {"kind": "step", "completed_at": func.now(), "output": {"text": "hello"}}
+        session.execute(insert(Job.Step).values({"job_id": job_id, "name": "draft", "key": "7"} | step | minute))
         waits = {"kind": "wait", "event": "approved:7", "deadline": func.now() + timedelta(days=1)}
         session.execute(insert(Job.Step).values({"job_id": job_id, "name": "approval"} | waits | minute))
     page = client.page(f"/queue/job?id={job_id}")
@@ -422,11 +430,11 @@ def test_each_action_writes_one_audit_record_and_a_preview_none(
     upsert_job_type(session, TypeSettings(type_name="paid", global_concurrency=2))
     session.commit()
     ids = {"pending": str(jobs.add(due_in=3600)), "dead": str(jobs.add(JobStatus.DEAD))}
-    given = {name: ids.get(value, value) for name, value in ASKED[act].items()}
-    assert client.post(act, given).status_code == 200
+    form_fields = {name: ids.get(value, value) for name, value in ASKED[act].items()}
+    assert client.post(act, form_fields).status_code == 200
     assert list_audit(session).items == []
     session.rollback()
-    response = client.post(act, given, confirmed="1")
+    response = client.post(act, form_fields, confirmed="1")
     assert response.status_code == 200, response.text
     (record,) = list_audit(session)
     assert (record.done_by, record.operation) == ("ann", ACTS[act].permission.value)
@@ -443,8 +451,8 @@ def test_jobs_behind_a_dead_chain_are_redriven_and_a_job_that_waits_too_long_is_
     assert "2 jobs are blocked by 1 dead chain; it died in &#39;test&#39;." in page
     assert "Meanwhile event &#39;aproved-7&#39; was sent: compare the names." in page
     for act in ("redrive-dead-letters", "cancel-jobs"):
-        [what] = forms(page, act)
-        assert "<strong>1</strong>" in confirmed(client, client.post(act, what).text)
+        [arguments] = forms(page, act)
+        assert "<strong>1</strong>" in confirmed(client, client.post(act, arguments).text)
     assert sorted(jobs.statuses().values()) == ["blocked", "blocked", "cancelled", "pending"]
 
 
@@ -460,22 +468,24 @@ def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
     pause_queues(session, ["mail"])
     session.commit()
 
-    def findings(of: Client) -> str:
-        return of.page("/queue/overview").partition('id="findings"')[2].partition("</section>")[0]
+    def findings(viewer_client: Client) -> str:
+        return viewer_client.page("/queue/overview").partition('id="findings"')[2].partition("</section>")[0]
 
-    shown = findings(client)
-    assert "1 dead letter of refund: ValueError: of card 4711 0815 (exhausted)" in shown
-    assert {act for act in ("resume-queues", "redrive-dead-letters", "dismiss-dead-letters") if f"/acts/{act}" in shown} == {
+    findings_page = findings(client)
+    assert "1 dead letter of refund: ValueError: of card 4711 0815 (exhausted)" in findings_page
+    assert {
+        act for act in ("resume-queues", "redrive-dead-letters", "dismiss-dead-letters") if f"/acts/{act}" in findings_page
+    } == {
         "resume-queues",
         "redrive-dead-letters",
         "dismiss-dead-letters",
     }
     viewer = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
-    shown = findings(viewer)
-    assert "1 dead letter of refund: ValueError" in shown
-    assert "4711 0815" not in shown
-    assert "/acts/" not in shown
-    [what] = [one for one in forms(findings(client), "dismiss-dead-letters") if one["type"] == "refund"]
-    assert "<strong>1</strong>" in confirmed(client, client.post("dismiss-dead-letters", what).text)
+    findings_page = findings(viewer)
+    assert "1 dead letter of refund: ValueError" in findings_page
+    assert "4711 0815" not in findings_page
+    assert "/acts/" not in findings_page
+    [arguments] = [form for form in forms(findings(client), "dismiss-dead-letters") if form["type"] == "refund"]
+    assert "<strong>1</strong>" in confirmed(client, client.post("dismiss-dead-letters", arguments).text)
     with Session(engine) as left:
-        assert [one.type_name for one in list_dead_letters(left)] == ["charge"]
+        assert [letter.type_name for letter in list_dead_letters(left)] == ["charge"]

@@ -47,7 +47,7 @@ VALUES = (
 def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, screen: str, values: int) -> None:
     jobs.add(JobStatus.DEAD)
     rng = random.Random(screen)
-    found = set()
+    statuses = set()
     queries = [f"{name}={quote(value)}" for name in NAMES for value in rng.sample(VALUES, values)]
     queries += [
         f"{rng.choice(NAMES)}=%ff%fe&{rng.choice(NAMES)}=%ed%a0%80",
@@ -56,9 +56,9 @@ def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, 
     ]
     for query in queries:
         response = client.get(f"/queue/{screen}?{query}")
-        found.add(response.status_code)
+        statuses.add(response.status_code)
         assert response.status_code in {200, 400, 404}, (query, response.text)
-    assert (200 in found) is (screen not in {"job", "chain"})  # which need an id
+    assert (200 in statuses) is (screen not in {"job", "chain"})  # which need an id
 
 
 @pytest.mark.parametrize("values", [10, pytest.param(len(VALUES), marks=pytest.mark.long)])
@@ -68,8 +68,8 @@ def test_fuzzed_forms_cause_no_server_error(client: Client, jobs: Jobs, act: str
     rng = random.Random(act)
     token = client.token()
     for value in rng.sample(VALUES, values):
-        given = {"csrf_token": token, rng.choice(NAMES): value, rng.choice(("what", "ids")): value, "confirmed": "1"}
-        response = client.request("POST", f"/queue/acts/{act}", data=given, headers={"Sec-Fetch-Site": "same-origin"})
+        form_fields = {"csrf_token": token, rng.choice(NAMES): value, rng.choice(("what", "ids")): value, "confirmed": "1"}
+        response = client.request("POST", f"/queue/acts/{act}", data=form_fields, headers={"Sec-Fetch-Site": "same-origin"})
         assert response.status_code in {200, 400, 404, 409}, (value, response.text)
 
 
@@ -85,8 +85,8 @@ def test_oversized_and_malformed_forms_are_refused(client: Client) -> None:
     assert client.request("POST", path, json={"csrf_token": token}, headers=same).status_code == 415
     files = {"what": ("name", b"content")}
     assert client.request("POST", path, files=files, data={"csrf_token": token}, headers=same).status_code == 415
-    what = {"id": [str(number) for number in range(1001)]}
-    response = client.post("cancel-jobs", what)
+    arguments = {"id": [str(number) for number in range(1001)]}
+    response = client.post("cancel-jobs", arguments)
     assert response.status_code == 400
     assert "at most 1000" in response.text
 

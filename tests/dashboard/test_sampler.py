@@ -71,8 +71,8 @@ def test_a_failed_report_keeps_the_last_one_and_shows_one_sentence(engine: Engin
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        found: Health = answer
-        return found
+        report: Health = answer
+        return report
 
     sampler = Sampler(read, clock=clock)
     sampler.sample()
@@ -128,7 +128,7 @@ def test_a_page_does_not_wait_for_the_first_report(engine: Engine, monkeypatch: 
 def test_fifty_viewers_cause_no_more_queries_than_one(engine: Engine, jobs: Jobs) -> None:
     jobs.add()
     statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     source = Source(name="queue", engine=engine)
     for sampler in (source.sampler, source.recorded, source.shares):
         sampler._clock = Clock()  # the reports stay new however long the pages take
@@ -153,7 +153,9 @@ def test_shares_are_measured_once_for_all_viewers_and_their_failure_leaves_limit
     event.listen(
         engine,
         "before_cursor_execute",
-        lambda *given: counted.append(given[2]) if "GROUP BY seen.queue, seen.fairness_key" in given[2] else None,
+        lambda *arguments: (
+            counted.append(arguments[2]) if "GROUP BY seen.queue, seen.fairness_key" in arguments[2] else None
+        ),
     )
     source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=200))
     client = Client(dashboard([source], authorize=everyone))
@@ -181,13 +183,15 @@ def test_showing_a_cached_report_reads_little_and_no_viewer_costs_nothing(engine
     client = Client(dashboard([source], authorize=everyone))
     client.page("/queue/overview")
     statements: list[tuple[str, Any]] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     client.get("/queue/overview", headers={"HX-Request": "true"})
     looked_at = list(statements)
     assert buffers(engine, looked_at) <= 5_000
     statements.clear()
     clock.now += timedelta(hours=1).total_seconds()
-    assert [one.name for one in threading.enumerate() if one.name == "sa_jobqueue dashboard"] == []  # nothing is polled
+    assert [
+        thread.name for thread in threading.enumerate() if thread.name == "sa_jobqueue dashboard"
+    ] == []  # nothing is polled
     assert statements == []
     client.get("/queue/overview", headers={"HX-Request": "true"})
     assert len(statements) > len(looked_at)  # a whole report, since the last one is old
@@ -211,7 +215,7 @@ def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -
             assert "/queue/workers" in answer.text, path  # the way on
         assert client.get("/queue/jobs").status_code == 503
         reason = "because the server cancelled the statement: "
-        wait_until(lambda: reason in client.page("/queue/overview"), what="a report of what could be measured")
+        wait_until(lambda: reason in client.page("/queue/overview"), description="a report of what could be measured")
         assert client.get("/queue/audit").status_code == 200
     for path in pages.values():
         client.page(f"/queue/{path}")
@@ -224,9 +228,9 @@ def as_replica(engine: Engine) -> Iterator[Engine]:
         connection.execute(text("CREATE SCHEMA shadow"))
         connection.execute(text("CREATE FUNCTION shadow.pg_is_in_recovery() RETURNS bool LANGUAGE sql AS 'SELECT true'"))
     options = "-c search_path=shadow,pg_catalog,public -c default_transaction_read_only=on"
-    made = create_engine(engine.url, connect_args={"options": options})
-    yield made
-    made.dispose()
+    replica_engine = create_engine(engine.url, connect_args={"options": options})
+    yield replica_engine
+    replica_engine.dispose()
 
 
 def test_a_replica_is_read_and_never_written(engine: Engine, as_replica: Engine, jobs: Jobs) -> None:

@@ -158,6 +158,6 @@ def test_many_connections_on_which_nothing_arrives_leave_the_server_usable() -> 
         with connected(port) as client:
             client.sendall(WHOLE)
             assert client.recv(100).startswith(b"HTTP/1.1 200")
-        assert [received(one) for one in clients] == [b""] * 50
-        for one in clients:
-            one.close()
+        assert [received(client) for client in clients] == [b""] * 50
+        for client in clients:
+            client.close()

@@ -65,7 +65,7 @@ def test_workers_show_versions_handlers_and_unserved_queues(engine: Engine, jobs
     jobs.add_worker("third:3", queues=["orphan"], job_types=["send"])
     assert "No worker serves" not in client.page("/queue/workers")  # beside the row of a worker that does
     due, later = (jobs.add(queue="mail", due_in=seconds) for seconds in (-5, 500))
-    assert ["acts/trigger-jobs" in client.page(f"/queue/job?id={one}") for one in (due, later)] == [False, True]
+    assert ["acts/trigger-jobs" in client.page(f"/queue/job?id={job_id}") for job_id in (due, later)] == [False, True]
 
 
 def test_each_explanation_links_to_its_remedy(client: Client, engine: Engine, jobs: Jobs) -> None:
@@ -85,8 +85,8 @@ def test_each_explanation_links_to_its_remedy(client: Client, engine: Engine, jo
             sentence="",
             evidence={"waits_for": job_id, "event": "approved:7"},
         )
-        url, shown = _remedy(context, explanation)
-        assert (url is None) == (shown is None) == (cause in WITHOUT_LINK), cause
+        url, label = _remedy(context, explanation)
+        assert (url is None) == (label is None) == (cause in WITHOUT_LINK), cause
         if url is not None:
             path, _, anchor = url.removeprefix(PREFIX).partition("#")
             page = pages[path] = pages.get(path) or client.page(path)

@@ -51,12 +51,12 @@ class Life:
         with self._engine.begin() as connection:
             connection.execute(claims.claim(Job), claim_parameters())
         number = self._jobs.get(self.id)["attempt"]
-        given = dying([self.id]) if ending == "dead" else finish_parameters([self.id])
-        given |= {"attempts": [number]}
+        parameters = dying([self.id]) if ending == "dead" else finish_parameters([self.id])
+        parameters |= {"attempts": [number]}
         if ending in {"snoozed", "released"}:
-            given |= {"outcomes": [ending], "uncounted": [1]}
+            parameters |= {"outcomes": [ending], "uncounted": [1]}
         with self._engine.begin() as connection:
-            assert connection.execute(completions.finish(Job), given).all()
+            assert connection.execute(completions.finish(Job), parameters).all()
 
     def redrive(self) -> tuple[int, int]:
         """Redrive it, and return how many attempts it has had and how many it has left."""
@@ -135,11 +135,11 @@ def test_dead_letters_are_grouped_by_type_reason_and_error(
 def test_redriven_jobs_are_pending_again(
     session: Session, jobs: Jobs, dead_letters: dict[str, UUID], notifications: Notifications
 ) -> None:
-    meant = DeadLetterFilter(types=["mail"])
+    mail_letters = DeadLetterFilter(types=["mail"])
     expected = sorted(job_id for word, job_id in dead_letters.items() if word != "report")
-    assert redrive_dead_letters(session, where=meant, by="me", dry_run=True).ids == expected
+    assert redrive_dead_letters(session, where=mail_letters, by="me", dry_run=True).ids == expected
     assert set(jobs.statuses().values()) == {DEAD}
-    assert redrive_dead_letters(session, where=meant, by="me").ids == expected
+    assert redrive_dead_letters(session, where=mail_letters, by="me").ids == expected
     assert notifications.seen() == []
     session.commit()
     for word, job_id in dead_letters.items():
@@ -148,15 +148,15 @@ def test_redriven_jobs_are_pending_again(
         assert dead_letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
         assert dead_letter["resolved_by"] == (None if word == "report" else "me")
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
-    assert redrive_dead_letters(session, where=meant).ids == []
+    assert redrive_dead_letters(session, where=mail_letters).ids == []
 
 
 def test_the_actor_of_a_redrive_defaults_to_the_database_user(session: Session, jobs: Jobs) -> None:
-    named, unnamed = jobs.add(DEAD), jobs.add(DEAD)
-    redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[named]), by="somebody; DROP TABLE 'x")
+    attributed, unnamed = jobs.add(DEAD), jobs.add(DEAD)
+    redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[attributed]), by="somebody; DROP TABLE 'x")
     redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[unnamed]))
     session.commit()
-    assert jobs.dead_letters(named)[0]["resolved_by"] == "somebody; DROP TABLE 'x"
+    assert jobs.dead_letters(attributed)[0]["resolved_by"] == "somebody; DROP TABLE 'x"
     assert jobs.dead_letters(unnamed)[0]["resolved_by"] == "postgres"
 
 
@@ -166,17 +166,19 @@ def test_successive_calls_resolve_each_dead_letter_once(
 ) -> None:
     for _ in range(5):
         jobs.add(DEAD)
-    meant = sorted(dead_letter["job_id" if resolve is redrive_dead_letters else "id"] for dead_letter in jobs.dead_letters())
+    matching_ids = sorted(
+        dead_letter["job_id" if resolve is redrive_dead_letters else "id"] for dead_letter in jobs.dead_letters()
+    )
     for limit, dry_run in product([1, 2, 5, 6], [True, False]):
-        found: list[Any] = []
+        resolved_ids: list[Any] = []
         result = resolve(session, by="me", limit=limit, dry_run=dry_run)
         while True:
             assert result.matched == result.changed == len(result.ids) <= limit
-            found += result
+            resolved_ids += result
             if result.next is None:
                 break
             result = resolve(session, by="me", after=result.next, limit=limit, dry_run=dry_run)
-        assert found == meant
+        assert resolved_ids == matching_ids
         assert {resolution is None for resolution in session.scalars(select(Job.DeadLetter.resolution))} == {dry_run}
         session.rollback()
 
@@ -239,11 +241,11 @@ def test_a_redrive_refreshes_jobs_loaded_in_the_session(session: Session, jobs: 
 def test_dismissed_dead_letters_are_resolved_and_their_jobs_stay_dead(
     session: Session, jobs: Jobs, dead_letters: dict[str, UUID]
 ) -> None:
-    meant = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
+    where = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
     expected = {jobs.dead_letters(dead_letters[word])[0]["id"] for word in ("lost", "report")}
-    assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True).ids) == expected
+    assert set(dismiss_dead_letters(session, where=where, by="me", dry_run=True).ids) == expected
     assert all(dead_letter["resolution"] is None for dead_letter in jobs.dead_letters())
-    assert set(dismiss_dead_letters(session, where=meant, by="me").ids) == expected
+    assert set(dismiss_dead_letters(session, where=where, by="me").ids) == expected
     session.commit()
     for dead_letter in jobs.dead_letters():
         chosen = dead_letter["id"] in expected
@@ -266,11 +268,11 @@ def test_resolved_dead_letters_are_not_changed(session: Session, jobs: Jobs) -> 
 
 def test_a_dead_letter_dismissed_concurrently_keeps_its_first_actor(engine: Engine, jobs: Jobs) -> None:
     first, second = sorted(jobs.dead_letters(jobs.add(DEAD))[0]["id"] for _ in range(2))
-    found: list[Any] = []
+    results: list[Any] = []
 
     def dismiss_all() -> None:
-        with Session(engine) as other, other.begin():
-            found.append(dismiss_dead_letters(other, by="second"))
+        with Session(engine) as other_session, other_session.begin():
+            results.append(dismiss_dead_letters(other_session, by="second"))
 
     with Session(engine) as session:
         assert dismiss_dead_letters(session, where=DeadLetterFilter(ids=[first]), by="first").ids == [first]
@@ -279,7 +281,7 @@ def test_a_dead_letter_dismissed_concurrently_keeps_its_first_actor(engine: Engi
         until_locks_are_waited_for(engine, 1)
         session.commit()
     thread.join(PATIENCE)
-    assert found == [BulkResult([second], 1)]
+    assert results == [BulkResult([second], 1)]
     assert {dead_letter["id"]: dead_letter["resolved_by"] for dead_letter in jobs.dead_letters()} == {
         first: "first",
         second: "second",
@@ -310,13 +312,13 @@ def test_a_job_has_at_most_one_unresolved_dead_letter(engine: Engine, jobs: Jobs
 def test_pages_list_each_dead_letter_once(
     session: Session, jobs: Jobs, dead_letters: dict[str, UUID], limit: int, newest_first: bool
 ) -> None:
-    found: list[Any] = []
+    listed_letters: list[Any] = []
     after, ended = None, False
     while not ended:
         page = list_dead_letters(session, after=after, limit=limit, newest_first=newest_first)
         assert 0 < len(page.items) <= limit
-        found += page
+        listed_letters += page
         after, ended = page.next, page.next is None
-    ids = [dead_letter.id for dead_letter in found]
+    ids = [dead_letter.id for dead_letter in listed_letters]
     assert ids == sorted(ids, reverse=newest_first)
     assert len(set(ids)) == len(dead_letters)

@@ -34,13 +34,13 @@ def _waiting(engine: Engine) -> int:
 
 def test_a_duplicate_enqueue_returns_the_existing_job_and_keeps_the_session_usable(sessions: Sessions, jobs: Jobs) -> None:
     with sessions.begin() as session:
-        first, made = enqueue(session, Job("test", {"n": 1}), deduplicate=KEY)
+        first, outcome = enqueue(session, Job("test", {"n": 1}), deduplicate=KEY)
         again, made_again = enqueue(session, Job("test", {"n": 2}), deduplicate=KEY)
-        other, other_made = enqueue(session, Job("other"), deduplicate=KEY)  # a key counts within its type
+        other_job, other_made = enqueue(session, Job("other"), deduplicate=KEY)  # a key counts within its type
         session.add(Job("test"))
-    assert (made, made_again, other_made) == (Enqueued.CREATED, Enqueued.EXISTING, Enqueued.CREATED)
+    assert (outcome, made_again, other_made) == (Enqueued.CREATED, Enqueued.EXISTING, Enqueued.CREATED)
     assert again is first
-    assert other is not first
+    assert other_job is not first
     assert jobs.count() == 3
 
 
@@ -58,13 +58,13 @@ def test_of_concurrent_enqueues_of_a_key_exactly_one_creates_the_job(sessions: S
     def one(key: int) -> tuple[Any, Enqueued]:
         together.wait(PATIENCE)
         with sessions.begin() as session:
-            found, made = enqueue(session, Job("test"), deduplicate=Deduplicate(f"k{key}", scope=scope))
-            return found.id, made
+            existing, outcome = enqueue(session, Job("test"), deduplicate=Deduplicate(f"k{key}", scope=scope))
+            return existing.id, outcome
 
     with ThreadPoolExecutor(8) as threads:
         for key in range(25):
             results = list(threads.map(one, [key] * 8))
-            assert sum(made is Enqueued.CREATED for _, made in results) == 1
+            assert sum(outcome is Enqueued.CREATED for _, outcome in results) == 1
             assert len({job_id for job_id, _ in results}) == 1
     assert jobs.count() == 25
 
@@ -83,7 +83,7 @@ def test_a_second_enqueue_of_a_key_waits_for_the_first_transaction(
         assert enqueue(first, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
         waiting = threading.Thread(target=second)
         waiting.start()
-        wait_until(lambda: _waiting(engine) == 1, what="the second waits")
+        wait_until(lambda: _waiting(engine) == 1, description="the second waits")
         first.commit() if commits else first.rollback()
         waiting.join(PATIENCE)
     assert made_by_second == [Enqueued.EXISTING if commits else Enqueued.CREATED]
@@ -91,12 +91,12 @@ def test_a_second_enqueue_of_a_key_waits_for_the_first_transaction(
 
 
 def test_a_job_added_without_the_lock_is_found_as_existing(engine: Engine, sessions: Sessions) -> None:
-    found: list[tuple[Any, Enqueued]] = []
+    results: list[tuple[Any, Enqueued]] = []
 
     def enqueue_with_the_lock() -> None:
         with sessions.begin() as session:
-            job, made = enqueue(session, Job("test"), deduplicate=KEY)
-            found.append((job.id, made))
+            job, outcome = enqueue(session, Job("test"), deduplicate=KEY)
+            results.append((job.id, outcome))
             session.add(Job("test"))  # the session is not poisoned
 
     with sessions() as without_lock:
@@ -105,10 +105,10 @@ def test_a_job_added_without_the_lock_is_found_as_existing(engine: Engine, sessi
         without_lock.flush()
         waiting = threading.Thread(target=enqueue_with_the_lock)
         waiting.start()
-        wait_until(lambda: _waiting(engine) == 1, what="the polite one waits at the index")
+        wait_until(lambda: _waiting(engine) == 1, description="the polite one waits at the index")
         without_lock.commit()
         waiting.join(PATIENCE)
-        assert found == [(bypass.id, Enqueued.EXISTING)]
+        assert results == [(bypass.id, Enqueued.EXISTING)]
 
 
 def test_scope_and_window_decide_whether_an_ended_chain_counts(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
@@ -116,8 +116,8 @@ def test_scope_and_window_decide_whether_an_ended_chain_counts(engine: Engine, s
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
     with sessions() as session:
-        found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
-        assert (found.id, made) == (old, Enqueued.EXISTING)
+        existing, outcome = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
+        assert (existing.id, outcome) == (old, Enqueued.EXISTING)
         wide = Deduplicate("k", scope="any", window=timedelta(hours=2))
         assert enqueue(session, Job("test"), deduplicate=wide)[1] is Enqueued.EXISTING
         narrow = Deduplicate("k", scope="any", window=timedelta(minutes=30))
@@ -134,7 +134,7 @@ def test_concurrent_enqueue_many_calls_with_keys_in_opposite_orders_never_deadlo
         together.wait(PATIENCE)
         with sessions.begin() as session:
             new = [Job("test", f"k{n}") for n in order]
-            return [made for _, made in enqueue_many(session, new, deduplicate_by=lambda job: job.input)]
+            return [outcome for _, outcome in enqueue_many(session, new, deduplicate_by=lambda job: job.input)]
 
     with ThreadPoolExecutor(2) as threads:
         for _ in range(10):
@@ -150,11 +150,11 @@ def test_a_redrive_leaves_jobs_dead_whose_key_an_open_chain_has_and_names_them(s
         assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
     with sessions.begin() as session:
         result = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=dead), by="ann")
-    taken = [dead[2], dead[5]]  # the last has the key of one that was redriven with it
-    assert result.ids == [one for one in dead if one not in taken]
-    assert [*result.conflicts] == taken
+    taken_ids = [dead[2], dead[5]]  # the last has the key of one that was redriven with it
+    assert result.ids == [job_id for job_id in dead if job_id not in taken_ids]
+    assert [*result.conflicts] == taken_ids
     assert all("uq_job_deduplication" in reason for reason in result.conflicts.values())
-    assert [one for one in dead if jobs.status(one) is JobStatus.DEAD] == taken
+    assert [job_id for job_id in dead if jobs.status(job_id) is JobStatus.DEAD] == taken_ids
 
 
 async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(engine: Engine, jobs: Jobs) -> None:
@@ -174,8 +174,8 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
     assert runs == [Enqueued.CREATED, Enqueued.EXISTING]
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.PENDING]
     with Session(engine) as session:
-        held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
-        assert session.scalar(held) == 1
+        open_count = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
+        assert session.scalar(open_count) == 1
 
 
 def test_a_deduplication_key_is_handed_over_only_to_a_created_successor(sessions: Sessions, jobs: Jobs) -> None:
@@ -202,8 +202,8 @@ def test_a_snapshot_older_than_the_key_holder_raises_a_clear_error(
 
     with Session(engine.execution_options(isolation_level=isolation_level)) as session:
         session.execute(select(func.count()).select_from(Job))
-        with sessions.begin() as other:
-            enqueue(other, Job("test"), deduplicate=KEY)
+        with sessions.begin() as other_session:
+            enqueue(other_session, Job("test"), deduplicate=KEY)
         with pytest.raises(ConflictError, match=rf"'k' .* {isolation_level}, .* retry the transaction"):
             enqueue_one(session)
         session.rollback()
@@ -254,11 +254,11 @@ def test_a_claim_between_its_statements_makes_no_enqueue_violate_the_unique_inde
     with Session(session_engine) as session, session.begin():
         new = Job("test", {"n": 2})
         if many:
-            ((found, outcome),) = enqueue_many(session, [new], deduplicate_by=lambda _: policy)
+            ((existing, outcome),) = enqueue_many(session, [new], deduplicate_by=lambda _: policy)
         else:
             job, outcome = enqueue(session, new, deduplicate=policy)
-            found = job.id
+            existing = job.id
     assert errors == []
     assert jobs.get(first)["status"] == "running"
-    assert (outcome, found == first) == (expected, expected is Enqueued.EXISTING)
+    assert (outcome, existing == first) == (expected, expected is Enqueued.EXISTING)
     assert jobs.count() == (1 if expected is Enqueued.EXISTING else 2)

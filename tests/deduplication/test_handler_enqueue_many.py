@@ -39,7 +39,7 @@ def until_waiting(engine: Engine, count: int) -> None:
     """Wait until so many sessions wait for another's transaction."""
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
-        wait_until(lambda: watcher.scalar(waiting) == count, what=f"{count} wait")
+        wait_until(lambda: watcher.scalar(waiting) == count, description=f"{count} wait")
 
 
 def test_handler_enqueue_many_creates_each_deduplication_key_once(
@@ -57,8 +57,8 @@ def test_handler_enqueue_many_creates_each_deduplication_key_once(
     session.rollback()
     assert put(session, "d") == 1
     session.rollback()
-    (other,) = enqueue_many(session, [send.job({"key": "a"})], deduplicate_by=lambda job: job.input["key"])
-    assert other[1] is Enqueued.EXISTING
+    (other_id,) = enqueue_many(session, [send.job({"key": "a"})], deduplicate_by=lambda job: job.input["key"])
+    assert other_id[1] is Enqueued.EXISTING
 
 
 def test_the_key_of_an_ended_chain_can_be_used_again(session: Session, engine: Engine) -> None:
@@ -78,10 +78,10 @@ def test_a_key_of_an_open_transaction_is_waited_for(engine: Engine, commits: boo
             with Session(engine) as session, session.begin():
                 return put(session, "a", "b", "c", "d")
 
-        made: Future[int] = pool.submit(second)
+        future: Future[int] = pool.submit(second)
         until_waiting(engine, 1)
         first.commit() if commits else first.rollback()
-        assert made.result(PATIENCE) == (2 if commits else 4)
+        assert future.result(PATIENCE) == (2 if commits else 4)
     assert keys(engine) == ["a", "b", "c", "d"]
 
 
@@ -93,12 +93,12 @@ def test_concurrent_handler_enqueue_many_with_the_same_keys_never_deadlock(engin
             with Session(engine) as session, session.begin():
                 return put(session, *ordered)
 
-        one: Future[int] = pool.submit(other, "a", "m", "z")
+        future: Future[int] = pool.submit(other, "a", "m", "z")
         until_waiting(engine, 1)
         two: Future[int] = pool.submit(other, "z", "m", "a")
         until_waiting(engine, 2)
         first.commit()
-        assert sorted([one.result(PATIENCE), two.result(PATIENCE)]) == [0, 2]
+        assert sorted([future.result(PATIENCE), two.result(PATIENCE)]) == [0, 2]
     assert keys(engine) == ["a", "m", "z"]
 
 
@@ -107,6 +107,6 @@ def test_an_invalid_deduplication_key_is_named_by_its_index_and_nothing_is_writt
     session: Session, jobs: Jobs, key: Any
 ) -> None:
     with pytest.raises(InvalidJobError, match=r"payloads\[1\]\.deduplication_key"):
-        send.enqueue_many(session, [{}, {"bad": True}], deduplicate_by=lambda one: key if one else "a")
+        send.enqueue_many(session, [{}, {"bad": True}], deduplicate_by=lambda payload: key if payload else "a")
     session.rollback()
     assert jobs.count() == 0

@@ -41,12 +41,12 @@ def test_an_invalid_deduplication_option_is_refused_by_name(field: str, make: Ca
 
 def test_copied_rows_with_keys_go_through_a_temporary_table() -> None:
     columns = ["id", "deduplication_key"]
-    made, target = deduplication.stage(Job, columns)
+    create_table, target = deduplication.stage(Job, columns)
     creation = "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA"
-    assert str(made) == creation
+    assert str(create_table) == creation
     assert target.statement == "COPY pg_temp.job_copied (id, deduplication_key) FROM STDIN"
-    put = str(deduplication.put_staged(Job, columns).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-    assert " ".join(put.split()) == (
+    statement = str(deduplication.put_staged(Job, columns).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+    assert " ".join(statement.split()) == (
         "INSERT INTO job (id, deduplication_key) SELECT pg_temp.job_copied.id, pg_temp.job_copied.deduplication_key "
         'FROM pg_temp.job_copied ORDER BY pg_temp.job_copied.deduplication_key COLLATE "C", ctid '
         "ON CONFLICT (chain_type_name, deduplication_key) "

@@ -62,10 +62,10 @@ def test_a_rollback_drops_callbacks(sessions: sessionmaker[Session], ran: list[s
 
 
 def test_a_failed_commit_drops_callbacks(sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]) -> None:
-    taken = jobs.add()
+    existing_id = jobs.add()
     with sessions() as session:
         after_commit(session, ran.append, "failed")
-        session.add(Job("test", id=taken))
+        session.add(Job("test", id=existing_id))
         with pytest.raises(IntegrityError):
             session.commit()
         session.rollback()

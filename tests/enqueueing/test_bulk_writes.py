@@ -42,8 +42,8 @@ def ledger(session: Session) -> Session:
     for write_id, sequence, days in WRITES:
         session.add(write(write_id=write_id, sequence=sequence, staged=3, enqueued=1, duplicates=0, rejected=2))
         for row in range(2):
-            of = {"write_id": write_id, "sequence": sequence, "task_id": 7, "row": row}
-            session.add(rejected(**of, field="input", reason="is not JSON", record="{}"))
+            key = {"write_id": write_id, "sequence": sequence, "task_id": 7, "row": row}
+            session.add(rejected(**key, field="input", reason="is not JSON", record="{}"))
         session.flush()
         aged = (
             "UPDATE job_bulk_write SET written_at = now() - make_interval(0, 0, 0, :d) WHERE write_id = :w AND sequence = :n"
@@ -53,8 +53,8 @@ def ledger(session: Session) -> Session:
     return session
 
 
-def keys(found: Any) -> list[tuple[str, int]]:
-    return [(one.write_id, one.sequence) for one in found]
+def keys(rows: Any) -> list[tuple[str, int]]:
+    return [(row.write_id, row.sequence) for row in rows]
 
 
 @both_servers
@@ -67,7 +67,7 @@ async def test_bulk_writes_are_listed_newest_first_page_by_page(
     assert keys(list_writes(ledger, write_id="stream")) == expected[1:4]
     assert keys(list_writes(ledger, write_id="stream", sequence=1)) == [("stream", 1)]
     rejected = every_item(lambda after: list_rejected_rows(ledger, "stream", after=after, limit=1))
-    assert [(one.sequence, one.row) for one in rejected] == [(batch, row) for batch in range(3) for row in range(2)]
+    assert [(row.sequence, row.row) for row in rejected] == [(batch, row) for batch in range(3) for row in range(2)]
     async with async_sessions() as session:
         assert keys(await session.run_sync(list_writes)) == expected
     with pytest.raises(InvalidOptionError, match="after"):
@@ -95,8 +95,8 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     def stage(write_id: str, rows: int) -> None:
         for row in range(rows):
             staged: Any = Job.Stage
-            of = {"write_id": write_id, "sequence": 0, "task_id": 7, "row": row, "id": uuid7()}
-            session.add(staged(**of, type_name="test"))
+            columns = {"write_id": write_id, "sequence": 0, "task_id": 7, "row": row, "id": uuid7()}
+            session.add(staged(**columns, type_name="test"))
         session.commit()
         commit_write(session, write_id=write_id, tasks={7: rows})
         session.commit()
@@ -118,9 +118,9 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     progress = count_write_chains(session, "nightly")
     assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, deleted=1)
     assert progress.total == 6
-    async with async_sessions() as other:
-        assert await other.run_sync(count_write_chains, "nightly") == progress
-        assert await other.run_sync(count_write_chains, "nightly", sequence=1) is None
+    async with async_sessions() as other_session:
+        assert await other_session.run_sync(count_write_chains, "nightly") == progress
+        assert await other_session.run_sync(count_write_chains, "nightly", sequence=1) is None
 
 
 def test_the_command_line_lists_shows_and_prunes_bulk_writes(
@@ -134,12 +134,12 @@ def test_the_command_line_lists_shows_and_prunes_bulk_writes(
         return json.loads(result.stdout) if "--json" in arguments else result.stdout
 
     first = run("list", "--limit", "2", "--json")
-    assert [one["write_id"] for one in first["writes"]] == ["new", "stream"]
+    assert [bulk_write["write_id"] for bulk_write in first["writes"]] == ["new", "stream"]
     after = [str(part) for part in first["next"]]
-    assert [one["sequence"] for one in run("list", "--json", "--after", *after)["writes"]] == [1, 0, 0]
+    assert [bulk_write["sequence"] for bulk_write in run("list", "--json", "--after", *after)["writes"]] == [1, 0, 0]
     assert "5 writes" in run("list")
-    shown = run("show", "stream", "--sequence", "1", "--json")
-    assert (shown["rejected"], [row["reason"] for row in shown["rejected_rows"]]) == (2, ["is not JSON"] * 2)
+    bulk_write = run("show", "stream", "--sequence", "1", "--json")
+    assert (bulk_write["rejected"], [row["reason"] for row in bulk_write["rejected_rows"]]) == (2, ["is not JSON"] * 2)
     assert "2 rejected rows" in run("show", "old")
     assert CliRunner().invoke(main, ["writes", "show", "none"]).exit_code == 1
     assert len(run("prune", "--older-than", "50d", "--dry-run", "--json")["would_be_pruned"]) == 3

@@ -40,15 +40,15 @@ def test_an_added_job_is_visible_once_its_transaction_commits(
 ) -> None:
     with sessions() as session:
         job = Job("test", {"a": [1, None, "ä"]}, priority=3, timeout=timedelta(minutes=1), max_attempts=2)
-        known = (job.id, job.chain_id)
+        ids = (job.id, job.chain_id)
         session.add(job)
         session.flush()
         assert jobs.count() == 0
         assert notifications.seen() == []
         session.commit()
         assert notifications.seen() == DUE
-        row = jobs.get(known[0])
-    assert (row["id"], row["chain_id"], row["root_id"]) == (*known, None)
+        row = jobs.get(ids[0])
+    assert (row["id"], row["chain_id"], row["root_id"]) == (*ids, None)
     assert (row["input"], row["priority"], row["timeout"], row["max_attempts"]) == (
         {"a": [1, None, "ä"]},
         3,
@@ -177,15 +177,15 @@ def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session]
 
 
 def test_a_delay_counts_from_the_databases_clock(session: Session, jobs: Jobs) -> None:
-    one, many = Job("test", delay=timedelta(hours=1)), Job("test", delay=timedelta(hours=1))
-    session.add(one)
+    single, many = Job("test", delay=timedelta(hours=1)), Job("test", delay=timedelta(hours=1))
+    session.add(single)
     session.flush()
     enqueue_many(session, [many])
     session.commit()
-    for job in (one, many):
+    for job in (single, many):
         row = jobs.get(job.id)
         assert row["scheduled_at"] == row["created_at"] + timedelta(hours=1)
-    assert one.scheduled_at - one.created_at == timedelta(hours=1)
+    assert single.scheduled_at - single.created_at == timedelta(hours=1)
 
 
 def test_a_scheduled_time_is_stored_exactly_and_a_past_one_means_now(session: Session, jobs: Jobs) -> None:
@@ -207,15 +207,15 @@ def test_enqueue_many_writes_one_statement_in_the_given_order(
 ) -> None:
     from sqlalchemy import event
 
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     new = [
         send.job({"n": 1}, priority=5, delay=timedelta(hours=1)),
         Job("test", None, timeout=timedelta(seconds=3), max_attempts=2),
         Job("test", [1], queue="other", deduplication_key="k", input_version=2),
     ]
     ids = enqueue_many(session, new)
-    assert len([sql for sql in seen if sql.startswith("INSERT")]) == 1
+    assert len([sql for sql in statements if sql.startswith("INSERT")]) == 1
     session.commit()
     assert ids == [job.id for job in new]
     for job in new:
@@ -230,11 +230,13 @@ def test_enqueue_many_writes_one_statement_in_the_given_order(
 def test_enqueue_many_leaves_defaults_to_the_database(session: Session, engine: Engine) -> None:
     from sqlalchemy import event
 
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     enqueue_many(session, [Job("test"), Job("test")])
-    assert "chain_id" in seen[0]
-    assert not any(f"{name}," in seen[0] for name in ("queue", "priority", "status", "timeout", "attempt", "max_attempts"))
+    assert "chain_id" in statements[0]
+    assert not any(
+        f"{name}," in statements[0] for name in ("queue", "priority", "status", "timeout", "attempt", "max_attempts")
+    )
     session.add(Job("test"))  # writes each column
     session.commit()
     columns = [column for column in Job.__table__.c if column.name not in {"id", "chain_id", "changed_xid"}]
@@ -273,27 +275,27 @@ def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jo
 def test_an_id_that_is_taken_is_a_conflict(session: Session, jobs: Jobs) -> None:
     from sa_jobqueue.errors import ConflictError
 
-    taken = jobs.add()
+    existing_id = jobs.add()
     with pytest.raises(ConflictError) as caught:
-        enqueue_many(session, [Job("test", id=taken)])
+        enqueue_many(session, [Job("test", id=existing_id)])
     assert caught.value.constraint == "pk_job"
     assert isinstance(caught.value.__cause__, IntegrityError)
     session.rollback()
-    session.add(Job("test", id=taken))
+    session.add(Job("test", id=existing_id))
     with pytest.raises(IntegrityError, match="pk_job"):
         session.flush()
 
 
 def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session, jobs: Jobs) -> None:
-    made = [Job("test"), Job("test")]
-    session.add(made[0])
+    jobs_without_input = [Job("test"), Job("test")]
+    session.add(jobs_without_input[0])
     session.flush()
-    enqueue_many(session, [made[1]])
+    enqueue_many(session, [jobs_without_input[1]])
     session.commit()
     rows = session.execute(text("SELECT jsonb_typeof(input), output IS NULL, last_error IS NULL FROM job")).all()
     assert [tuple(row) for row in rows] == [("null", True, True)] * 2
-    assert isinstance(made[0].id, UUID)
-    assert made[0].input is made[0].output is made[0].last_error is None
+    assert isinstance(jobs_without_input[0].id, UUID)
+    assert jobs_without_input[0].input is jobs_without_input[0].output is jobs_without_input[0].last_error is None
 
 
 def test_a_payload_is_written_as_it_was_when_the_job_was_created(session: Session) -> None:
@@ -305,5 +307,5 @@ def test_a_payload_is_written_as_it_was_when_the_job_was_created(session: Sessio
         jobs.append(Job("test", payload))
     jobs[2].input = {"number": "set"}
     enqueue_many(session, jobs)
-    written = {job.id: job.input for job in session.scalars(select(Job))}
-    assert [written[job.id]["number"] for job in jobs] == [0, 1, "set"]
+    input_by_id = {job.id: job.input for job in session.scalars(select(Job))}
+    assert [input_by_id[job.id]["number"] for job in jobs] == [0, 1, "set"]

@@ -26,13 +26,13 @@ CREATED, UPDATED, EXISTING = Enqueued
 Put = Callable[[Session, Job, Deduplicate], tuple[Any, Enqueued]]
 
 
-def singly(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueued]:
-    found, outcome = enqueue(session, job, deduplicate=given)
-    return found.id, outcome
+def singly(session: Session, job: Job, policy: Deduplicate) -> tuple[Any, Enqueued]:
+    existing, outcome = enqueue(session, job, deduplicate=policy)
+    return existing.id, outcome
 
 
-def in_bulk(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueued]:
-    ((job_id, outcome),) = enqueue_many(session, [job], deduplicate_by=lambda _: given)
+def in_bulk(session: Session, job: Job, policy: Deduplicate) -> tuple[Any, Enqueued]:
+    ((job_id, outcome),) = enqueue_many(session, [job], deduplicate_by=lambda _: policy)
     return job_id, outcome
 
 
@@ -58,11 +58,11 @@ def _due_in(engine: Engine, job_id: Any) -> float:
 
 @each_way
 def test_a_debounce_postpones_the_job_by_at_most_max_wait(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
-    given = Deduplicate("k", replace=["schedule"], max_wait=timedelta(minutes=90))
+    policy = Deduplicate("k", replace=["schedule"], max_wait=timedelta(minutes=90))
     ids, outcomes = [], []
     for number in range(3):
         with sessions.begin() as session:
-            job_id, outcome = put(session, Job("test", {"n": number}, delay=HOUR, priority=number), given)
+            job_id, outcome = put(session, Job("test", {"n": number}, delay=HOUR, priority=number), policy)
         ids.append(job_id)
         outcomes.append(outcome)
         with engine.begin() as connection:  # half an hour and a minute pass
@@ -81,10 +81,10 @@ def test_a_later_enqueue_replaces_the_given_fields_of_a_pending_job(
     sessions: Sessions, jobs: Jobs, put: Put, state: JobStatus
 ) -> None:
     old = jobs.add(state, deduplication_key="k", input={"n": 1})
-    given = Deduplicate("k", replace=["input", "priority"])
+    policy = Deduplicate("k", replace=["input", "priority"])
     with sessions.begin() as session:
         loaded = session.get(Job, old)
-        assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), given) == (old, UPDATED)
+        assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), policy) == (old, UPDATED)
         session.refresh(loaded)
         assert loaded is not None
         assert (loaded.input, loaded.input_version, loaded.priority) == ({"n": 2}, 2, 5)
@@ -107,7 +107,7 @@ def test_a_replacement_waits_for_a_concurrent_claim_and_sees_its_outcome(
         claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
         replacing = threading.Thread(target=replaces)
         replacing.start()
-        wait_until(lambda: _waiting(engine), what="the other waits for the claim")
+        wait_until(lambda: _waiting(engine), description="the other waits for the claim")
         claiming.commit()
         replacing.join(PATIENCE)
     # Without the condition on its status, which is read again under the lock, a running job's input would be changed.
@@ -174,28 +174,28 @@ def test_of_concurrent_replacements_one_creates_the_job_and_the_last_wins(sessio
 
 @each_way
 def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
-    given = Deduplicate("k", scope="any", window=HOUR)
+    policy = Deduplicate("k", scope="any", window=HOUR)
     answers: list[tuple[Any, Enqueued]] = []
 
     def second() -> None:
         with sessions.begin() as session:
-            answers.append(put(session, Job("test"), given))
+            answers.append(put(session, Job("test"), policy))
 
     with sessions() as first:
-        made = put(first, Job("test"), given)
+        creation = put(first, Job("test"), policy)
         # It ends before the other one looks: no unique index knows it any more, the lock of the key alone.
         first.execute(text("UPDATE job SET status = 'completed', completed_at = now(), chain_completed_at = now()"))
         waiting = threading.Thread(target=second)
         waiting.start()
-        wait_until(lambda: _waiting(engine), what="the second waits")
+        wait_until(lambda: _waiting(engine), description="the second waits")
         first.commit()
         waiting.join(PATIENCE)
-    assert answers == [(made[0], EXISTING)]
+    assert answers == [(creation[0], EXISTING)]
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
     with sessions.begin() as session:
         assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is EXISTING  # without a window: no limit
-        assert put(session, Job("test"), given)[1] is CREATED
+        assert put(session, Job("test"), policy)[1] is CREATED
 
 
 @each_way
@@ -207,10 +207,10 @@ def test_a_chain_that_ends_while_it_is_looked_for_counts(engine: Engine, session
             return put(session, Job("test"), Deduplicate.throttle("k", HOUR))
 
     with ThreadPoolExecutor(1) as threads, engine.begin() as ending:
-        done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
-        ending.execute(text(f"UPDATE job SET {done}"))
+        completion = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
+        ending.execute(text(f"UPDATE job SET {completion}"))
         answer = threads.submit(second)
-        wait_until(lambda: answer.done() or _waiting(engine), what="it waits for the end, or has the answer")
+        wait_until(lambda: answer.done() or _waiting(engine), description="it waits for the end, or has the answer")
         ending.commit()
         assert answer.result(PATIENCE) == (old, EXISTING)
 
@@ -262,7 +262,7 @@ def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Se
 
 def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     holders: list[Any] = []
-    others: list[Future[list[tuple[Any, Enqueued]]]] = []
+    futures: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(session: Session) -> list[tuple[Any, Enqueued]]:
         return unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
@@ -277,14 +277,14 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
             holders[0] = jobs.add(JobStatus.RUNNING, deduplication_key="a")
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("INSERT") and "CONFLICT" in statement and not others:
+        if statement.startswith("INSERT") and "CONFLICT" in statement and not futures:
             # It has b, and a was taken. Now that is free, and another one takes it and waits for b.
             with engine.connect() as ending:
-                done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
-                ending.execute(text(f"UPDATE job SET {done} WHERE id = :id"), {"id": holders[0]})
+                completion = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
+                ending.execute(text(f"UPDATE job SET {completion} WHERE id = :id"), {"id": holders[0]})
                 ending.commit()
-            others.append(threads.submit(enqueue_concurrently))
-            wait_until(lambda: _waiting(engine), what="the other one waits for b")
+            futures.append(threads.submit(enqueue_concurrently))
+            wait_until(lambda: _waiting(engine), description="the other one waits for b")
 
     with ThreadPoolExecutor(1) as threads, sessions() as session:
         session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
@@ -296,23 +296,23 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
             event.remove(engine, "before_cursor_execute", take_a_key)
             event.remove(engine, "after_cursor_execute", enqueue_between)
         session.commit()
-        first = others[0].result(PATIENCE)
+        first = futures[0].result(PATIENCE)
     assert [outcome for _, outcome in first] == [CREATED, CREATED]
     assert answers == [(job_id, EXISTING) for job_id, _ in first]
 
 
-@pytest.mark.parametrize("other", ["enqueue_many", "add"])
+@pytest.mark.parametrize("other_key", ["enqueue_many", "add"])
 def test_releasing_keys_before_taking_others_prevents_deadlocks(
-    engine: Engine, sessions: Sessions, jobs: Jobs, other: str
+    engine: Engine, sessions: Sessions, jobs: Jobs, other_key: str
 ) -> None:
     jobs.add(JobStatus.RUNNING, deduplication_key="b")
-    others: list[Future[list[Enqueued]]] = []
+    futures: list[Future[list[Enqueued]]] = []
     awaited: list[str] = []
 
     def put() -> list[Enqueued]:
         with sessions.begin() as session:
             session.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
-            return [one for _, one in unique(session, [(Job("test"), Deduplicate(k, scope="waiting")) for k in "ab"])]
+            return [answer for _, answer in unique(session, [(Job("test"), Deduplicate(k, scope="waiting")) for k in "ab"])]
 
     def add() -> list[Enqueued]:
         with sessions() as session:
@@ -325,22 +325,22 @@ def test_releasing_keys_before_taking_others_prevents_deadlocks(
         return []
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("UPDATE") and not others:  # it has given up b, and not taken a yet
-            others.append(threads.submit(put if other == "enqueue_many" else add))
-            wait_until(lambda: _waiting(engine), what="the other one waits")
+        if statement.startswith("UPDATE") and not futures:  # it has given up b, and not taken a yet
+            futures.append(threads.submit(put if other_key == "enqueue_many" else add))
+            wait_until(lambda: _waiting(engine), description="the other one waits")
             awaited.extend(connection.exec_driver_sql("SELECT locktype FROM pg_locks WHERE NOT granted").scalars())
 
     with ThreadPoolExecutor(1) as threads:
         event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
             answers = put()
-            after = others[0].result(PATIENCE)
+            after = futures[0].result(PATIENCE)
         finally:
             event.remove(engine, "after_cursor_execute", enqueue_between)
     # Two of the same kind take the keys' locks first; plain inserts do not, so a deadlock is tried again.
-    assert awaited == ["advisory" if other == "enqueue_many" else "transactionid"]
+    assert awaited == ["advisory" if other_key == "enqueue_many" else "transactionid"]
     assert {*answers} | {*after} <= {CREATED, EXISTING}
-    assert sum(one is CREATED for one in answers + after) == 2
+    assert sum(answer is CREATED for answer in answers + after) == 2
     assert jobs.count() == 3
 
 
@@ -348,16 +348,16 @@ def test_releasing_keys_before_taking_others_prevents_deadlocks(
 def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
     engine: Engine, sessions: Sessions, jobs: Jobs, more: dict[str, Any]
 ) -> None:
-    others: list[Future[list[tuple[Any, Enqueued]]]] = []
+    futures: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(new: dict[str, dict[str, Any]]) -> list[tuple[Any, Enqueued]]:
         with sessions.begin() as session:
-            return unique(session, [(Job("test", **of), Deduplicate(key)) for key, of in new.items()])
+            return unique(session, [(Job("test", **columns), Deduplicate(key)) for key, columns in new.items()])
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("INSERT") and not others:
-            others.append(threads.submit(put, {"b": {}, "c": {}}))
-            wait_until(lambda: others[0].done() or _waiting(engine), what="the other one has all, or waits")
+        if statement.startswith("INSERT") and not futures:
+            futures.append(threads.submit(put, {"b": {}, "c": {}}))
+            wait_until(lambda: futures[0].done() or _waiting(engine), description="the other one has all, or waits")
 
     with ThreadPoolExecutor(1) as threads:
         event.listen(engine, "after_cursor_execute", enqueue_between)
@@ -366,13 +366,13 @@ def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
             mine = put({"a": more, "b": {}, "c": more})
         finally:
             event.remove(engine, "after_cursor_execute", enqueue_between)
-        theirs = others[0].result(PATIENCE)
+        theirs = futures[0].result(PATIENCE)
     assert sorted(outcome for _, outcome in [*mine, *theirs]).count(CREATED) == jobs.count() == 3
 
 
 def test_jobs_that_differ_in_nullable_columns_share_one_statement(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     sent: list[str] = []
-    event.listen(engine, "after_cursor_execute", lambda *given: sent.append(given[2].split()[0]))
+    event.listen(engine, "after_cursor_execute", lambda *arguments: sent.append(arguments[2].split()[0]))
     new = [Job("test", rate_cost=n) if n % 2 else Job("test") for n in range(6)]
     with sessions.begin() as session:
         unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
@@ -381,28 +381,28 @@ def test_jobs_that_differ_in_nullable_columns_share_one_statement(engine: Engine
 
 
 def test_bulk_enqueue_refuses_unsupported_options_before_writing(sessions: Sessions, jobs: Jobs) -> None:
-    one = Deduplicate("a")
+    policy = Deduplicate("a")
     blocked = Job("test", blockers=[Job("test")])
     with sessions.begin() as session:
         refusals: list[tuple[list[Any], str]] = [
             (
-                [(Job("test"), one), (Job("test"), Deduplicate("b", scope="any"))],
+                [(Job("test"), policy), (Job("test"), Deduplicate("b", scope="any"))],
                 "other deduplication options than the first",
             ),
             ([(Job("test"), Deduplicate("a", exclude=[Job("test").id]))], "excludes chains"),
-            ([(blocked, one)], "has blockers"),
-            ([("test", one)], "must be a job"),
+            ([(blocked, policy)], "has blockers"),
+            ([("test", policy)], "must be a job"),
             ([(Job("test"), ["a"])], "must be deduplicated by a Deduplicate"),
             ([(Job("test"), Deduplicate(f"{n}", scope="any")) for n in range(1001)], "at most 1,000"),
         ]
         for new, why in refusals:
             with pytest.raises(InvalidJobError, match=why):
                 unique(session, new)
-        for job, given in (("test", one), (Job("test"), ["a"])):
+        for job, policies in (("test", policy), (Job("test"), ["a"])):
             with pytest.raises(InvalidJobError, match=r"^job: must be"):
-                enqueue(session, job, deduplicate=given)  # type: ignore[type-var, arg-type]
+                enqueue(session, job, deduplicate=policies)  # type: ignore[type-var, arg-type]
     assert jobs.count() == 0
     with sessions() as session:
-        taken = jobs.add()
+        existing_id = jobs.add()
         with pytest.raises(ConflictError, match="pk_job"):
-            unique(session, [(Job("test", id=taken), one)])
+            unique(session, [(Job("test", id=existing_id), policy)])

@@ -41,7 +41,7 @@ def tidy() -> None: ...
 def counted(engine: Engine) -> Iterator[list[str]]:
     statements: list[str] = []
 
-    def note(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
+    def note(connection: Any, cursor: Any, statement: str, *_arguments: Any) -> None:
         statements.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
@@ -62,15 +62,15 @@ OPTIONS: list[dict[str, Any]] = [
 def test_handler_enqueue_writes_the_same_row_as_add(
     sessions: sessionmaker[Session], jobs: Jobs, options: dict[str, Any]
 ) -> None:
-    own = {"id", "chain_id", "changed_xid", "deduplication_key", "ordering_key"}
+    generated = {"id", "chain_id", "changed_xid", "deduplication_key", "ordering_key"}
     with sessions.begin() as session:
         job_id = send.enqueue(session, Order(id=7), **options)
         added = send.job(Order(id=7), **options | ({"deduplication_key": "l"} if "deduplication_key" in options else {}))
         added_id = added.id
         session.add(added)
     enqueued, expected = jobs.get(job_id), jobs.get(added_id)
-    assert {name: enqueued[name] for name in enqueued if name not in own} == {
-        name: expected[name] for name in expected if name not in own
+    assert {name: enqueued[name] for name in enqueued if name not in generated} == {
+        name: expected[name] for name in expected if name not in generated
     }
     assert (enqueued["changed_xid"], enqueued["chain_id"]) == (expected["changed_xid"], job_id)
     assert enqueued["ordering_key"] == options.get("ordering_key")
@@ -103,12 +103,12 @@ def test_add_is_one_statement_including_its_notification(engine: Engine, jobs: J
         for job in (first, second):
             session.add(job)
             session.commit()
-        written = [*statements]
+        statements_of_add = [*statements]
         assert [(job.changed_xid, job.created_at) for job in (first, second)] == [
             (row["changed_xid"], row["created_at"]) for row in (jobs.get(first.id), jobs.get(second.id))
         ]
-    assert ["job_notify_due(" in statement for statement in written] == [True, True]
-    assert all(statement.startswith("INSERT") for statement in written)
+    assert ["job_notify_due(" in statement for statement in statements_of_add] == [True, True]
+    assert all(statement.startswith("INSERT") for statement in statements_of_add)
     assert notifications.seen() == [("due", "mail\x1fa"), ("due", "mail")]
 
 
@@ -161,9 +161,9 @@ def test_handler_enqueue_refuses_invalid_arguments_before_writing(sessions: sess
         with pytest.raises(InvalidOptionError, match="session"):
             anything.enqueue("session", Order(id=1))
         assert not session.in_transaction()
-        taken = send.enqueue(session, Order(id=1))
+        existing_id = send.enqueue(session, Order(id=1))
         with pytest.raises(ConflictError):
-            send.enqueue(session, Order(id=1), id=taken)
+            send.enqueue(session, Order(id=1), id=existing_id)
         session.rollback()
     assert jobs.count() == 0
 
@@ -216,19 +216,21 @@ def test_a_connection_writes_the_same_row_as_a_session(engine: Engine, jobs: Job
         keys = {"deduplication_key": "l"} if "deduplication_key" in options else {}
         by_session = send.enqueue(session, Order(id=7), **options | keys)
         session.commit()
-    own = {"id", "chain_id", "changed_xid", "deduplication_key", "created_at", "scheduled_at", "expires_at"}
-    one, other = jobs.get(by_connection), jobs.get(by_session)
-    assert {name: one[name] for name in one if name not in own} == {name: other[name] for name in other if name not in own}
+    generated = {"id", "chain_id", "changed_xid", "deduplication_key", "created_at", "scheduled_at", "expires_at"}
+    row_by_connection, row_by_session = jobs.get(by_connection), jobs.get(by_session)
+    assert {name: row_by_connection[name] for name in row_by_connection if name not in generated} == {
+        name: row_by_session[name] for name in row_by_session if name not in generated
+    }
 
 
 def test_a_connection_commits_and_rolls_the_job_back(engine: Engine, jobs: Jobs) -> None:
     with engine.connect() as connection:
-        kept = tidy.enqueue(connection)
+        committed_id = tidy.enqueue(connection)
         connection.commit()
         tidy.enqueue(connection)
         connection.rollback()
     with engine.connect() as connection:
-        assert connection.scalars(select(Job.__table__.c.id)).all() == [kept]
+        assert connection.scalars(select(Job.__table__.c.id)).all() == [committed_id]
 
 
 async def test_an_async_connection_is_awaited(database_url: str, jobs: Jobs) -> None:

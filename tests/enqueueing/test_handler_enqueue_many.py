@@ -62,18 +62,18 @@ class CopiedJob(JobMixin[str], Base, queue_prefix="c_", queue_id_factory=lambda:
     tags: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
 
 
-own = JobQueue(CopiedJob)
+copied_queue = JobQueue(CopiedJob)
 
 
-@own.handler("own")
+@copied_queue.handler("own")
 def keep(document: Any) -> None: ...
 
 
 def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
     """Return the stored rows, without columns that differ by row or time."""
     left_out = {"id", "chain_id", "created_at", "scheduled_at", "changed_xid"}
-    found = session.execute(select(model.__table__).order_by(func.length(cast(model.id, Text)), "id")).mappings()
-    return [{name: value for name, value in row.items() if name not in left_out} for row in found]
+    mappings = session.execute(select(model.__table__).order_by(func.length(cast(model.id, Text)), "id")).mappings()
+    return [{name: value for name, value in row.items() if name not in left_out} for row in mappings]
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": -3, "queue": "other", "timeout": timedelta(days=40, microseconds=7)}])
@@ -257,8 +257,8 @@ def test_a_connection_lost_during_copy_leaves_no_rows_and_a_usable_session(
     def cut() -> Iterator[str]:
         pid = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
         yield "x" * 100_000
-        with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as other_connection:
+            other_connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
         for _ in range(100):
             yield "x" * 100_000
 

@@ -95,8 +95,8 @@ async def test_the_column_is_named_with_other_drivers(driver: str, session: Sess
     url = make_url(database_url).set(drivername=f"postgresql+{driver}")
     if driver == "psycopg2":
         engine = create_engine(url)
-        with Session(engine) as other, pytest.raises(InvalidJobError, match=r"^color: "):
-            paint.enqueue(other, "x", color="purple")
+        with Session(engine) as other_session, pytest.raises(InvalidJobError, match=r"^color: "):
+            paint.enqueue(other_session, "x", color="purple")
         engine.dispose()
     else:
         async_engine = create_async_engine(url)

@@ -26,12 +26,12 @@ def tick() -> None: ...
 
 
 WRITERS: dict[str, Callable[[Session, dict[str, Any]], Any]] = {
-    "session.add": lambda session, given: session.add(Job("mail", 1, **given)),
-    "handler.job": lambda session, given: session.add(mail.job(1, **given)),
-    "handler.enqueue": lambda session, given: mail.enqueue(session, 1, **given),
-    "enqueue": lambda session, given: enqueue(session, Job("mail", 1, **given)),
-    "enqueue_many": lambda session, given: enqueue_many(session, [Job("mail", 1, **given)]),
-    "continuation": lambda session, given: mail.continuation(1, **given),
+    "session.add": lambda session, options: session.add(Job("mail", 1, **options)),
+    "handler.job": lambda session, options: session.add(mail.job(1, **options)),
+    "handler.enqueue": lambda session, options: mail.enqueue(session, 1, **options),
+    "enqueue": lambda session, options: enqueue(session, Job("mail", 1, **options)),
+    "enqueue_many": lambda session, options: enqueue_many(session, [Job("mail", 1, **options)]),
+    "continuation": lambda session, options: mail.continuation(1, **options),
 }
 
 
@@ -48,9 +48,9 @@ def test_a_lone_surrogate_in_a_key_is_refused_by_name(
 
 @pytest.mark.parametrize("field", ["ordering_key", "deduplication_key"])
 def test_a_key_of_too_many_bytes_is_refused_by_name(field: str) -> None:
-    given: Any = {field: "€" * 334}
+    options: Any = {field: "€" * 334}
     with pytest.raises(InvalidJobError, match="1,000 bytes") as refused:
-        Job("mail", 1, **given)
+        Job("mail", 1, **options)
     assert refused.value.field == field
 
 
@@ -139,11 +139,11 @@ def test_an_unusable_key_violates_the_constraint_of_its_name_in_sql(
         write(session, field, key)
 
 
-@pytest.mark.parametrize("made", ["x" * 501, SURROGATE, 7], ids=["characters", "surrogate", "number"])
-def test_an_unusable_id_of_the_factory_is_refused_by_copy_as_by_the_constructor(made: Any, engine: Engine) -> None:
+@pytest.mark.parametrize("factory_value", ["x" * 501, SURROGATE, 7], ids=["characters", "surrogate", "number"])
+def test_an_unusable_id_of_the_factory_is_refused_by_copy_as_by_the_constructor(factory_value: Any, engine: Engine) -> None:
     class Base(DeclarativeBase): ...
 
-    ids = iter(["the first", "the second", made])
+    ids = iter(["the first", "the second", factory_value])
 
     class MadeJob(JobMixin[str], Base, queue_prefix="made_", queue_id_factory=lambda: next(ids)): ...
 
@@ -156,7 +156,7 @@ def test_an_unusable_id_of_the_factory_is_refused_by_copy_as_by_the_constructor(
     with Session(engine) as session:
         with pytest.raises(InvalidJobError, match=r"^payloads\[1\]\.id: "):
             made_mail.enqueue_many(session, [1, 2])  # the first id is that of the job that checks the options
-        ids = iter([made])
+        ids = iter([factory_value])
         with pytest.raises(InvalidJobError, match=r"^id: "):
             made_mail.job(1)
     Base.metadata.drop_all(engine)

@@ -22,9 +22,9 @@ def test_a_blocked_job_is_explained_down_to_the_dead_one(database_url: str, sess
     session.commit()
 
     def run(*arguments: str, status: int = 0) -> str:
-        done = CliRunner().invoke(main, ["explain", *arguments], env={"SA_JOBQUEUE_URL": database_url})
-        assert done.exit_code == status, done.output
-        return done.output
+        result = CliRunner().invoke(main, ["explain", *arguments], env={"SA_JOBQUEUE_URL": database_url})
+        assert result.exit_code == status, result.output
+        return result.output
 
     printed = run(str(top.id))
     assert printed.startswith(f"It waits for 1 chain; the root cause is fetch {dead}. It died ")

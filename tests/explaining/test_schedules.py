@@ -56,14 +56,14 @@ def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Se
     assert explained().cause is ScheduleCause.ABOUT_TO_FIRE
     with sessions.begin() as session:
         (fired,) = fire_schedules(session)
-    seen = explained()
-    assert (seen.cause, seen.evidence["last_job"]) == (ScheduleCause.OVERLAPPING, fired.job_ids[0])
-    assert seen.evidence["left_out"] == 0
+    explanation = explained()
+    assert (explanation.cause, explanation.evidence["last_job"]) == (ScheduleCause.OVERLAPPING, fired.job_ids[0])
+    assert explanation.evidence["left_out"] == 0
     # Five of its times pass while its last job is open; each is left out.
     change(sessions, updated_at=func.now() - timedelta(days=1), last_fire_at=func.now() - timedelta(hours=5))
-    seen = explained()
-    assert 4 <= seen.evidence["left_out"] <= 5
-    assert "created no job" in seen.sentence
+    explanation = explained()
+    assert 4 <= explanation.evidence["left_out"] <= 5
+    assert "created no job" in explanation.sentence
     with sessions.begin() as session:
         pause_schedules(session, ["nightly"], by="ann")
     assert (explained().cause, explained().evidence["paused_by"]) == (ScheduleCause.PAUSED, "ann")
@@ -86,8 +86,8 @@ def test_explain_schedule_names_what_keeps_a_late_one_from_firing(
 
     def explained() -> tuple[ScheduleCause, str]:
         with sessions() as session:
-            found = explain_schedule(session, "nightly")
-            return found.cause, found.sentence
+            explanation = explain_schedule(session, "nightly")
+            return explanation.cause, explanation.sentence
 
     assert "a live worker should have fired it by now" in explained()[1]
     with sessions.begin() as holder:
@@ -118,11 +118,11 @@ def test_explain_schedule_reports_skipped_times_with_the_reason(sessions: Sessio
         # What was made of that span by hand was not left out.
         now = session.scalar(select(func.now()))
         assert now is not None
-        made = run_schedule(session, "nightly", since=now - timedelta(hours=1), until=now)
+        runs = run_schedule(session, "nightly", since=now - timedelta(hours=1), until=now)
         after = explain_schedule(session, "nightly")
     assert 17 <= explained.evidence["left_out"] <= 19
     assert "misfire_policy='skip'" in explained.sentence
-    assert explained.evidence["left_out"] - after.evidence["left_out"] == len(made) >= 6
+    assert explained.evidence["left_out"] - after.evidence["left_out"] == len(runs) >= 6
 
 
 async def test_explain_names_the_schedule_that_enqueued_a_job(
@@ -135,9 +135,12 @@ async def test_explain_names_the_schedule_that_enqueued_a_job(
         fired = [fire_schedules(session, at=at + timedelta(hours=n))[0] for n in range(2)]
         (by_hand,) = run_schedule(session, "nightly")
         session.commit()
-        for one in fired:  # also one that is not its last
-            explained = explain_job(session, one.job_ids[0])
-            assert (explained.evidence["schedule"], explained.evidence["fired_for"]) == ("nightly", one.fire_times[0])
+        for schedule_run in fired:  # also one that is not its last
+            explained = explain_job(session, schedule_run.job_ids[0])
+            assert (explained.evidence["schedule"], explained.evidence["fired_for"]) == (
+                "nightly",
+                schedule_run.fire_times[0],
+            )
             assert explained.sentence.endswith("It was created by the schedule 'nightly'.")
         explained = explain_job(session, by_hand)
         assert (explained.evidence["schedule"], explained.evidence["fired_for"]) == ("nightly", None)

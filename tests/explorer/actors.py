@@ -152,8 +152,8 @@ class Observer:
 
     def waits(self, pids: Iterable[int]) -> dict[int, frozenset[int]]:
         """Return for each backend those it waits for: holders of locks it wants, and who queued for them before it."""
-        asked = "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::integer[]) AS pid"
-        return {pid: frozenset(blockers) for pid, blockers in self._cursor.execute(asked, (list(pids),), prepare=True)}
+        statement = "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::integer[]) AS pid"
+        return {pid: frozenset(blockers) for pid, blockers in self._cursor.execute(statement, (list(pids),), prepare=True)}
 
     def terminate(self, pids: Iterable[int]) -> None:
         """End backends whose steps never will."""

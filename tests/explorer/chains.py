@@ -49,7 +49,7 @@ class Scene:
 
     def new(self, name: str, *waits_for: str, on_failure: Any = "wait", attempts: int = 2) -> Job:
         """Describe a job, and remember it by a name."""
-        waits = [WaitFor(self.ids[one], on_failure) for one in waits_for]
+        waits = [WaitFor(self.ids[blocker_name], on_failure) for blocker_name in waits_for]
         job = Job(type_name="test", input=None, queue=self.queue, max_attempts=attempts, blockers=waits)
         self.ids[name] = job.id
         return job
@@ -122,13 +122,13 @@ def completes(job: str, to: str = "", *, tries: int = 2, unblocks: bool = False)
     def run(session: Session, scene: Scene) -> Steps:
         manual_worker = SessionWorker(session, WORKER)
         row = scene.claimed[job]
-        for left in reversed(range(tries)):
+        for tries_left in reversed(range(tries)):
             if manual_worker.complete_chained(row, following={row.id: scene.new(to)} if to else {}):
                 if unblocks:
                     yield "complete"
                     manual_worker.unblock(row.chain_id, commit=False)
                 return "done"
-            if left:
+            if tries_left:
                 yield "held"
         return "held"
 
@@ -154,10 +154,10 @@ def finishes(job: str, status: str = "dead", *, tries: int = 2) -> Operation[Sce
     """The worker ends an attempt without success."""
 
     def run(session: Session, scene: Scene) -> Steps:
-        for left in reversed(range(tries)):
+        for tries_left in reversed(range(tries)):
             if SessionWorker(session, WORKER).finish(scene.claimed[job], status=status):
                 return "done"
-            if left:
+            if tries_left:
                 yield "held"
         return "held"
 
@@ -168,12 +168,12 @@ def rescues(*, tries: int = 2) -> Operation[Scene]:
     """A rescuer takes jobs from a worker that has no row."""
 
     def run(session: Session, scene: Scene) -> Steps:
-        for left in reversed(range(tries)):
+        for tries_left in reversed(range(tries)):
             # Jobs of earlier schedules may be among what it takes.
             rescued = {row.id for row in SessionWorker(session, "rescuer").rescue(orphans=True)}
             if rescued & set(scene.ids.values()):
                 return "done"
-            if left:
+            if tries_left:
                 yield "held"
         return "held"
 
@@ -199,7 +199,7 @@ def unblocks(*chains: str, name: str = "unblock", **options: Any) -> Operation[S
     """A worker unblocks the dependants of chains, once."""
 
     def act(session: Session, scene: Scene) -> list[str]:
-        resolved = unblock(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
+        resolved = unblock(session.connection(), Job, dict.fromkeys(scene.ids[chain_name] for chain_name in chains))
         return [moved.status.value for moved in resolved.moved]
 
     return in_transaction(name, act, settings=GUARDS, **options)
@@ -210,14 +210,14 @@ def claims(scene_jobs: int = 2) -> Operation[Scene]:
 
     def run(session: Session, scene: Scene) -> Steps:
         manual_worker = SessionWorker(session, "claimer:1", queues=(scene.queue,))
-        got = 0
-        for left in reversed(range(scene_jobs)):
+        claimed_count = 0
+        for jobs_left in reversed(range(scene_jobs)):
             rows = manual_worker.claim()
-            got += len(rows)
+            claimed_count += len(rows)
             assert not open_blockers(session, [row.id for row in rows]), "claimed before what it waits for has ended"
-            if left:
+            if jobs_left:
                 yield f"claim {len(rows)}"
-        return got
+        return claimed_count
 
     return Operation("claim", run, autocommit=True, settings=GUARDS)
 
@@ -226,7 +226,7 @@ def cancels(*jobs: str, **options: Any) -> Operation[Scene]:
     """An application cancels jobs."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(cancel_jobs(session, [scene.ids[one] for one in jobs]).ids)
+        return len(cancel_jobs(session, [scene.ids[job_name] for job_name in jobs]).ids)
 
     return in_transaction(f"cancel-{'-'.join(jobs)}", act, may_raise=(NotFoundError,), **options)
 
@@ -235,7 +235,7 @@ def cancels_chain(*chains: str, **options: Any) -> Operation[Scene]:
     """An application cancels chains."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(cancel_chains(session, [scene.ids[one] for one in chains]).ids)
+        return len(cancel_chains(session, [scene.ids[chain_name] for chain_name in chains]).ids)
 
     return in_transaction(f"cancel-chain-{'-'.join(chains)}", act, may_raise=(NotFoundError,), **options)
 
@@ -244,7 +244,7 @@ def redrives(*jobs: str, **options: Any) -> Operation[Scene]:
     """An application redrives dead jobs."""
 
     def act(session: Session, scene: Scene) -> int:
-        where = DeadLetterFilter(job_ids=[scene.ids[one] for one in jobs])
+        where = DeadLetterFilter(job_ids=[scene.ids[job_name] for job_name in jobs])
         return len(redrive_dead_letters(session, where=where).ids)
 
     return in_transaction(f"redrive-{'-'.join(jobs)}", act, **options)
@@ -265,7 +265,7 @@ def deletes(*chains: str, **options: Any) -> Operation[Scene]:
     """An application deletes chains."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(delete_chains(session, [scene.ids[one] for one in chains]).ids)
+        return len(delete_chains(session, [scene.ids[chain_name] for chain_name in chains]).ids)
 
     may_raise = (NotFoundError, ChainReferencedError)
     return in_transaction(f"delete-{'-'.join(chains)}", act, may_raise=may_raise, **options)
@@ -283,19 +283,19 @@ def prove(
     An ending names where each job of the scene stood when all ends of chains had been passed on. The statements of a worker
     on its guarded connections must never have to wait.
     """
-    known: set[str] = set()
+    known_states: set[str] = set()
     scenario = Scenario(
         name=" x ".join(operation.name for operation in operations),
         setup=lambda session: setup(Scene(session)),
         operations=operations,
-        check=lambda connection, scene, outcomes: sound(connection, scene, outcomes, run_out_of=known),
+        check=lambda connection, scene, outcomes: sound(connection, scene, outcomes, run_out_of=known_states),
     )
     report = explorer.explore(scenario, sample=sample)
     print(report)  # shown by pytest -s, and when the test fails
     assert report.is_complete or sample, str(report)
     assert set(ends) <= set(report.endings), str(report)
-    own = {operation.name for operation in operations if operation.settings == GUARDS}
-    assert not own & set(report.waits), f"a worker's own statements never wait, but {report.waits} did"
+    guard_names = {operation.name for operation in operations if operation.settings == GUARDS}
+    assert not guard_names & set(report.waits), f"a worker's own statements never wait, but {report.waits} did"
     return report
 
 
@@ -308,8 +308,8 @@ def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_o
     check_scene(session, scene, unblocked=False)
     unblock_ended_chains(session.connection())
     jobs = check_scene(session, scene, unblocked=True)
-    known = sorted((name, jobs[job_id].status) for name, job_id in scene.ids.items() if job_id in jobs)
-    ending = " ".join(f"{name}={status}" for name, status in known)
+    named_statuses = sorted((name, jobs[job_id].status) for name, job_id in scene.ids.items() if job_id in jobs)
+    ending = " ".join(f"{name}={status}" for name, status in named_statuses)
     if ending not in run_out_of:
         run_out_of.add(ending)
         run_out(session, scene)
@@ -322,10 +322,10 @@ def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_o
 def unblock_ended_chains(connection: Connection) -> None:
     """Unblock the dependants of all ended chains, as the rescuer does."""
     for _ in range(10):
-        left = list(connection.scalars(blockers.chains_to_unblock(Job), {"limit": 100}))
-        if not left:
+        remaining_chains = list(connection.scalars(blockers.chains_to_unblock(Job), {"limit": 100}))
+        if not remaining_chains:
             return
-        unblock(connection, Job, dict.fromkeys(left))
+        unblock(connection, Job, dict.fromkeys(remaining_chains))
     raise AssertionError("an ended chain never unblocks its dependants")
 
 
@@ -396,8 +396,8 @@ def check_scene(session: Session, scene: Scene, *, unblocked: bool) -> Mapping[A
 
 def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, unblocked: bool) -> None:
     root, last = members[0], members[-1]
-    assert [one.chain_index for one in members] == list(range(len(members)))
-    assert all(one.status == JobStatus.COMPLETED for one in members[:-1]), f"chain {name} went on too early"
+    assert [member.chain_index for member in members] == list(range(len(members)))
+    assert all(member.status == JobStatus.COMPLETED for member in members[:-1]), f"chain {name} went on too early"
     ended = last.status in ENDED
     assert (root.chain_completed_at is not None) == ended, f"chain {name}: its last job is {last.status}"
     assert root.chain_status == (last.status if ended and len(members) > 1 else None), f"chain {name}: {root.chain_status}"

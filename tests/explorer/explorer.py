@@ -165,12 +165,12 @@ class _Performance:
             enabled = [name for name, actor in self._actors.items() if not (actor.is_busy or actor.has_ended)]
             if not enabled:
                 return
-            seen = tuple((actor.is_busy, actor.has_ended) for actor in self._actors.values())
-            self._take(selector.choose(enabled, seen))
+            states = tuple((actor.is_busy, actor.has_ended) for actor in self._actors.values())
+            self._take(selector.choose(enabled, states))
 
     def _take(self, name: str) -> None:
         steps = self._schedule.steps
-        step = Step(name, 1 + sum(one.operation == name for one in steps))
+        step = Step(name, 1 + sum(earlier_step.operation == name for earlier_step in steps))
         steps.append(step)
         self._current[name] = step
         self._actors[name].go()
@@ -184,7 +184,7 @@ class _Performance:
         while busy := [actor for actor in self._actors.values() if actor.is_busy]:
             found = self._observer.waits([actor.pid for actor in busy])
             waits = {
-                self._names[pid]: frozenset(self._names[other] for other in blockers if other in self._names)
+                self._names[pid]: frozenset(self._names[blocker] for blocker in blockers if blocker in self._names)
                 for pid, blockers in found.items()
             }
             if all(waits.values()) and started in waits:
@@ -193,10 +193,12 @@ class _Performance:
                 return
             before = waits
             if time.monotonic() > deadline:
-                seen = "; ".join(
+                waiting_text = "; ".join(
                     f"{name} waits for {sorted(blockers) or 'none of them'}" for name, blockers in waits.items()
                 )
-                raise _StuckError(f"no step ended in {self._patience:g} s, nor is it known what all wait for: {seen}")
+                raise _StuckError(
+                    f"no step ended in {self._patience:g} s, nor is it known what all wait for: {waiting_text}"
+                )
             self._collect(POLL)
 
     def _is_settled(self, waits: Mapping[str, frozenset[str]], before: Mapping[str, frozenset[str]] | None) -> bool:
@@ -227,9 +229,9 @@ def _is_deadlocked(name: str, waits: Mapping[str, frozenset[str]]) -> bool:
     reached: set[str] = set()
     ahead = set(waits[name])
     while ahead:
-        one = ahead.pop()
-        if one in reached:
+        step = ahead.pop()
+        if step in reached:
             continue
-        reached.add(one)
-        ahead |= waits.get(one, frozenset())
+        reached.add(step)
+        ahead |= waits.get(step, frozenset())
     return name in reached

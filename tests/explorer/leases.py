@@ -70,11 +70,11 @@ class Given:
 class SimulatedWorker:
     """The steps of one worker, on the session of an operation; it acts on its last knowledge."""
 
-    def __init__(self, session: Session, given: Given, number: int) -> None:
+    def __init__(self, session: Session, setup: Given, number: int) -> None:
         self.session = session
-        self.given = given
+        self.given = setup
         self.number = number
-        self.manual_worker = SessionWorker(session, given.worker(number), queues=(given.queue,))
+        self.manual_worker = SessionWorker(session, setup.worker(number), queues=(setup.queue,))
         self.holds: Any = None
 
     def claim(self) -> None:
@@ -95,23 +95,23 @@ class SimulatedWorker:
         self._note("rescue", rescued[0].attempt if rescued else None)
 
     def complete(self) -> None:
-        held, self.holds = self.holds, None
-        if held is not None:
-            self._note("complete", held.attempt, accepted=bool(self.manual_worker.complete(held)))
+        attempt, self.holds = self.holds, None
+        if attempt is not None:
+            self._note("complete", attempt.attempt, accepted=bool(self.manual_worker.complete(attempt)))
 
     def complete_in_session(self) -> None:
         """Complete in the transaction of the handler's own writes, which waits for a lock on the row."""
-        held, self.holds = self.holds, None
-        given = {
-            "job_id": held.id,
-            "job_attempt": held.attempt,
+        attempt, self.holds = self.holds, None
+        parameters = {
+            "job_id": attempt.id,
+            "job_attempt": attempt.attempt,
             "job_output": "1",
             "worker_id": self.manual_worker.worker_id,
-            "table_oid": held.table_oid,
+            "table_oid": attempt.table_oid,
         }
-        if not self.session.scalars(completions.complete_one(Job), given).all():
+        if not self.session.scalars(completions.complete_one(Job), parameters).all():
             raise Lost
-        self._note("complete", held.attempt)
+        self._note("complete", attempt.attempt)
 
     def _note(self, action: str, attempt: int | None = None, *, accepted: bool = True) -> None:
         self.given.log.append(LogEntry(action, self.number, attempt, accepted))
@@ -128,22 +128,23 @@ def rescue(session: Session, most: int) -> list[Any]:
     return list(rescue_lost(session.connection(), Job, {"ttl": _PATIENCE, "limit": 10}, immediately))
 
 
-def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
-    """Make a job and three workers that live; what earlier schedules left goes. `held`: the first has it, and is silent."""
+def one_job(session: Session, *, most: int = 2, is_leased: bool = False) -> Given:
+    """Make a job and three workers that live; what earlier schedules left goes. `is_leased`: by the first,
+    which is silent."""
     for model in (Job.DeadLetter, Job.Attempt, Job.Worker, Job):
         session.execute(delete(table(model)))
     job_id = uuid7()
     table_oid: int = session.execute(text("SELECT CAST(CAST('job' AS regclass) AS oid)")).scalar_one()
-    given = Given(job_id, most, f"q{job_id.hex}", table_oid)
-    job = {"id": job_id, "chain_id": job_id, "queue": given.queue, "type_name": "test", "chain_type_name": "test"}
+    setup = Given(job_id, most, f"q{job_id.hex}", table_oid)
+    job = {"id": job_id, "chain_id": job_id, "queue": setup.queue, "type_name": "test", "chain_type_name": "test"}
     session.execute(insert(table(Job)).values(**job, input=None, max_attempts=most))
     for number in range(WORKERS):
-        session.execute(leases.heartbeat(Job), heartbeat_parameters(given.worker(number)))
-    if held:
-        first = SimulatedWorker(session, given, 0)
+        session.execute(leases.heartbeat(Job), heartbeat_parameters(setup.worker(number)))
+    if is_leased:
+        first = SimulatedWorker(session, setup, 0)
         first.claim()
         first.fall_silent()
-    return given
+    return setup
 
 
 def worker_operation(
@@ -151,10 +152,10 @@ def worker_operation(
 ) -> Operation[Given]:
     """Return a worker that does one thing after the other, each a statement and, unless set otherwise, a transaction."""
 
-    def run(session: Session, given: Given) -> Steps:
-        life = SimulatedWorker(session, given, number)
+    def run(session: Session, setup: Given) -> Steps:
+        life = SimulatedWorker(session, setup, number)
         if has_the_job:
-            life.holds = Held(given.job_id, 1, given.table_oid)
+            life.holds = Held(setup.job_id, 1, setup.table_oid)
         for place, action in enumerate(actions):
             action(life)
             if place < len(actions) - 1:
@@ -177,47 +178,47 @@ def complete_and_commit(life: SimulatedWorker) -> None:
 def redrives() -> Operation[Given]:
     """An operator puts the job back if it is dead, in steps by its locks."""
 
-    def act(session: Session, given: Given) -> None:
-        redriven = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[given.job_id])).ids
-        given.log.append(LogEntry("redrive", 0, None, bool(redriven)))
+    def act(session: Session, setup: Given) -> None:
+        redriven = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[setup.job_id])).ids
+        setup.log.append(LogEntry("redrive", 0, None, bool(redriven)))
 
     return Operation("operator", by_locks(act))
 
 
-def keeps_the_promises(connection: Connection, given: Given, outcomes: Outcomes) -> str:
+def keeps_the_promises(connection: Connection, setup: Given, outcomes: Outcomes) -> str:
     """Check that no attempt had two owners or two ends, and that a remaining worker brings the job to its end."""
-    row = _row(connection, given)
-    claimed = [entry for entry in given.log if entry.action == "claim" and entry.attempt]
+    row = _row(connection, setup)
+    claimed = [entry for entry in setup.log if entry.action == "claim" and entry.attempt]
     assert [entry.attempt for entry in claimed] == list(range(1, row.attempt + 1)), (
         "attempts are claimed one after the other"
     )
-    ends = [entry for entry in given.log if entry.accepted and entry.attempt and entry.action in {"complete", "rescue"}]
+    ends = [entry for entry in setup.log if entry.accepted and entry.attempt and entry.action in {"complete", "rescue"}]
     ended = [entry.attempt for entry in ends]
     assert len(set(ended)) == len(ended), "an attempt ends once"
     for entry in claimed[1:]:
-        before = given.log[: given.log.index(entry)]
-        assert any(one.attempt == (entry.attempt or 0) - 1 for one in ends if one in before), "an attempt has one owner"
+        before = setup.log[: setup.log.index(entry)]
+        assert any(end.attempt == (entry.attempt or 0) - 1 for end in ends if end in before), "an attempt has one owner"
     for entry in ends:
         if entry.action == "complete":
             assert entry.worker == claimed[(entry.attempt or 0) - 1].worker, "who completes an attempt has claimed it"
-            assert (row.status, row.completed_by) == (JobStatus.COMPLETED, given.worker(entry.worker))
-    history = list(connection.scalars(select(Job.Attempt.attempt).where(Job.Attempt.job_id == given.job_id)))
+            assert (row.status, row.completed_by) == (JobStatus.COMPLETED, setup.worker(entry.worker))
+    history = list(connection.scalars(select(Job.Attempt.attempt).where(Job.Attempt.job_id == setup.job_id)))
     lost = {entry.attempt for entry in ends if entry.action == "rescue"}
     assert (len(history), set(history)) == (len(lost), lost), "history has each lost one"
-    _run_out(connection, given)
+    _run_out(connection, setup)
     return str(row.status.value)
 
 
-def _row(connection: Connection, given: Given) -> Any:
-    return connection.execute(select(Job.__table__).where(Job.id == given.job_id)).one()
+def _row(connection: Connection, setup: Given) -> Any:
+    return connection.execute(select(Job.__table__).where(Job.id == setup.job_id)).one()
 
 
-def _run_out(connection: Connection, given: Given) -> None:
+def _run_out(connection: Connection, setup: Given) -> None:
     """Let all workers be gone and a new one come: it brings the job to its end. Its writes are rolled back."""
     with Session(connection) as session:
-        fall_silent(session, *map(given.worker, range(WORKERS)))
-        rescue(session, given.most)
-        manual_worker = SessionWorker(session, given.worker(WORKERS), queues=(given.queue,))
+        fall_silent(session, *map(setup.worker, range(WORKERS)))
+        rescue(session, setup.most)
+        manual_worker = SessionWorker(session, setup.worker(WORKERS), queues=(setup.queue,))
         for claimed in manual_worker.claim():
             assert manual_worker.complete(claimed)
-        assert _row(session.connection(), given).status in ENDED, "no job is stuck"
+        assert _row(session.connection(), setup).status in ENDED, "no job is stuck"

@@ -191,4 +191,4 @@ class Report:
         head = f"{self.scenario}: {self.schedules} schedules{'' if self.is_complete else ' (not all)'}, "
         head += f"{self.steps} steps, {self.blocked} of them blocked, {each:.1f} ms a schedule"
         counted = [*self.outcomes.most_common(), *self.endings.most_common()]
-        return "\n".join([head, *(f"  {count:6} {what}" for what, count in counted)])
+        return "\n".join([head, *(f"  {count:6} {outcome}" for outcome, count in counted)])

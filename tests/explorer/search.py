@@ -13,8 +13,8 @@ MISSES = 10
 class Selector(Protocol):
     """Decides who goes next."""
 
-    def choose(self, enabled: Sequence[str], seen: Hashable) -> str:
-        """Return one of the enabled operations; `seen` is all that tells this point from others after the same choices."""
+    def choose(self, enabled: Sequence[str], state: Hashable) -> str:
+        """Return one of the enabled operations; `state` is all that tells this point from others after the same choices."""
 
 
 class _Node:
@@ -53,10 +53,10 @@ class Search:
         """Go back to the root."""
         self._path = [(self._root, "")]
 
-    def choose(self, enabled: Sequence[str], seen: Hashable) -> str:
+    def choose(self, enabled: Sequence[str], state: Hashable) -> str:
         """Take the next choice of the path; the first of all once it only repeats another."""
         parent, choice_taken = self._path[-1]
-        node = parent.children.setdefault(choice_taken, {}).setdefault(seen, _Node(enabled))
+        node = parent.children.setdefault(choice_taken, {}).setdefault(state, _Node(enabled))
         choices = node.open or enabled
         choice = choices[0] if self._random is None else self._random.choice(choices)
         self._path.append((node, choice))
@@ -64,9 +64,9 @@ class Search:
 
     def end(self) -> bool:
         """Mark the exhausted parts of the path; return whether it was a new one."""
-        known = next((place for place, (node, _) in enumerate(self._path) if not node.open), None)
-        if known is not None:
-            del self._path[known:]
+        open_place = next((place for place, (node, _) in enumerate(self._path) if not node.open), None)
+        if open_place is not None:
+            del self._path[open_place:]
             node, choice = self._path[-1]
             node.misses += 1
             if node.misses < MISSES:
@@ -81,7 +81,7 @@ class Search:
             node.open.remove(choice)
             for child in node.children.get(choice, {}).values():
                 child.children.clear()
-        return known is None
+        return open_place is None
 
 
 class Script:
@@ -91,7 +91,7 @@ class Script:
         self._choices = [choice.removesuffix("*") for choice in schedule.split()]
         self._place = 0
 
-    def choose(self, enabled: Sequence[str], seen: Hashable) -> str:
+    def choose(self, enabled: Sequence[str], state: Hashable) -> str:
         """Take the next choice. Raises: ValueError when it is not enabled now."""
         if self._place == len(self._choices):
             return enabled[0]

@@ -28,13 +28,13 @@ def by_locks(operation: Callable[[Session, C], Any], statements: re.Pattern[str]
         connection = session.connection()
         main = getcurrent()
         task = greenlet(lambda: operation(session, context))
-        seen = {"any": False, "locking": False, "leaving": False}
+        lock_kinds = {"any": False, "locking": False, "leaving": False}
 
         def pause(*arguments: Any) -> None:
             is_locking = bool(statements.search(arguments[2]))
-            if seen["any"] and (is_locking or seen["locking"]) and not seen["leaving"]:
-                main.switch("locks" if seen["locking"] else "goes on")
-            seen.update(any=True, locking=is_locking)
+            if lock_kinds["any"] and (is_locking or lock_kinds["locking"]) and not lock_kinds["leaving"]:
+                main.switch("locks" if lock_kinds["locking"] else "goes on")
+            lock_kinds.update(any=True, locking=is_locking)
 
         event.listen(connection, "before_cursor_execute", pause)
         try:
@@ -44,7 +44,7 @@ def by_locks(operation: Callable[[Session, C], Any], statements: re.Pattern[str]
                 ended = task.switch()
             return ended
         finally:
-            seen["leaving"] = True
+            lock_kinds["leaving"] = True
             event.remove(connection, "before_cursor_execute", pause)
             if not task.dead:
                 task.throw(GreenletExit)

@@ -190,9 +190,9 @@ def test_a_handlers_writes_are_kept_only_if_it_completed_before_the_deletion(exp
         ids["z"] = uuid7()
         add(session, ids, "z")
         yield "writes"
-        given = {"job_id": claimed[0].id, "job_attempt": 1, "job_output": "1", "worker_id": worker.worker_id}
-        given["table_oid"] = claimed[0].table_oid
-        if not session.scalars(completions.complete_one(Job), given).all():
+        parameters = {"job_id": claimed[0].id, "job_attempt": 1, "job_output": "1", "worker_id": worker.worker_id}
+        parameters["table_oid"] = claimed[0].table_oid
+        if not session.scalars(completions.complete_one(Job), parameters).all():
             raise Lost
         return True
 

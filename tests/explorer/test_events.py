@@ -46,29 +46,29 @@ def setup(session: Session) -> Given:
 def waits(number: int = 0) -> Operation[Given]:
     """Return the transaction in which an attempt begins to wait, as `wait_for` sends it, a statement a step."""
 
-    def wait(session: Session, given: Given) -> Steps:
-        job = given.jobs[number]
-        if not session.execute(steps.lock_event(Job), {"event": given.event}).scalar_one():
+    def wait(session: Session, setup: Given) -> Steps:
+        job = setup.jobs[number]
+        if not session.execute(steps.lock_event(Job), {"event": setup.event}).scalar_one():
             session.rollback()
             return "looks again"
         yield "lock the name"
-        row = session.execute(steps.event_sent(Job), {"event": given.event}).one()
+        row = session.execute(steps.event_sent(Job), {"event": setup.event}).one()
         yield "look for the event"
         if row.name is not None:
             session.rollback()
             return f"got {row.payload}"
         wait: dict[str, Any] = {
-            "event": given.event,
+            "event": setup.event,
             "is_over": False,
             "took": HOUR,
             "kind": StepKind.WAIT,
             "place": ("approval", ""),
         }
-        deadline = record_step(session, Job, job, given.worker_id, **wait)
+        deadline = record_step(session, Job, job, setup.worker_id, **wait)
         yield "record the wait"
         end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
         ended = session.execute(
-            completions.finish(Job), finish_parameters([end], worker_id=given.worker_id, model=Job)
+            completions.finish(Job), finish_parameters([end], worker_id=setup.worker_id, model=Job)
         ).first()
         if ended is None:
             session.rollback()
@@ -82,8 +82,8 @@ def waits(number: int = 0) -> Operation[Given]:
 def sends(payload: int = 1, *, commits: bool = True) -> Operation[Given]:
     """Return a sender's transaction."""
 
-    def send(session: Session, given: Given) -> Steps:
-        is_first = send_event(session, given.event, payload)
+    def send(session: Session, setup: Given) -> Steps:
+        is_first = send_event(session, setup.event, payload)
         yield "send"
         if not commits:
             session.rollback()
@@ -95,25 +95,25 @@ def sends(payload: int = 1, *, commits: bool = True) -> Operation[Given]:
 def cancels() -> Operation[Given]:
     """Return the cancelling of the first job."""
 
-    def cancel(session: Session, given: Given) -> Steps:
-        cancel_jobs(session, [given.jobs[0].id])
+    def cancel(session: Session, setup: Given) -> Steps:
+        cancel_jobs(session, [setup.jobs[0].id])
         yield "cancel"
 
     return Operation("cancel", cancel)
 
 
-def nobody_is_stranded(connection: Connection, given: Given, outcomes: Outcomes) -> str:
+def nobody_is_stranded(connection: Connection, setup: Given, outcomes: Outcomes) -> str:
     """Check that a job which waits is due if the event was sent, and only then; return how the first one's wait went."""
-    sent = connection.execute(select(Job.Event.payload).where(Job.Event.name == given.event)).scalar_one_or_none()
+    sent = connection.execute(select(Job.Event.payload).where(Job.Event.name == setup.event)).scalar_one_or_none()
     endings = []
-    for number, job in enumerate(given.jobs):
-        found = connection.execute(select(Job.status, Job.scheduled_at <= func.now()).where(Job.id == job.id)).one()
+    for number, job in enumerate(setup.jobs):
+        job_row = connection.execute(select(Job.status, Job.scheduled_at <= func.now()).where(Job.id == job.id)).one()
         wait = outcomes.get(f"wait{number}")
         if wait is None:
             continue
         ended = wait.kind if wait.error is not None else str(wait.value)
-        if ended == "waits" and found[0] is not JobStatus.CANCELLED:
-            assert (found[0], found[1]) == (JobStatus.PENDING, sent is not None), (
+        if ended == "waits" and job_row[0] is not JobStatus.CANCELLED:
+            assert (job_row[0], job_row[1]) == (JobStatus.PENDING, sent is not None), (
                 "a waiter is stranded, or woken for nothing"
             )
         elif ended.startswith("got"):

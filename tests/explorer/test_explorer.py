@@ -72,13 +72,13 @@ def two(run: Callable[[Session, Counters], Steps]) -> list[Operation[Counters]]:
 
 def test_a_lost_update_is_found_and_replayed(explorer: Explorer) -> None:
     race = scenario(*two(read_then_write), name="lost update", check=both_counted)
-    with pytest.raises(ScheduleFailed, match=r"(?s)'lost update'.*an update was lost.*explorer\.replay") as found:
+    with pytest.raises(ScheduleFailed, match=r"(?s)'lost update'.*an update was lost.*explorer\.replay") as raised:
         explorer.explore(race)
-    line = str(found.value.schedule)
+    line = str(raised.value.schedule)
     for _ in range(3):
         with pytest.raises(ScheduleFailed) as again:
             explorer.replay(race, line)
-        assert again.value.schedule.story == found.value.schedule.story
+        assert again.value.schedule.story == raised.value.schedule.story
     serial = explorer.replay(race, "a a a b b b")
     assert [outcome.value for outcome in serial.outcomes.values()] == [0, 1]
 
@@ -130,8 +130,8 @@ def test_the_commit_is_a_step_but_an_empty_last_step_is_not(explorer: Explorer) 
 
 
 def test_three_operations_run_once_in_every_order(explorer: Explorer) -> None:
-    one = partial(add_to, order=(0,))
-    operations = [Operation(name, one, autocommit=True) for name in "abc"]
+    operation = partial(add_to, order=(0,))
+    operations = [Operation(name, operation, autocommit=True) for name in "abc"]
     assert explorer.explore(scenario(*operations)).schedules == 6
 
 
@@ -147,13 +147,13 @@ def test_a_plain_function_is_a_single_step(explorer: Explorer) -> None:
 
 def test_a_deadlock_fails_a_scenario_unless_it_allows_deadlocks(explorer: Explorer) -> None:
     crossed = [Operation("a", partial(add_to, order=(0, 1))), Operation("b", partial(add_to, order=(1, 0)))]
-    with pytest.raises(ScheduleFailed, match="must not end in DeadlockDetected") as found:
+    with pytest.raises(ScheduleFailed, match="must not end in DeadlockDetected") as raised:
         explorer.explore(scenario(*crossed))
-    assert found.value.schedule.blocked == 2
+    assert raised.value.schedule.blocked == 2
     report = explorer.explore(scenario(*crossed, allow_deadlock=True))
     assert sum(count for kinds, count in report.outcomes.items() if "DeadlockDetected" in kinds) >= 2
-    named = [Operation(one.name, one.run, may_raise=(DeadlockDetected,)) for one in crossed]
-    assert explorer.explore(scenario(*named)).schedules == report.schedules
+    operations = [Operation(operation.name, operation.run, may_raise=(DeadlockDetected,)) for operation in crossed]
+    assert explorer.explore(scenario(*operations)).schedules == report.schedules
 
 
 def test_a_deadlock_is_resolved_before_a_third_operation_continues(explorer: Explorer) -> None:
@@ -178,16 +178,16 @@ def test_operations_waiting_for_one_row_proceed_in_every_possible_order(explorer
     assert (report.schedules, report.is_complete) == (orders_of_one_lock(dict.fromkeys(names, adds + 1), ()), True)
 
 
-def orders_of_one_lock(left: dict[str, int], queue: tuple[str, ...]) -> int:
+def orders_of_one_lock(steps_left: dict[str, int], queue: tuple[str, ...]) -> int:
     """Count the orders of operations that take one lock in their first step and keep it to their last; no database.
 
-    `left`: the steps each still has. `queue`: who has the lock, and then who waits for it, first come first served.
+    `steps_left`: the steps each still has. `queue`: who has the lock, and then who waits for it, first come first served.
     """
-    if not any(left.values()):
+    if not any(steps_left.values()):
         return 1
     count = 0
-    for name in (name for name, steps in left.items() if steps and name not in queue[1:]):
-        after, waiting = dict(left), queue if name in queue else (*queue, name)
+    for name in (name for name, steps in steps_left.items() if steps and name not in queue[1:]):
+        after, waiting = dict(steps_left), queue if name in queue else (*queue, name)
         if waiting[0] == name:
             after[name] -= 1
         if not after[name]:
@@ -209,10 +209,10 @@ def test_an_error_is_accepted_only_where_it_is_expected(explorer: Explorer) -> N
         assert isinstance(outcomes["a"].error, LookupError)
         return "refused"
 
-    other = Operation("b", partial(add_to, order=(1,)))
+    second = Operation("b", partial(add_to, order=(1,)))
     with pytest.raises(ScheduleFailed, match="a must not end in LookupError"):
-        explorer.explore(scenario(Operation("a", refuse), other))
-    report = explorer.explore(scenario(Operation("a", refuse, may_raise=(LookupError,)), other, check=nothing_kept))
+        explorer.explore(scenario(Operation("a", refuse), second))
+    report = explorer.explore(scenario(Operation("a", refuse, may_raise=(LookupError,)), second, check=nothing_kept))
     assert report.endings == {"refused": comb(4, 2)}
     assert report.outcomes == {"a=LookupError b=committed": comb(4, 2)}
 

@@ -35,38 +35,43 @@ def one_job(session: Session) -> Given:
     return Given(job_id, job.queue)
 
 
-def cancel(session: Session, given: Given) -> list[Any]:
-    return cancel_jobs(session, [given.job_id]).ids
+def cancel(session: Session, setup: Given) -> list[Any]:
+    return cancel_jobs(session, [setup.job_id]).ids
 
 
-def work(session: Session, given: Given) -> Steps:
+def work(session: Session, setup: Given) -> Steps:
     """Claim and complete as a worker does that writes many completions at once, each statement alone."""
-    worker = SessionWorker(session, "batch:1", queues=(given.queue,))
+    worker = SessionWorker(session, "batch:1", queues=(setup.queue,))
     claimed = worker.claim()
     yield "claim"
     return worker.complete(*claimed) if claimed else set()
 
 
-def work_in_a_session(session: Session, given: Given) -> Steps:
+def work_in_a_session(session: Session, setup: Given) -> Steps:
     """Claim, and complete in the transaction of the handler's own writes."""
-    worker = SessionWorker(session, "session:1", queues=(given.queue,))
+    worker = SessionWorker(session, "session:1", queues=(setup.queue,))
     claimed = worker.claim()
     session.commit()
     yield "claim"
     if not claimed:
         return set()
-    one = {"job_id": given.job_id, "job_attempt": claimed[0].attempt, "job_output": "1", "worker_id": worker.worker_id}
-    one["table_oid"] = claimed[0].table_oid
-    done = set(session.scalars(completions.complete_one(Job), one))
-    if not done:
+    parameters = {
+        "job_id": setup.job_id,
+        "job_attempt": claimed[0].attempt,
+        "job_output": "1",
+        "worker_id": worker.worker_id,
+    }
+    parameters["table_oid"] = claimed[0].table_oid
+    completed_ids = set(session.scalars(completions.complete_one(Job), parameters))
+    if not completed_ids:
         raise Lost
-    return done
+    return completed_ids
 
 
-def ends_once(connection: Connection, given: Given, outcomes: Outcomes) -> str:
-    job = connection.execute(select(Job.__table__).where(Job.id == given.job_id)).mappings().one()
-    history = list(connection.execute(select(Job.Attempt.__table__).where(Job.Attempt.job_id == given.job_id)).mappings())
-    dead_letters = connection.execute(select(Job.DeadLetter.id).where(Job.DeadLetter.job_id == given.job_id)).all()
+def ends_once(connection: Connection, setup: Given, outcomes: Outcomes) -> str:
+    job = connection.execute(select(Job.__table__).where(Job.id == setup.job_id)).mappings().one()
+    history = list(connection.execute(select(Job.Attempt.__table__).where(Job.Attempt.job_id == setup.job_id)).mappings())
+    dead_letters = connection.execute(select(Job.DeadLetter.id).where(Job.DeadLetter.job_id == setup.job_id)).all()
     ended_by = {name for name, outcome in outcomes.items() if outcome.committed and outcome.value}
     assert len(ended_by) == 1, f"ended by {ended_by or 'nobody'}"
     assert dead_letters == []

@@ -28,10 +28,10 @@ FENCE = r" AND job\.attempt = [^=]*? AND job\.leased_by = %\(worker_id\)s::VARCH
 LOCK = r" FOR NO KEY UPDATE SKIP LOCKED"
 
 
-def of_the_model(connection: Connection, given: Given, outcomes: Outcomes) -> str:
+def of_the_model(connection: Connection, setup: Given, outcomes: Outcomes) -> str:
     """Check the promises, and that all that happened is a way through the model, which ends where the row stands."""
-    state = State(Held(most=given.most))
-    for entry in given.log:
+    state = State(Held(most=setup.most))
+    for entry in setup.log:
         possible = [
             step
             for step in steps(state)
@@ -43,7 +43,7 @@ def of_the_model(connection: Connection, given: Given, outcomes: Outcomes) -> st
             continue
         assert possible or entry.action == "heartbeat", f"{entry} in {state}"
         state = possible[0].after if possible else state
-    ending = keeps_the_promises(connection, given, outcomes)
+    ending = keeps_the_promises(connection, setup, outcomes)
     assert ending == state.job.status.value
     return ending
 
@@ -51,12 +51,12 @@ def of_the_model(connection: Connection, given: Given, outcomes: Outcomes) -> st
 @contextmanager
 def without(mechanism: str, instead: str = "") -> Iterator[None]:
     """Take what matches out of every statement that is sent; fail if that was in none."""
-    found = 0
+    changed_rows = 0
 
     def change(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> tuple[str, Any]:
-        nonlocal found
+        nonlocal changed_rows
         changed, count = re.subn(mechanism, instead, statement, flags=re.DOTALL)
-        found += count
+        changed_rows += count
         return changed, parameters
 
     event.listen(Engine, "before_cursor_execute", change, retval=True)
@@ -64,7 +64,7 @@ def without(mechanism: str, instead: str = "") -> Iterator[None]:
         yield
     finally:
         event.remove(Engine, "before_cursor_execute", change)
-    assert found, f"no statement has {mechanism!r}"
+    assert changed_rows, f"no statement has {mechanism!r}"
 
 
 def three_workers() -> Scenario[Given]:
@@ -87,7 +87,7 @@ def held_by_the_silent(*operations: Operation[Given], most: int = 2) -> Scenario
     """The first worker has the job and is silent; what follows holds its locks for longer than a statement."""
     return Scenario(
         name="three workers, transactions that last",
-        setup=partial(one_job, most=most, held=True),
+        setup=partial(one_job, most=most, is_leased=True),
         operations=operations,
         check=keeps_the_promises,
     )

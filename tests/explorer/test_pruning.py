@@ -40,9 +40,9 @@ def died(session: Session) -> Ids:
     completed = {"status": JobStatus.COMPLETED, "completed_at": func.now()}
     session.execute(update(Job).where(Job.id == ids["b"]).values(completed))
     add(session, ids, "x", chain="b", index=1)
-    own = update(Job).where(Job.id == ids["x"])
-    session.execute(own.values(status=JobStatus.RUNNING, leased_by="w:1", attempt=1))
-    session.execute(own.values(status=JobStatus.DEAD, leased_by=None, completed_at=func.now()))
+    update_of_x = update(Job).where(Job.id == ids["x"])
+    session.execute(update_of_x.values(status=JobStatus.RUNNING, leased_by="w:1", attempt=1))
+    session.execute(update_of_x.values(status=JobStatus.DEAD, leased_by=None, completed_at=func.now()))
     kill(session, ids, "x")
     return ids
 

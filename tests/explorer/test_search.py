@@ -10,15 +10,15 @@ import pytest
 from tests.explorer.search import MISSES, Script, Search
 
 
-def take(search: Search, steps: dict[str, int], seen: Iterator[str] | None = None) -> tuple[str, bool]:
+def take(search: Search, steps: dict[str, int], states: Iterator[str] | None = None) -> tuple[str, bool]:
     """Run one path through operations that never wait; after the first choice something else may be seen."""
-    left = dict(steps)
+    steps_left = dict(steps)
     path = ""
     search.begin()
-    while enabled := [name for name, count in left.items() if count]:
-        noticed = next(seen) if seen is not None and len(path) == 1 else ""
+    while enabled := [name for name, count in steps_left.items() if count]:
+        noticed = next(states) if states is not None and len(path) == 1 else ""
         path += search.choose(enabled, noticed)
-        left[path[-1]] -= 1
+        steps_left[path[-1]] -= 1
     return path, search.end()
 
 
@@ -36,10 +36,10 @@ def test_the_search_takes_every_path_once(seed: int | None) -> None:
 
 
 def test_the_same_seed_takes_the_same_paths() -> None:
-    first, second, other = (Search(seed) for seed in (7, 7, 8))
+    first, second, other_seed = (Search(seed) for seed in (7, 7, 8))
     steps = {"a": 3, "b": 3}
     assert [take(first, steps) for _ in range(9)] == (same := [take(second, steps) for _ in range(9)])
-    assert [take(other, steps) for _ in range(9)] != same
+    assert [take(other_seed, steps) for _ in range(9)] != same
 
 
 def test_observations_that_differ_after_the_same_choices_are_explored() -> None:
@@ -54,10 +54,10 @@ def test_observations_that_do_not_recur_are_given_up_and_counted() -> None:
     search = Search()
     rare = iter(["rare", *["usual"] * 99])
     steps = {"a": 2, "b": 2}
-    taken = [take(search, steps, rare) for _ in iter(lambda: search.is_exhausted, True)]
+    paths = [take(search, steps, rare) for _ in iter(lambda: search.is_exhausted, True)]
     assert search.unreached == 1
-    assert [path for path, is_new in taken if is_new] == ["aabb", "aabb", "abab", "abba", "baab", "baba", "bbaa"]
-    assert len(taken) == 7 + MISSES
+    assert [path for path, is_new in paths if is_new] == ["aabb", "aabb", "abab", "abba", "baab", "baba", "bbaa"]
+    assert len(paths) == 7 + MISSES
 
 
 def test_a_finished_script_continues_with_the_first_enabled_operation() -> None:

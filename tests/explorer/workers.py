@@ -31,9 +31,9 @@ class SessionWorker(ManualWorker):
         """Return the connection of the session's transaction, of which each commit begins another."""
         return self._session.connection()
 
-    def claim(self, *given: Any, **options: Any) -> list[Row[Any]]:
+    def claim(self, *arguments: Any, **options: Any) -> list[Row[Any]]:
         """Claim as `Hands`, without a commit."""
-        return super().claim(*given, **options | {"commit": False})
+        return super().claim(*arguments, **options | {"commit": False})
 
     def rescue(self, **options: Any) -> list[Rescued]:
         """Rescue as `Hands`, without a commit."""

@@ -17,16 +17,16 @@ from tests.fixtures.workers import PATIENCE, drain, quick
 
 
 async def test_without_fair_scheduling_a_flood_of_higher_priority_starts_first(engine: Engine) -> None:
-    queue, seen = recorder()
+    queue, runs = recorder()
     fill(engine, 300, queue="flood", priority=9)
     fill(engine, 10, queue="few")
     await drain(queue, engine, queues=["flood", "few"], concurrency=20, fair=False)
-    assert [name for name, _ in seen[-10:]] == ["few"] * 10
+    assert [name for name, _ in runs[-10:]] == ["few"] * 10
 
 
 @pytest.mark.parametrize("limits", [["a", "b", "c"], {"a": None, "b": 7, "c": 7}], ids=["one claim", "limits of their own"])
 async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engine: Engine, limits: Any) -> None:
-    queue, seen = recorder()
+    queue, runs = recorder()
     for name in ("a", "b", "c"):
         fill(engine, 2000, queue=name)
     enough, half = asyncio.Event(), asyncio.Event()
@@ -34,8 +34,8 @@ async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engin
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
 
     async def watch() -> None:
-        while len(seen) < 1800:
-            if len(seen) > 600:
+        while len(runs) < 1800:
+            if len(runs) > 600:
                 half.set()
             await asyncio.sleep(0.002)
         enough.set()
@@ -45,17 +45,17 @@ async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engin
         await half.wait()
         workers[0].stop(now=True)
         await enough.wait()
-    counts = Counter(name for name, _ in seen[:1800])
+    counts = Counter(name for name, _ in runs[:1800])
     workers[1].stop(now=True)
     await asyncio.wait_for(asyncio.gather(*tasks, watching), PATIENCE)
     # Two workers, each within a claim of its shares.
-    assert all(abs(one - other) <= 4 * 21 for one, other in pairwise(sorted(counts.values()))), counts
+    assert all(abs(count - next_count) <= 4 * 21 for count, next_count in pairwise(sorted(counts.values()))), counts
     assert len(counts) == 3
 
 
 async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
-    running, most, others = 0, 0, []
+    running, most, other_types = 0, 0, []
     gate = asyncio.Event()
 
     @queue.handler("slow", concurrency=2)
@@ -68,8 +68,8 @@ async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engi
 
     @queue.handler("quick")
     async def quick_one() -> None:
-        others.append(running)
-        if len(others) == 20:
+        other_types.append(running)
+        if len(other_types) == 20:
             gate.set()
 
     for _ in range(20):
@@ -79,4 +79,4 @@ async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engi
     await drain(queue, engine, concurrency=8)
     assert most == 2
     # All of them ran while two slots were held by the type that was there first.
-    assert len(others) == 20
+    assert len(other_types) == 20

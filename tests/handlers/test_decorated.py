@@ -41,7 +41,7 @@ async def test_a_coroutine_function_under_a_plain_decorator_is_awaited(
     declared: Any = (queue.keyword_handler if is_by_fields else queue.handler)("add", max_attempts=1)(func)
     (job_id,) = enqueue(engine, declared.job(x=1) if is_by_fields else declared.job(1))
     async with start(queue):
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="it has run")
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="it has run")
     assert jobs.get(job_id)["output"] == 2
 
 
@@ -59,5 +59,5 @@ async def test_a_synchronous_handler_that_returns_a_coroutine_fails_with_the_cur
 
     (job_id,) = enqueue(engine, lazy.job())
     async with start(queue):
-        await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="it has failed")
+        await until(lambda: jobs.status(job_id) is JobStatus.DEAD, description="it has failed")
     assert "declare it with `async def`" in jobs.get(job_id)["last_error"]["message"]

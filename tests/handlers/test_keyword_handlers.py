@@ -63,24 +63,24 @@ def test_workers_and_tests_call_keyword_handlers_by_name(engine: Engine) -> None
 
 
 def test_injected_parameters_of_any_name_are_filled(engine: Engine) -> None:
-    queue, seen = JobQueue(), []
+    queue, payloads = JobQueue(), []
 
     @queue.keyword_handler("fields")
     def fields(order_id: int, payload: Session, self: AttemptContext) -> None:
-        seen.append((payload.is_active, self.attempt))
+        payloads.append((payload.is_active, self.attempt))
 
     @queue.handler("whole")
     def whole(order_id: int, running: Session, arguments: AttemptContext) -> None:
-        seen.append((running.is_active, arguments.attempt))
+        payloads.append((running.is_active, arguments.attempt))
 
     @queue.keyword_handler("asynchronous")
     async def asynchronous(order_id: int, job_type: AsyncSession, payload: AttemptContext) -> None:
-        seen.append((job_type.is_active, payload.attempt))
+        payloads.append((job_type.is_active, payload.attempt))
 
     with Session(engine) as session, session.begin():
         session.add_all([fields.job(order_id=1), whole.job(1), asynchronous.job(order_id=1)])
     assert drain(queue, engine).completed == 3
-    assert seen == [(True, 1)] * 3
+    assert payloads == [(True, 1)] * 3
 
 
 @pytest.mark.parametrize("default", [True, False])
@@ -97,7 +97,7 @@ async def test_an_async_keyword_handler_runs_in_the_session_of_drain(async_engin
     async with AsyncSession(async_engine) as session:
         await forward.enqueue(session, order_id=5)
         await drain(jobs, session)
-    assert [one[0] for one in SEEN] == [5]
+    assert [entry[0] for entry in SEEN] == [5]
 
 
 def test_payload_and_keyword_handlers_are_never_ambiguous() -> None:

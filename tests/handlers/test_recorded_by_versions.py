@@ -58,11 +58,11 @@ async def test_jobs_go_to_the_queue_of_the_old_version_after_a_new_one_was_rolle
     async with start(version("old")) as old:
         await old.until(WorkerStarted)
         async with start(version("new")):
-            await until(lambda: recorded(engine) == "new", what="the new version is recorded")
-        await until(lambda: recorded(engine) == "old", what="the old version is recorded again")
+            await until(lambda: recorded(engine) == "new", description="the new version is recorded")
+        await until(lambda: recorded(engine) == "old", description="the old version is recorded again")
         with engine.begin() as connection:
             (job_id,) = connection.execute(text("INSERT INTO job_queue (type_name) VALUES ('send') RETURNING id")).scalars()
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="an old worker runs it")
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="an old worker runs it")
 
 
 async def test_the_worker_that_started_last_records_its_types_again_if_another_overwrites_them(
@@ -75,5 +75,5 @@ async def test_the_worker_that_started_last_records_its_types_again_if_another_o
             await new.until(WorkerStarted)
             with engine.begin() as connection:
                 connection.execute(text("UPDATE job_type SET queue = 'old', priority = 7"))
-            await until(lambda: recorded(engine) == "new", what="the new version is recorded again")
+            await until(lambda: recorded(engine) == "new", description="the new version is recorded again")
             assert not new.of(JobTypesDiffer)

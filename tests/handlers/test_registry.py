@@ -123,9 +123,9 @@ def test_the_output_of_a_continuing_handler_is_checked_without_its_continuation(
     assert kind.chain_output.decode("output", {"order_id": 7}) == Order(order_id=7)
 
 
-def two_payloads(order: Order, other: int) -> None: ...
-def two_sessions(order: Order, one: Session, two: Session) -> None: ...
-def two_blockers(one: Blockers[int], two: Blockers[int]) -> None: ...
+def two_payloads(order: Order, second_payload: int) -> None: ...
+def two_sessions(order: Order, first: Session, two: Session) -> None: ...
+def two_blockers(first: Blockers[int], two: Blockers[int]) -> None: ...
 def untyped_blockers(blockers: Blockers[Unserialisable]) -> None: ...
 def positional_blockers(order: Order, parts: Blockers[int], /) -> None: ...
 def payload_last(session: Session, order: Order) -> None: ...
@@ -181,7 +181,7 @@ def test_a_signature_that_cannot_be_called_is_refused(func: Callable[..., Any], 
     assert str(caught.value).startswith(f"tests.handlers.test_registry:{func.__name__}: ")
 
 
-@pytest.mark.parametrize("func", [functools.partial(two_payloads, other=1), Order, print, 7])
+@pytest.mark.parametrize("func", [functools.partial(two_payloads, second_payload=1), Order, print, 7])
 def test_a_handler_that_is_not_a_function_is_refused(func: Any) -> None:
     with pytest.raises(InvalidHandlerError, match="test: a handler is a function"):
         described(func)
@@ -245,10 +245,10 @@ def test_a_failing_upcast_reports_its_field_and_reason(data: Any, version: int, 
 
 
 def test_a_type_is_found_in_registries_that_include_this_one_even_in_cycles() -> None:
-    one, two, outer = JobQueue(), JobQueue(), JobQueue()
-    one.include(two)
-    two.include(one)
-    outer.include(one)
+    first, two, outer = JobQueue(), JobQueue(), JobQueue()
+    first.include(two)
+    two.include(first)
+    outer.include(first)
 
     @outer.handler("send")
     def send() -> None: ...

@@ -40,135 +40,135 @@ class UnhealthyQueue:
                 connection.execute(text(statement))
 
 
-def no_worker(of: UnhealthyQueue) -> None:
-    of.run("DELETE FROM worker")
-    of.jobs.add()
+def no_worker(queue: UnhealthyQueue) -> None:
+    queue.run("DELETE FROM worker")
+    queue.jobs.add()
 
 
-def queue_unserved(of: UnhealthyQueue) -> None:
-    of.jobs.add(queue="mail")
+def queue_unserved(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(queue="mail")
 
 
-def stuck_threads(of: UnhealthyQueue) -> None:
-    of.jobs.add_worker("busy:1", concurrency=3, stuck_threads=2)
+def stuck_threads(queue: UnhealthyQueue) -> None:
+    queue.jobs.add_worker("busy:1", concurrency=3, stuck_threads=2)
 
 
-def workers_silent(of: UnhealthyQueue) -> None:
-    of.jobs.add_worker("quiet:1", silent_for=60)
+def workers_silent(queue: UnhealthyQueue) -> None:
+    queue.jobs.add_worker("quiet:1", silent_for=60)
 
 
-def paused_queue(of: UnhealthyQueue) -> None:
-    of.jobs.add(due_in=-1200)
-    of.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
+def paused_queue(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(due_in=-1200)
+    queue.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
 
 
-def paused_key(of: UnhealthyQueue) -> None:
-    of.jobs.add(queue="default", fairness_key="13", due_in=-1200)
-    of.jobs.add(queue="default", fairness_key="14")
-    of.run("INSERT INTO queue (name, fairness_key, paused_at) VALUES ('default', '13', now() - interval '1 h')")
+def paused_key(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(queue="default", fairness_key="13", due_in=-1200)
+    queue.jobs.add(queue="default", fairness_key="14")
+    queue.run("INSERT INTO queue (name, fairness_key, paused_at) VALUES ('default', '13', now() - interval '1 h')")
 
 
-def paused_type(of: UnhealthyQueue) -> None:
-    of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
+def paused_type(queue: UnhealthyQueue) -> None:
+    queue.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
 
 
-def schedule_late(of: UnhealthyQueue) -> None:
+def schedule_late(queue: UnhealthyQueue) -> None:
     late = "now() - interval '2 min'"
-    of.run(f"INSERT INTO schedule (name, type_name, cron, next_fire_at) VALUES ('n', 't', '@daily', {late})")
+    queue.run(f"INSERT INTO schedule (name, type_name, cron, next_fire_at) VALUES ('n', 't', '@daily', {late})")
 
 
-def schedule_broken(of: UnhealthyQueue) -> None:
-    of.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
+def schedule_broken(queue: UnhealthyQueue) -> None:
+    queue.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
 
 
-def schedule_missed(of: UnhealthyQueue) -> None:
-    of.run(
+def schedule_missed(queue: UnhealthyQueue) -> None:
+    queue.run(
         "INSERT INTO schedule (name, type_name, cron, next_fire_at, missed_from, missed_until) "
         "VALUES ('n', 't', '@hourly', now() + '1 hour', now() - '3 hours'::interval, now() - '1 hour'::interval)"
     )
 
 
-def claim_age(of: UnhealthyQueue) -> None:
-    of.jobs.add(due_in=-120)
+def claim_age(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(due_in=-120)
 
 
-def claim_age_critical(of: UnhealthyQueue) -> None:
-    of.jobs.add(due_in=-1200)
+def claim_age_critical(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(due_in=-1200)
 
 
-def falling_behind(of: UnhealthyQueue) -> None:
-    of.jobs.add(RUNNING)
-    of.jobs.add_many(5)
+def falling_behind(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(RUNNING)
+    queue.jobs.add_many(5)
 
 
-def retries(of: UnhealthyQueue) -> None:
+def retries(queue: UnhealthyQueue) -> None:
     for status in (COMPLETED,) * 15:
-        of.jobs.add(status)
+        queue.jobs.add(status)
     ended = (
         "INSERT INTO job_attempt (job_id, attempt, outcome) SELECT gen_random_uuid(), 1, '{}' FROM generate_series(1, {})"
     )
-    of.run(ended.format("failed", 5), ended.format("snoozed", 50))
+    queue.run(ended.format("failed", 5), ended.format("snoozed", 50))
 
 
-def worker_failing(of: UnhealthyQueue) -> None:
-    of.run(f"UPDATE worker SET failure = 'claimer: InsufficientPrivilege: no' WHERE id = '{WORKER}'")
+def worker_failing(queue: UnhealthyQueue) -> None:
+    queue.run(f"UPDATE worker SET failure = 'claimer: InsufficientPrivilege: no' WHERE id = '{WORKER}'")
 
 
-def worker_failing_while_jobs_wait(of: UnhealthyQueue) -> None:
-    worker_failing(of)
-    of.jobs.add(due_in=-90)
+def worker_failing_while_jobs_wait(queue: UnhealthyQueue) -> None:
+    worker_failing(queue)
+    queue.jobs.add(due_in=-90)
 
 
-def failed_and_retried_later(of: UnhealthyQueue) -> None:
+def failed_and_retried_later(queue: UnhealthyQueue) -> None:
     for number in range(20):
-        of.jobs.add(due_in=3600 + number, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
+        queue.jobs.add(due_in=3600 + number, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
 
 
-def failed_and_retried_soon(of: UnhealthyQueue) -> None:
+def failed_and_retried_soon(queue: UnhealthyQueue) -> None:
     for _ in range(20):
-        of.jobs.add(due_in=60, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
-    of.jobs.add_many(20, scheduled_at=func.now() + timedelta(hours=1))
+        queue.jobs.add(due_in=60, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
+    queue.jobs.add_many(20, scheduled_at=func.now() + timedelta(hours=1))
 
 
-def expired(of: UnhealthyQueue) -> None:
+def expired(queue: UnhealthyQueue) -> None:
     soon = func.now() + timedelta(milliseconds=1)
-    late = [of.jobs.add(expires_at=soon) for _ in range(2)]
-    of.jobs.add(expires_at=func.now() + timedelta(hours=1))
-    of.run("UPDATE job SET status = 'cancelled', completed_at = now(), chain_completed_at = now()")
+    late = [queue.jobs.add(expires_at=soon) for _ in range(2)]
+    queue.jobs.add(expires_at=func.now() + timedelta(hours=1))
+    queue.run("UPDATE job SET status = 'cancelled', completed_at = now(), chain_completed_at = now()")
     assert len(late) == 2
 
 
-def orphaned(of: UnhealthyQueue) -> None:
-    of.jobs.add(RUNNING, worker_id="nobody:1")
+def orphaned(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(RUNNING, worker_id="nobody:1")
 
 
-def overdue(of: UnhealthyQueue) -> None:
-    of.jobs.add(RUNNING)
-    of.change(leased_until=func.now() - timedelta(seconds=1))
+def overdue(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(RUNNING)
+    queue.change(leased_until=func.now() - timedelta(seconds=1))
 
 
-def long_running(of: UnhealthyQueue) -> None:
-    of.jobs.add(RUNNING)
-    of.change(started_at=func.now() - timedelta(hours=2))
+def long_running(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(RUNNING)
+    queue.change(started_at=func.now() - timedelta(hours=2))
 
 
-def dead_letters(of: UnhealthyQueue) -> None:
-    of.jobs.add(DEAD)
+def dead_letters(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(DEAD)
 
 
-def blocked_by_cancelled(of: UnhealthyQueue) -> None:
-    with Session(of.engine) as session, session.begin():
+def blocked_by_cancelled(queue: UnhealthyQueue) -> None:
+    with Session(queue.engine) as session, session.begin():
         root = Job("test")
         session.add_all([root, Job("test", blockers=[root])])
         session.flush()
         cancel_jobs(session, [root.id])
-    of.run("UPDATE job SET has_waiters = false")
+    queue.run("UPDATE job SET has_waiters = false")
 
 
-def awaiting(of: UnhealthyQueue, event: str, age: str) -> None:
+def awaiting(queue: UnhealthyQueue, event: str, age: str) -> None:
     """Let a job wait for an event."""
-    job = of.jobs.add(due_in=3600, attempt=1)
-    of.run(
+    job = queue.jobs.add(due_in=3600, attempt=1)
+    queue.run(
         "INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, ended_at, outcome) "
         f"VALUES ('{job}', 1, '{WORKER}', now(), now(), 'snoozed')",
         "INSERT INTO job_step (job_id, name, kind, attempt, started_at, event, deadline) "
@@ -176,57 +176,57 @@ def awaiting(of: UnhealthyQueue, event: str, age: str) -> None:
     )
 
 
-def awaiting_event(of: UnhealthyQueue) -> None:
-    awaiting(of, "approved:7", "2 days")
+def awaiting_event(queue: UnhealthyQueue) -> None:
+    awaiting(queue, "approved:7", "2 days")
 
 
-def awaiting_event_for_an_hour(of: UnhealthyQueue) -> None:
-    awaiting(of, "approved:7", "1 hour")
-    of.run("SELECT job_send_event('approved:8', 'null', interval '1 day')")
+def awaiting_event_for_an_hour(queue: UnhealthyQueue) -> None:
+    awaiting(queue, "approved:7", "1 hour")
+    queue.run("SELECT job_send_event('approved:8', 'null', interval '1 day')")
 
 
-def awaiting_event_of_another_name(of: UnhealthyQueue) -> None:
-    awaiting(of, "approved:7", "2 min")
-    of.run("SELECT job_send_event('aproved-7', 'null', interval '1 day')")
+def awaiting_event_of_another_name(queue: UnhealthyQueue) -> None:
+    awaiting(queue, "approved:7", "2 min")
+    queue.run("SELECT job_send_event('aproved-7', 'null', interval '1 day')")
 
 
-def blocked_by_dead(of: UnhealthyQueue) -> None:
-    with Session(of.engine, expire_on_commit=False) as session, session.begin():
+def blocked_by_dead(queue: UnhealthyQueue) -> None:
+    with Session(queue.engine, expire_on_commit=False) as session, session.begin():
         root = Job("test")
         session.add_all([root, Job("test", blockers=[root]), Job("test", blockers=[root])])
     statement = "UPDATE job SET status = '{}', leased_by = {}, completed_at = {}, chain_completed_at = {} WHERE id = '{}'"
-    of.run(
+    queue.run(
         statement.format("running", f"'{WORKER}'", "NULL", "NULL", root.id),
         statement.format("dead", "NULL", "now()", "now()", root.id),
         "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
         f"VALUES (gen_random_uuid(), '{root.id}', '{root.id}', 'default', 'test', 1, 'exhausted', 1)",
         "UPDATE job SET has_waiters = false",
     )
-    with Session(of.engine) as session, session.begin():
+    with Session(queue.engine) as session, session.begin():
         dismiss_dead_letters(session, by="somebody who forgot the two that wait")
 
 
-def chains_to_unblock(of: UnhealthyQueue) -> None:
-    of.jobs.add(COMPLETED)
-    of.change(has_waiters=True, chain_completed_at=func.now() - timedelta(minutes=2))
+def chains_to_unblock(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(COMPLETED)
+    queue.change(has_waiters=True, chain_completed_at=func.now() - timedelta(minutes=2))
 
 
-def quarantined(of: UnhealthyQueue) -> None:
-    of.run(
+def quarantined(queue: UnhealthyQueue) -> None:
+    queue.run(
         "INSERT INTO quarantine (subject, statement, sqlstate, error, retry_at) "
         "VALUES ('a-job', 'complete', '23514', 'CheckViolation: no', now() + interval '1 minute')"
     )
 
 
-def staged(of: UnhealthyQueue, write_id: str, sequence: int, *, age: str) -> None:
-    of.run(
+def staged(queue: UnhealthyQueue, write_id: str, sequence: int, *, age: str) -> None:
+    queue.run(
         "INSERT INTO job_bulk_staging (write_id, sequence, task_id, row, staged_at) "
         f"SELECT '{write_id}', {sequence}, 7, n, now() - interval '{age}' FROM generate_series(1, 3) AS n"
     )
 
 
-def committed(of: UnhealthyQueue, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
-    of.run(
+def committed(queue: UnhealthyQueue, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
+    queue.run(
         "INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_at) "
         f"VALUES ('{write_id}', 0, 3, {3 - rejected}, 0, {rejected}, now() - interval '{age}')",
         "INSERT INTO job_bulk_reject (write_id, sequence, task_id, row, field, reason) "
@@ -234,35 +234,35 @@ def committed(of: UnhealthyQueue, write_id: str, *, rejected: int, age: str = "1
     )
 
 
-def bulk_unfinished(of: UnhealthyQueue) -> None:
-    staged(of, "nightly", 0, age="3 hours")
-    staged(of, "stream", 7, age="1 second")
+def bulk_unfinished(queue: UnhealthyQueue) -> None:
+    staged(queue, "nightly", 0, age="3 hours")
+    staged(queue, "stream", 7, age="1 second")
 
 
-def bulk_rejected(of: UnhealthyQueue) -> None:
-    committed(of, "nightly", rejected=2)
+def bulk_rejected(queue: UnhealthyQueue) -> None:
+    committed(queue, "nightly", rejected=2)
 
 
-def bulk_fine(of: UnhealthyQueue) -> None:
-    committed(of, "nightly", rejected=0)
-    staged(of, "nightly", 0, age="3 hours")  # of a task that ended after the commit
-    staged(of, "stream", 7, age="1 second")
-    committed(of, "old", rejected=2, age="2 days")
+def bulk_fine(queue: UnhealthyQueue) -> None:
+    committed(queue, "nightly", rejected=0)
+    staged(queue, "nightly", 0, age="3 hours")  # of a task that ended after the commit
+    staged(queue, "stream", 7, age="1 second")
+    committed(queue, "old", rejected=2, age="2 days")
 
 
-def dead_tuples(of: UnhealthyQueue) -> None:
-    of.run("ALTER TABLE rate_state SET (autovacuum_vacuum_threshold = 1)")
+def dead_tuples(queue: UnhealthyQueue) -> None:
+    queue.run("ALTER TABLE rate_state SET (autovacuum_vacuum_threshold = 1)")
     rows = "SELECT false, 'queue' || n, now(), ARRAY[]::bigint[] FROM generate_series(1, 10500) n"
-    of.run(f"INSERT INTO rate_state (is_type, name, spent_at, starts) {rows}", "DELETE FROM rate_state")
-    of.run("SELECT pg_stat_force_next_flush()")
+    queue.run(f"INSERT INTO rate_state (is_type, name, spent_at, starts) {rows}", "DELETE FROM rate_state")
+    queue.run("SELECT pg_stat_force_next_flush()")
 
 
-def autovacuum_off(of: UnhealthyQueue) -> None:
-    of.run("ALTER TABLE job SET (autovacuum_enabled = off)")
+def autovacuum_off(queue: UnhealthyQueue) -> None:
+    queue.run("ALTER TABLE job SET (autovacuum_enabled = off)")
 
 
-def bloat(of: UnhealthyQueue) -> None:
-    of.run(
+def bloat(queue: UnhealthyQueue) -> None:
+    queue.run(
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at) SELECT id, id, 't', 't', now() + '1 day' "
         "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 5000)) AS made",
         "DELETE FROM job WHERE id > '10000000-0000-0000-0000-000000000000'",
@@ -271,14 +271,14 @@ def bloat(of: UnhealthyQueue) -> None:
     )
 
 
-def invalid_index(of: UnhealthyQueue) -> None:
-    of.run("CREATE INDEX ix_of_the_application ON job (type_name)")
-    of.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_of_the_application'::regclass")
+def invalid_index(queue: UnhealthyQueue) -> None:
+    queue.run("CREATE INDEX ix_of_the_application ON job (type_name)")
+    queue.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_of_the_application'::regclass")
 
 
-def fine(of: UnhealthyQueue) -> None:
-    of.jobs.add(COMPLETED)
-    of.jobs.add(due_in=3600)
+def fine(queue: UnhealthyQueue) -> None:
+    queue.jobs.add(COMPLETED)
+    queue.jobs.add(due_in=3600)
 
 
 PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]]]] = [

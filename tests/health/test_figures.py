@@ -77,16 +77,16 @@ def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -
         count(*) FILTER (WHERE scheduled_at <= {at}), count(*) FILTER (WHERE scheduled_at > {at}),
         min(scheduled_at) FILTER (WHERE scheduled_at <= {at}), min(scheduled_at) FILTER (WHERE scheduled_at > {at})
         FROM job WHERE status = 'pending' GROUP BY q ORDER BY q""")
-    found = [(of.queue, of.due, of.later, of.oldest_due_at, of.next_due_at) for of in report.queues]
-    assert found == [tuple(row) for row in depths]
+    figures = [(queue.queue, queue.due, queue.later, queue.oldest_due_at, queue.next_due_at) for queue in report.queues]
+    assert figures == [tuple(row) for row in depths]
     assert report.claim_age == report.measured_at - min(row[3] for row in depths if row[3])
-    assert not any(of.is_capped for of in report.queues)
+    assert not any(queue.is_capped for queue in report.queues)
 
     rates = ask(f"""SELECT queue AS q, count(*) FILTER (WHERE created_at {window}),
         count(*) FILTER (WHERE status = 'completed' AND completed_at {window}),
         count(*) FILTER (WHERE status = 'dead' AND completed_at {window}),
         count(*) FILTER (WHERE status = 'cancelled' AND completed_at {window}) FROM job GROUP BY q ORDER BY q""")
-    assert [(of.queue, of.arrived, of.completed, of.died, of.cancelled) for of in report.rates.queues] == [
+    assert [(queue.queue, queue.arrived, queue.completed, queue.died, queue.cancelled) for queue in report.rates.queues] == [
         tuple(row) for row in rates
     ]
     outcomes = Counter(AttemptOutcome(row[0]) for row in ask(f"SELECT outcome FROM job_attempt WHERE ended_at {window}"))
@@ -134,7 +134,7 @@ def test_counts_stop_at_their_limits_and_are_marked_as_capped(jobs: Jobs, engine
     jobs.add_many(12)
     jobs.add_many(3, priority=4)
     report = health(engine)
-    assert [(of.due, of.is_capped) for of in report.queues] == [(8, True)]
+    assert [(queue.due, queue.is_capped) for queue in report.queues] == [(8, True)]
     assert (report.rates.arrived, report.rates.is_partial) == (8, True)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
@@ -149,8 +149,8 @@ def test_estimated_waste_matches_what_vacuum_full_frees(engine: Engine) -> None:
                 connection.execute(text(statement))
 
     def relations(report: Health) -> dict[str, tuple[int, int | None]]:
-        found = {table.name: (table.bytes, table.wasted_bytes) for table in report.tables}
-        return found | {index.name: (index.bytes, index.wasted_bytes) for index in report.indexes}
+        bytes_by_name = {table.name: (table.bytes, table.wasted_bytes) for table in report.tables}
+        return bytes_by_name | {index.name: (index.bytes, index.wasted_bytes) for index in report.indexes}
 
     run(
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at, input) "
@@ -162,7 +162,7 @@ def test_estimated_waste_matches_what_vacuum_full_frees(engine: Engine) -> None:
     )
     report = health(engine)
     before = relations(report)
-    (table,) = (one for one in report.tables if one.name == "job")
+    (table,) = (table for table in report.tables if table.name == "job")
     with engine.connect() as connection:
         live = connection.execute(text("SELECT count(*) FROM job")).scalar_one()
         sizes = "SELECT pg_table_size('job'), pg_indexes_size('job')"

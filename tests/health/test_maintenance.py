@@ -65,23 +65,23 @@ def test_vacuum_reports_removed_rows_and_who_keeps_the_rest(
     (job,) = maintenance.vacuum(engine, tables=["job"])
     assert (job.dead_after, job.kept_for) == (0, None)
     every = document(database_url, "vacuum")["vacuumed"]
-    assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
+    assert [row["table"] for row in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
 
 
 @both_servers
 def test_maintenance_skips_and_reports_locked_or_unowned_tables(engine: Engine, database_url: str, holders: Holders) -> None:
     with holders.session("BEGIN", "LOCK TABLE job IN SHARE UPDATE EXCLUSIVE MODE"):
-        skipped = {one.table: one.skipped for one in maintenance.vacuum(engine, lock_timeout=SHORT)}
+        skipped = {vacuumed.table: vacuumed.skipped for vacuumed in maintenance.vacuum(engine, lock_timeout=SHORT)}
         assert skipped.pop("job") == "lock not available within the lock timeout"
         assert set(skipped.values()) == {None}
-        held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1s")
-        assert (held.exit_code, "lock not available" in held.output) == (1, True)
+        result = call(database_url, "vacuum", "job", "--lock-timeout", "0.1s")
+        assert (result.exit_code, "lock not available" in result.output) == (1, True)
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS maintenance_guest"))
         connection.execute(text("CREATE ROLE maintenance_guest LOGIN"))
         connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO maintenance_guest"))
     guest = create_engine(make_url(database_url).set(username="maintenance_guest"))
-    assert [one.skipped for one in maintenance.vacuum(guest, tables=["job"])] == [
+    assert [vacuumed.skipped for vacuumed in maintenance.vacuum(guest, tables=["job"])] == [
         "permission denied: not the owner of the table"
     ]
     (index,) = maintenance.reindex(guest, indexes=["ix_job_claim"])
@@ -107,25 +107,32 @@ def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
         assert claim.skipped == "lock not available within the lock timeout"
     invalid = [index.name for index in health(engine).indexes if not index.is_valid]
     assert invalid in (["ix_job_claim_ccnew"], ["ix_job_claim_ccold"])  # who held it up also held up its end
-    done = document(database_url, "reindex", "--all")["reindexed"]
+    rebuilt = document(database_url, "reindex", "--all")["reindexed"]
     assert all(index.is_valid for index in health(engine).indexes)
-    claim_done = next(one for one in done if one["index"] == "ix_job_claim")
+    claim_done = next(row for row in rebuilt if row["index"] == "ix_job_claim")
     assert (claim_done["table"], claim_done["skipped"]) == ("job", None)
     assert claim_done["bytes_after"] < claim.bytes_before
-    assert len(done) == len(health(engine).indexes)
+    assert len(rebuilt) == len(health(engine).indexes)
 
 
 def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engine: Engine, database_url: str) -> None:
-    assert all(one.current == one.recommended for one in maintenance.storage_settings(engine))
+    assert all(parameter.current == parameter.recommended for parameter in maintenance.storage_settings(engine))
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)"))
-    changed = {one.name: one for one in maintenance.storage_settings(engine) if one.current != one.recommended}
-    assert {name: one.current for name, one in changed.items()} == {"fillfactor": "100", "autovacuum_vacuum_threshold": None}
+    changed = {
+        parameter.name: parameter
+        for parameter in maintenance.storage_settings(engine)
+        if parameter.current != parameter.recommended
+    }
+    assert {name: parameter.current for name, parameter in changed.items()} == {
+        "fillfactor": "100",
+        "autovacuum_vacuum_threshold": None,
+    }
     assert "ALTER TABLE job SET (fillfactor = 70)" in call(database_url, "doctor").output
     with engine.begin() as connection:
-        for one in changed.values():
-            connection.execute(text(one.sql))
-    assert all(one.current == one.recommended for one in maintenance.storage_settings(engine))
+        for parameter in changed.values():
+            connection.execute(text(parameter.sql))
+    assert all(parameter.current == parameter.recommended for parameter in maintenance.storage_settings(engine))
 
 
 def test_invalid_maintenance_arguments_are_refused_before_anything_is_done(engine: Engine) -> None:

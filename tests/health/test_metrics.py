@@ -46,17 +46,17 @@ def scrape(port: int) -> Samples:
     """Read a page of metrics; names and units must be those that Prometheus' conventions ask for."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
         body = page.read().decode()
-    found: Samples = {}
+    samples: Samples = {}
     for family in text_string_to_metric_families(body):
         assert re.fullmatch(r"sa_jobqueue_[a-z_]+", family.name)
         assert family.documentation.endswith(".")
         for sample in family.samples:
-            found[sample.name, frozenset(sample.labels.items())] = sample.value
-    return found
+            samples[sample.name, frozenset(sample.labels.items())] = sample.value
+    return samples
 
 
-def value(found: Samples, name: str, **labels: str) -> float:
-    return found[f"sa_jobqueue_{name}", frozenset(labels.items())]
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"sa_jobqueue_{name}", frozenset(labels.items())]
 
 
 @pytest.fixture
@@ -88,22 +88,22 @@ def test_the_exporter_serves_the_values_of_the_health_report(
     assert process.stdout is not None
     first_line = process.stdout.readline()
     port = int(first_line.rpartition(":")[2].partition("/")[0])
-    found, report = scrape(port), health(engine, heartbeat_timeout=timedelta(minutes=10))
-    assert value(found, "up") == 1
-    assert value(found, "due_jobs", queue="mail") == 3 == report.due
-    assert value(found, "scheduled_jobs", queue="default") == 1
-    assert 3 <= value(found, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
-    assert value(found, "running_jobs", queue="default") == 1
-    assert value(found, "longest_running_seconds", queue="default") >= 0
-    assert (value(found, "slots"), value(found, "saturation_ratio"), value(found, "silent_workers")) == (4, 0.25, 0)
-    assert value(found, "unresolved_dead_letters") == 1
-    assert value(found, "health_severity", code="dead_letters", queue="") == 1
-    assert value(found, "health_severity", code="queue_unserved", queue="") == 2
-    assert value(found, "health_severity", code="horizon", queue="") == 0
-    (table,) = (one for one in report.tables if one.name == "job")
-    assert value(found, "table_bytes", table="job") == table.bytes
-    assert value(found, "horizon_holders", kind="handler") == 0
-    assert ("sa_jobqueue_table_changes_total", frozenset({("table", "job"), ("kind", "insert")})) in found
+    samples, report = scrape(port), health(engine, heartbeat_timeout=timedelta(minutes=10))
+    assert value(samples, "up") == 1
+    assert value(samples, "due_jobs", queue="mail") == 3 == report.due
+    assert value(samples, "scheduled_jobs", queue="default") == 1
+    assert 3 <= value(samples, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
+    assert value(samples, "running_jobs", queue="default") == 1
+    assert value(samples, "longest_running_seconds", queue="default") >= 0
+    assert (value(samples, "slots"), value(samples, "saturation_ratio"), value(samples, "silent_workers")) == (4, 0.25, 0)
+    assert value(samples, "unresolved_dead_letters") == 1
+    assert value(samples, "health_severity", code="dead_letters", queue="") == 1
+    assert value(samples, "health_severity", code="queue_unserved", queue="") == 2
+    assert value(samples, "health_severity", code="horizon", queue="") == 0
+    (table,) = (table for table in report.tables if table.name == "job")
+    assert value(samples, "table_bytes", table="job") == table.bytes
+    assert value(samples, "horizon_holders", kind="handler") == 0
+    assert ("sa_jobqueue_table_changes_total", frozenset({("table", "job"), ("kind", "insert")})) in samples
     jobs.add(queue="mail")
     assert value(scrape(port), "due_jobs", queue="mail") == 4  # read again at every scrape
     process.send_signal(signal.SIGTERM)
@@ -123,9 +123,14 @@ def test_the_exporter_names_what_is_paused_and_what_due_jobs_wait_for(engine: En
     registry = CollectorRegistry()
     registry.register(DatabaseCollector(lambda: health(engine)))
     with serve_metrics(registry, port=0) as port:
-        found = scrape(port)
-    assert value(found, "waiting_jobs", queue="mail", cause="type_unknown") == 3
-    paused = {(of["kind"], of["name"]) for name, labels in found if name == "sa_jobqueue_paused" for of in [dict(labels)]}
+        samples = scrape(port)
+    assert value(samples, "waiting_jobs", queue="mail", cause="type_unknown") == 3
+    paused = {
+        (labels_of["kind"], labels_of["name"])
+        for name, labels in samples
+        if name == "sa_jobqueue_paused"
+        for labels_of in [dict(labels)]
+    }
     assert paused == {("queue", "pay"), ("queue", "imports stark"), ("type", "charge")}
 
 
@@ -146,38 +151,38 @@ def test_the_exporter_shows_limits_in_use_and_blocked_and_due_jobs_by_type(
     registry = CollectorRegistry()
     registry.register(DatabaseCollector(lambda: health(engine)))
     with serve_metrics(registry, port=0) as port:
-        found = scrape(port)
+        samples = scrape(port)
     limits = {"queue pay": (4, 9), "key pay": (2, 2), "queue pay stark": (2, 3), "type charge": (5, 4)}
-    for of, shown in limits.items():
-        kind, _, name = of.partition(" ")
+    for subject, values in limits.items():
+        kind, _, name = subject.partition(" ")
         names = ("concurrency_in_use", "concurrency_limit")
         labels = frozenset({("kind", kind), ("name", name)})
-        assert tuple(found[f"sa_jobqueue_{one}", labels] for one in names) == shown, of
-    assert value(found, "blocked_jobs") == 1
-    assert value(found, "due_jobs_by_type", job_type="send") == 3
-    assert value(found, "running_jobs", queue="pay") == 4
+        assert tuple(samples[f"sa_jobqueue_{name}", labels] for name in names) == values, subject
+    assert value(samples, "blocked_jobs") == 1
+    assert value(samples, "due_jobs_by_type", job_type="send") == 3
+    assert value(samples, "running_jobs", queue="pay") == 4
 
 
 def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], jobs: Jobs) -> None:
     ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
     port = free_port()
     process = start("worker", "app:jobs", "--poll-interval", "0.1s", "--metrics-port", str(port), "--concurrency", "3")
-    wait_until(lambda: all(jobs.status(one) in {JobStatus.COMPLETED, JobStatus.DEAD} for one in ids))
+    wait_until(lambda: all(jobs.status(job_id) in {JobStatus.COMPLETED, JobStatus.DEAD} for job_id in ids))
     wait_until(lambda: value(scrape(port), "worker_running_jobs", job_type="good") == 0)
 
     def counted() -> bool:
         return ("sa_jobqueue_dead_letters_total", frozenset({("job_type", "bad"), ("reason", "exhausted")})) in scrape(port)
 
-    wait_until(counted, what="the death among the metrics")
-    found = scrape(port)
-    assert value(found, "attempts_total", job_type="good", outcome="completed") == 3
-    assert value(found, "attempt_duration_seconds_count", job_type="good") == 3
-    assert value(found, "attempt_wait_seconds_count", queue="default") == 3
-    assert value(found, "attempt_wait_seconds_bucket", queue="default", le="1800.0") == 3
-    assert 0 < value(found, "attempt_wait_seconds_sum", queue="default") < PATIENCE
-    assert 0 <= time.time() - value(found, "worker_start_time_seconds") < PATIENCE
-    assert value(found, "attempts_total", job_type="bad", outcome="died") == 1
-    assert value(found, "worker_slots") == 3
+    wait_until(counted, description="the death among the metrics")
+    samples = scrape(port)
+    assert value(samples, "attempts_total", job_type="good", outcome="completed") == 3
+    assert value(samples, "attempt_duration_seconds_count", job_type="good") == 3
+    assert value(samples, "attempt_wait_seconds_count", queue="default") == 3
+    assert value(samples, "attempt_wait_seconds_bucket", queue="default", le="1800.0") == 3
+    assert 0 < value(samples, "attempt_wait_seconds_sum", queue="default") < PATIENCE
+    assert 0 <= time.time() - value(samples, "worker_start_time_seconds") < PATIENCE
+    assert value(samples, "attempts_total", job_type="bad", outcome="died") == 1
+    assert value(samples, "worker_slots") == 3
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
 
@@ -206,23 +211,23 @@ def test_metric_labels_are_bounded_however_many_queues_and_types_exist(engine: E
     for number in range(500):
         bus.emit(events.JobCompleted(uuid7(), "known", 1, timedelta(0), f"tenant_{number}", timedelta(seconds=-1)))
     with serve_metrics(registry, port=0) as port:
-        found = scrape(port)
+        samples = scrape(port)
         with pytest.raises(InvalidOptionError, match="cannot listen"), serve_metrics(registry, port=port):
             pass
-    due = [labels for name, labels in found if name == "sa_jobqueue_due_jobs"]
+    due = [labels for name, labels in samples if name == "sa_jobqueue_due_jobs"]
     assert len(due) == MOST_QUEUES + 1
-    assert value(found, "due_jobs", queue="tenant_499") == 499
-    assert value(found, "due_jobs", queue="other") == sum(range(400))
-    assert value(found, "claim_age_seconds", queue="other") == 399
-    assert value(found, "attempts_total", job_type="known", outcome="completed") == 501
-    assert value(found, "attempt_wait_seconds_sum", queue="mail") == 7 * 51
-    waits = [of for name, of in found if name == "sa_jobqueue_attempt_wait_seconds_count"]
+    assert value(samples, "due_jobs", queue="tenant_499") == 499
+    assert value(samples, "due_jobs", queue="other") == sum(range(400))
+    assert value(samples, "claim_age_seconds", queue="other") == 399
+    assert value(samples, "attempts_total", job_type="known", outcome="completed") == 501
+    assert value(samples, "attempt_wait_seconds_sum", queue="mail") == 7 * 51
+    waits = [labels_of for name, labels_of in samples if name == "sa_jobqueue_attempt_wait_seconds_count"]
     assert len(waits) == MOST_QUEUES + 1
-    assert value(found, "attempt_wait_seconds_sum", queue="other") == 0
-    assert value(found, "attempts_total", job_type="other", outcome="completed") == 50
-    running_jobs = {labels: count for (name, labels), count in found.items() if name == "sa_jobqueue_worker_running_jobs"}
-    shown = {dict(labels)["job_type"]: count for labels, count in running_jobs.items()}
-    assert shown == {"known": 2, "idle": 0, "other": 7}
+    assert value(samples, "attempt_wait_seconds_sum", queue="other") == 0
+    assert value(samples, "attempts_total", job_type="other", outcome="completed") == 50
+    running_jobs = {labels: count for (name, labels), count in samples.items() if name == "sa_jobqueue_worker_running_jobs"}
+    count_by_type = {dict(labels)["job_type"]: count for labels, count in running_jobs.items()}
+    assert count_by_type == {"known": 2, "idle": 0, "other": 7}
 
 
 def test_the_exporter_reports_an_unreachable_database_as_down() -> None:

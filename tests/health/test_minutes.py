@@ -64,10 +64,10 @@ def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engi
         since = hour(engine)
         all_points = series(session, since=since)
         assert len(all_points) == 40  # minutes without jobs are points as well
-        [one] = [one for one in all_points if one.completed]
-        assert (one.enqueued, one.completed, one.failed, one.running) == (4, 4, 1, 0)
+        [minute] = [minute for minute in all_points if minute.completed]
+        assert (minute.enqueued, minute.completed, minute.failed, minute.running) == (4, 4, 1, 0)
         by_type = totals(session, since=since, by="type_name")
-        assert {name: (one.completed, one.failure_ratio) for name, one in by_type.items()} == {
+        assert {name: (minute.completed, minute.failure_ratio) for name, minute in by_type.items()} == {
             "send": (3, 0.0),
             "charge": (1, 0.5),
         }
@@ -78,7 +78,7 @@ def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engi
         assert run is not None
         assert 0.1 <= wait.total_seconds() <= 0.25
         assert 10 <= run.total_seconds() <= 30
-        assert sum(one.completed for one in series(session, since=since, queue="pay", type_name="send")) == 0
+        assert sum(minute.completed for minute in series(session, since=since, queue="pay", type_name="send")) == 0
         assert send.seconds == 2400  # of the minutes without such a job as well
 
 
@@ -89,7 +89,7 @@ def test_minutes_in_which_workers_were_idle_are_recorded_later(engine: Engine, j
         connection.execute(text(f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}"))
     record(engine)
     with Session(engine) as session:
-        due = [one.due for one in series(session, since=hour(engine), queue="mail")]
+        due = [figures.due for figures in series(session, since=hour(engine), queue="mail")]
     assert due == [0] * 31 + [3] * 9 or due == [0] * 30 + [3] * 10
 
 
@@ -100,16 +100,16 @@ def test_a_minute_has_the_busiest_queues_and_types_only(engine: Engine, jobs: Jo
     record(engine, most=2)
     with Session(engine) as session:
         assert set(totals(session, since=hour(engine), by="type_name")) == {"type3", "type4"}
-        assert max(one.completed for one in series(session, since=hour(engine))) == 15
+        assert max(figures.completed for figures in series(session, since=hour(engine))) == 15
 
 
 def test_one_transaction_records_a_minute(engine: Engine, database_url: str) -> None:
-    other = create_engine(database_url)
+    other_engine = create_engine(database_url)
     with engine.begin() as connection:
         assert len(connection.execute(minutes.unrecorded(Job)).all()) == 1
-        assert record(other) == 0
-    assert record(other) == 1
-    other.dispose()
+        assert record(other_engine) == 0
+    assert record(other_engine) == 1
+    other_engine.dispose()
 
 
 async def test_workers_record_minutes_and_delete_those_older_than_a_day(async_engine: AsyncEngine) -> None:
@@ -168,8 +168,8 @@ async def test_retention_goes_on_if_no_minute_can_be_recorded(
 def test_percentiles_are_interpolated_within_a_bucket(share: float, seconds: float) -> None:
     buckets = [0] * (len(BOUNDS) + 1)
     buckets[1] = buckets[7] = 2
-    found = percentile(buckets, share)
-    assert found is not None
-    assert found.total_seconds() == pytest.approx(seconds)
+    estimate = percentile(buckets, share)
+    assert estimate is not None
+    assert estimate.total_seconds() == pytest.approx(seconds)
     assert percentile([0] * 16, share) is None
     assert percentile([0] * 15 + [4], share) == timedelta(seconds=1800)

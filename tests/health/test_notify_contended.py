@@ -35,7 +35,7 @@ def test_commits_that_wait_for_the_lock_of_notifications_are_a_finding(engine: E
             connection.execute(text("NOTIFY application"))
 
     def found() -> list[int]:
-        return [one.evidence["waiting"] for one in health(engine).findings if one.code is Code.NOTIFY_CONTENDED]
+        return [finding.evidence["waiting"] for finding in health(engine).findings if finding.code is Code.NOTIFY_CONTENDED]
 
     with ThreadPoolExecutor() as threads:
         holder = threads.submit(notify, "on")
@@ -43,8 +43,8 @@ def test_commits_that_wait_for_the_lock_of_notifications_are_a_finding(engine: E
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             wait_until(lambda: connection.execute(waits).scalar() == 1)
             assert found() == []
-            others = [threads.submit(notify, "off") for _ in range(3)]
+            notifies = [threads.submit(notify, "off") for _ in range(3)]
             wait_until(lambda: found() == [3])
             connection.execute(text("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
-        wait([holder, *others])
+        wait([holder, *notifies])
     assert found() == []

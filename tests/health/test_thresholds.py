@@ -44,9 +44,9 @@ def test_a_queue_that_may_wait_longer_is_no_finding_anywhere(
     store(engine, "reports", claim_age_warning=HOUR, claim_age_critical=2 * HOUR, long_running=9 * HOUR)
 
     report = health(engine)
-    found = {(one.code, one.severity, one.evidence["queue"]) for one in report.findings}
-    assert found == {(Code.CLAIM_AGE, Severity.WARNING, "mail"), (Code.LONG_RUNNING, Severity.WARNING, "mail")}
-    (severities,) = [one.values for one in of_report(report) if one.name == "health_severity"]
+    findings = {(finding.code, finding.severity, finding.evidence["queue"]) for finding in report.findings}
+    assert findings == {(Code.CLAIM_AGE, Severity.WARNING, "mail"), (Code.LONG_RUNNING, Severity.WARNING, "mail")}
+    (severities,) = [sample.values for sample in of_report(report) if sample.name == "health_severity"]
     assert severities["claim_age", "mail"] == 1
     assert ("claim_age", "reports") not in severities
 
@@ -76,7 +76,7 @@ def test_the_command_sets_lists_and_unsets_thresholds(engine: Engine) -> None:
         records = list_audit(session).items
     assert replace(stored, queues={}) == Thresholds(retry_minimum=30, bloat_share=0.75)
     assert stored.of("reports").claim_age_warning == timedelta(minutes=5)
-    assert [(one.done_by, one.operation) for one in records] == [("ann", "set_thresholds")] * 2
+    assert [(record.done_by, record.operation) for record in records] == [("ann", "set_thresholds")] * 2
     listed = json.loads(run("list", "--json"))["thresholds"]
     assert {"name": "claim_age_warning", "queue": "reports", "value": 300.0, "default": 60.0} in listed
     run("set", "retry_minimum=", "bloat_share=")

@@ -28,17 +28,17 @@ def storm(server_url: str, logs: Path) -> tuple[list[Result], list[str]]:
     """Stage all incidents together; return the view of each, and the summaries of all findings before any was ended."""
     with open_world(server_url, logs) as world:
         world.worker("main", concurrency=9)
-        staged = [(one, one.stage(world)) for one in INCIDENTS]
-        patience = max(one.threshold - beginning.since for one, beginning in staged) + LOOKS
+        staged = [(incident, incident.stage(world)) for incident in INCIDENTS]
+        patience = max(incident.threshold - beginning.since for incident, beginning in staged) + LOOKS
         deadline = time.monotonic() + patience
         world.until(
-            lambda: all(world.matching(one.says) for one in INCIDENTS) or time.monotonic() > deadline,
+            lambda: all(world.matching(incident.says) for incident in INCIDENTS) or time.monotonic() > deadline,
             "the storm",
             patience + PATIENCE,
         )
-        findings = [seen.summary for seen in world.findings() if seen.severity != "ok"]
+        findings = [finding.summary for finding in world.findings() if finding.severity != "ok"]
         staged.sort(key=lambda pair: FIRST.index(pair[0].stage) if pair[0].stage in FIRST else len(FIRST))
-        return [_judged(world, one, beginning) for one, beginning in staged], findings
+        return [_judged(world, incident, beginning) for incident, beginning in staged], findings
 
 
 def _judged(world: World, incident: Incident, staged: Staged) -> Result:
@@ -47,14 +47,14 @@ def _judged(world: World, incident: Incident, staged: Staged) -> Result:
         if time.monotonic() > deadline:
             return Result(incident, "", "not found")
         time.sleep(0.25)
-    seen = found[0]
+    matching = found[0]
     fault = []
-    if staged.shows not in world.client.page(seen.link.partition("#")[0]):
-        fault.append(f"{seen.link} does not show {staged.shows}")
+    if staged.shows not in world.client.page(matching.link.partition("#")[0]):
+        fault.append(f"{matching.link} does not show {staged.shows}")
     if staged.act is not None:
         try:
-            staged.act(seen)
-            world.until(lambda: not world.matching(incident.says), f"the end of {seen.summary!r}", PATIENCE)
+            staged.act(matching)
+            world.until(lambda: not world.matching(incident.says), f"the end of {matching.summary!r}", PATIENCE)
         except AssertionError as error:
             fault.append(str(error))
-    return Result(incident, seen.summary, "; ".join(fault))
+    return Result(incident, matching.summary, "; ".join(fault))

@@ -16,5 +16,5 @@ from tests.incidents.staged import INCIDENTS
 def test_all_incidents_at_once_have_one_finding_each(newest_server: PostgresServer, tmp_path: Path) -> None:
     results, findings = storm(newest_server.url, tmp_path)
     assert [(result.incident.name, result.sentence, result.fault) for result in results if result.fault] == []
-    assert [summary for summary in findings if not any(re.search(one.says, summary) for one in INCIDENTS)] == []
+    assert [summary for summary in findings if not any(re.search(incident.says, summary) for incident in INCIDENTS)] == []
     assert len(findings) == len(set(findings)) <= len(INCIDENTS)

@@ -69,18 +69,18 @@ class _Forms(HTMLParser):
         self._text: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.forms.append(Form(given.get("action", "")))
+            self.forms.append(Form(attributes.get("action", "")))
         if not self.forms:
             return
-        fields, name = self.forms[-1].fields, given.get("name", "")
-        if tag == "input" and name and (given.get("type") != "checkbox" or "checked" in given):
-            fields[name] = given.get("value", "")
+        fields, name = self.forms[-1].fields, attributes.get("name", "")
+        if tag == "input" and name and (attributes.get("type") != "checkbox" or "checked" in attributes):
+            fields[name] = attributes.get("value", "")
         elif tag == "select":
             self._select = name
-        elif tag == "option" and self._select and "selected" in given:
-            fields[self._select] = given.get("value", "")
+        elif tag == "option" and self._select and "selected" in attributes:
+            fields[self._select] = attributes.get("value", "")
         elif tag == "textarea":
             self._text, fields[name] = name, ""
 
@@ -154,11 +154,11 @@ class World:
         self.until(lambda: self.sql("SELECT count(*) FROM worker WHERE name = :name", name=name), f"worker {name}")
         return process
 
-    def until(self, condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
+    def until(self, condition: Callable[[], Any], description: str, patience: float = PATIENCE) -> None:
         """Wait until a condition holds that sends no notification."""
         deadline = time.monotonic() + patience
         while not condition():
-            assert time.monotonic() < deadline, f"{what}: not within {patience} s"
+            assert time.monotonic() < deadline, f"{description}: not within {patience} s"
             time.sleep(0.1)
 
     def findings(self) -> list[Seen]:
@@ -166,36 +166,36 @@ class World:
         page = self.client.page("/queue/overview")
         return [
             Seen(
-                found["severity"],
-                html.unescape(found["summary"]),
-                html.unescape(found["advice"]),
-                html.unescape(found["link"]).removeprefix(self.client.prefix),
-                forms_of(found["rest"]),
-                [html.unescape(one).removeprefix(self.client.prefix) for one in _BUTTON.findall(found["rest"])],
+                match["severity"],
+                html.unescape(match["summary"]),
+                html.unescape(match["advice"]),
+                html.unescape(match["link"]).removeprefix(self.client.prefix),
+                forms_of(match["rest"]),
+                [html.unescape(value).removeprefix(self.client.prefix) for value in _BUTTON.findall(match["rest"])],
             )
-            for found in _FINDING.finditer(page)
+            for match in _FINDING.finditer(page)
         ]
 
     def matching(self, says: str) -> list[Seen]:
         """Return the findings whose sentence a pattern matches."""
-        return [one for one in self.findings() if re.search(says, one.summary)]
+        return [finding for finding in self.findings() if re.search(says, finding.summary)]
 
-    def press(self, seen: Seen, act: str, **changes: str) -> None:
+    def press(self, finding: Seen, act: str, **changes: str) -> None:
         """Do an act that a finding offers, or the page that it links to, with the fields that its form has."""
-        pages = [self.client.page(link.partition("#")[0]) for link in (*seen.buttons, seen.link)]
-        forms = [*seen.forms, *(form for page in pages for form in forms_of(page))]
+        pages = [self.client.page(link.partition("#")[0]) for link in (*finding.buttons, finding.link)]
+        forms = [*finding.forms, *(form for page in pages for form in forms_of(page))]
         offered = [form for form in forms if form.action.endswith(f"/acts/{act}")]
-        assert offered, f"neither the finding nor {seen.link} offers {act}"
+        assert offered, f"neither the finding nor {finding.link} offers {act}"
         fields = offered[0].fields | changes | {"confirmed": "1"}
         path = offered[0].action.removeprefix(self.client.prefix)
         response = self.client.request("POST", path, data=fields, headers={"Sec-Fetch-Site": "same-origin"})
         assert response.status_code in {200, 303}, response.text
 
-    def run_advice(self, seen: Seen, pattern: str) -> None:
+    def run_advice(self, finding: Seen, pattern: str) -> None:
         """Run the SQL that a finding advises."""
-        found = re.search(pattern, f"{seen.summary} {seen.advice}")
-        assert found, f"{seen.summary} {seen.advice} advises no {pattern}"
-        self.sql(found[0])
+        match = re.search(pattern, f"{finding.summary} {finding.advice}")
+        assert match, f"{finding.summary} {finding.advice} advises no {pattern}"
+        self.sql(match[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -101,7 +101,7 @@ async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engin
     server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="warning"))
     serving = asyncio.create_task(server.serve())
     try:
-        await until(lambda: server.started, what="the server's start")
+        await until(lambda: server.started, description="the server's start")
         port = server.servers[0].sockets[0].getsockname()[1]
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
@@ -110,7 +110,7 @@ async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engin
         assert await asyncio.to_thread(begun.wait, PATIENCE)
     finally:
         server.should_exit = True  # as on SIGTERM
-        await until(lambda: worker.vitals.phase == "draining", what="the worker's shutdown")
+        await until(lambda: worker.vitals.phase == "draining", description="the worker's shutdown")
         release.set()
         await asyncio.wait_for(serving, PATIENCE)
     assert [event.released for event in log.of(WorkerStopped)] == [0]
@@ -132,7 +132,7 @@ async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: En
         session.add(wait.job(None))
     await log.until(JobStarted)
     serving.cancel()
-    await until(lambda: worker.vitals.phase == "draining", what="the worker's shutdown")
+    await until(lambda: worker.vitals.phase == "draining", description="the worker's shutdown")
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(serving, PATIENCE)

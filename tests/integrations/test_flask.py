@@ -257,9 +257,9 @@ def test_commands_that_take_the_registry_have_the_applications(app: Flask) -> No
         assert (refused.exit_code, "MODULE:ATTRIBUTE" in refused.output) == (2, False), refused.output
         assert "unexpected extra argument" in refused.output
     for command in (["queues", "sync"], ["schedules", "sync"], ["doctor"], ["prune", "--dry-run"], ["jobs", "list"]):
-        done = runner.invoke(args=["jobs", *command])
-        assert done.exit_code in {0, 1}, (command, done.output)  # 1: `doctor` has advice
-        assert "Usage" not in done.output
+        result = runner.invoke(args=["jobs", *command])
+        assert result.exit_code in {0, 1}, (command, result.output)  # 1: `doctor` has advice
+        assert "Usage" not in result.output
     refused = runner.invoke(args=["jobs", "worker", "--concurrency", "x"])
     assert (refused.exit_code, "worker [OPTIONS]\n" in refused.output) == (2, True)
 
@@ -272,12 +272,12 @@ def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) 
         flask_session["user"] = name
         return name
 
-    seen: list[str] = []
+    users: list[str] = []
 
     def authorize(request: Request) -> Access | None:
         with queue.request_context(request):
             user = flask_session.get("user")
-            seen.append(flask_request.path)
+            users.append(flask_request.path)
         if user is None:
             return None
         if user != "admin":
@@ -286,13 +286,13 @@ def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) 
 
     pages = Client(dashboard(engine, jobs, authorize=authorize, hosts=["*"]), prefix="")
     assert pages.get("/queue/jobs").status_code == 401
-    for user, status, said in (("mallory", 403, "Only for administrators."), ("admin", 200, "admin")):
+    for user, status, words in (("mallory", 403, "Only for administrators."), ("admin", 200, "admin")):
         cookie = app.test_client().post(f"/login/{user}").headers["Set-Cookie"].partition(";")[0]
         page = pages.get("/queue/jobs", headers={"Cookie": f"other=1; {cookie}"})
-        assert (page.status_code, said in page.text) == (status, True)
+        assert (page.status_code, words in page.text) == (status, True)
     forged = pages.get("/queue/jobs", headers={"Cookie": cookie[:-2]})
     assert forged.status_code == 401
-    assert set(seen) == {"/queue/jobs"}
+    assert set(users) == {"/queue/jobs"}
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -473,11 +473,11 @@ async def test_perform_calls_a_handler_in_the_applications_context(app: Flask) -
 
 
 def test_listeners_on_db_session_see_the_handlers_commit(app: Flask) -> None:
-    seen: list[str] = []
+    calls: list[str] = []
 
     def note(session: Session) -> None:
         if session.info.get("sa_jobqueue.guard") is not None:
-            seen.append(current_app.name)
+            calls.append(current_app.name)
 
     enqueue(app, with_session, "new")
     with app.app_context():
@@ -487,20 +487,20 @@ def test_listeners_on_db_session_see_the_handlers_commit(app: Flask) -> None:
     finally:
         with app.app_context():
             event.remove(db.session, "before_commit", note)
-    assert seen == [__name__]
+    assert calls == [__name__]
 
 
 def test_a_scoped_session_of_the_application_is_the_handlers(engine: Engine) -> None:
     current = scoped_session(sessionmaker(engine))
-    own = JobQueue()
-    extension = FlaskJobs(own, current)
+    own_queue = JobQueue()
+    extension = FlaskJobs(own_queue, current)
     extension.init_app(Flask("blog"))
 
-    @own.handler("with", max_attempts=1)
+    @own_queue.handler("with", max_attempts=1)
     def with_it(payload: None, session: Session) -> bool:
         return session is current()
 
-    @own.handler("without", max_attempts=1)
+    @own_queue.handler("without", max_attempts=1)
     def without(payload: None) -> None:
         current.execute(text("CREATE TABLE left_open ()"))
 
@@ -508,12 +508,12 @@ def test_a_scoped_session_of_the_application_is_the_handlers(engine: Engine) -> 
         job = with_it.job(None)
         session.add(job)
         job_id = job.id
-    drain(own, engine)
+    drain(own_queue, engine)
     with Session(engine) as session, session.begin():
-        assert session.get_one(own.model, job_id).output is True
+        assert session.get_one(own_queue.model, job_id).output is True
         session.add(without.job(None))
     with pytest.raises(UncommittedWritesError):
-        drain(own, engine)
+        drain(own_queue, engine)
 
 
 async def test_flask_works_with_a_plain_session_factory(engine: Engine) -> None:

@@ -35,7 +35,7 @@ class CapturingTransport(Transport):
         self.items += [(item.type or "", item.payload.json) for item in envelope.items]  # type: ignore[misc]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        return [item for found, item in self.items if found == kind]
+        return [item for item_kind, item in self.items if item_kind == kind]
 
 
 @pytest.fixture
@@ -94,10 +94,10 @@ async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(
 ) -> None:
     jobs = ways_to_end()
     with Session(engine) as session, session.begin():
-        made = {handler.job_type.name: handler.job("secret") for handler in jobs}
-        session.add_all(made.values())
+        job_by_type = {handler.job_type.name: handler.job("secret") for handler in jobs}
+        session.add_all(job_by_type.values())
         session.flush()
-        ids = {name: str(job.id) for name, job in made.items()}
+        ids = {name: str(job.id) for name, job in job_by_type.items()}
     worker = Worker(jobs, engine, options=quick(queues=["default", "mail"]))
     logs.subscribe(worker.events)
     await worker.run_until_idle()
@@ -112,7 +112,7 @@ async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(
     assert (job["id"], job["queue"], job["attempt"], job["max_attempts"]) == (ids["fails"], "mail", 1, 1)
     assert {name: error["tags"][name] for name in ("job.type", "job.queue")} == {"job.type": "fails", "job.queue": "mail"}
     assert error["transaction"] == "fails"
-    transactions = {one["transaction"]: one["contexts"]["trace"] for one in sentry.of("transaction")}
+    transactions = {transaction["transaction"]: transaction["contexts"]["trace"] for transaction in sentry.of("transaction")}
     assert transactions.keys() == ids.keys()
     assert {trace["op"] for trace in transactions.values()} == {"queue.process"}
     failed = {name for name, trace in transactions.items() if trace["status"] == "internal_error"}
@@ -134,15 +134,15 @@ async def test_a_scheduled_job_is_a_sentry_check_in_of_its_monitor(engine: Engin
     with Session(engine) as session, session.begin():
         assert len(fire_schedules(session, at=datetime.now(UTC) + timedelta(days=1))) == 3
     await Worker(jobs, engine, options=quick(queues=["default", "mail"])).run_until_idle()
-    seen: dict[str, list[dict[str, Any]]] = {}
+    check_ins: dict[str, list[dict[str, Any]]] = {}
     for check_in in sentry.of("check_in"):
-        seen.setdefault(check_in["monitor_slug"], []).append(check_in)
-    assert {name: [one["status"] for one in runs] for name, runs in seen.items()} == {
+        check_ins.setdefault(check_in["monitor_slug"], []).append(check_in)
+    assert {name: [run["status"] for run in runs] for name, runs in check_ins.items()} == {
         "nightly-works": ["in_progress", "ok"],
         "nightly-fails": ["in_progress", "error"],
         "nightly-snoozes": ["in_progress", "ok"],
     }
-    for first, last in seen.values():
+    for first, last in check_ins.values():
         assert first["check_in_id"] == last["check_in_id"]
         assert first["monitor_config"]["schedule"] == {"type": "crontab", "value": "0 3 * * *"}
         assert first["monitor_config"]["timezone"] == "Europe/Berlin"

@@ -36,17 +36,17 @@ async def test_every_structlog_entry_of_an_attempt_has_its_job_fields(engine: En
 
     bind_jobs(jobs)
     with Session(engine) as session, session.begin():
-        made = {number: (sync if number % 2 else asynchronous).job(number) for number in range(6)}
-        session.add_all(made.values())
+        job_by_number = {number: (sync if number % 2 else asynchronous).job(number) for number in range(6)}
+        session.add_all(job_by_number.values())
         session.flush()
         expected = {
             number: {"job_id": str(job.id), "job_type": job.type_name, "job_queue": job.queue, "job_attempt": 1}
-            for number, job in made.items()
+            for number, job in job_by_number.items()
         }
     worker = Worker(jobs, engine, options=quick(concurrency=6))
     await worker.run_until_idle()
-    written = {call.kwargs.pop("number"): call.kwargs for call in entries.calls}
+    entry_by_number = {call.kwargs.pop("number"): call.kwargs for call in entries.calls}
     assert len(entries.calls) == 6
-    for number, fields in written.items():
+    for number, fields in entry_by_number.items():
         assert fields == expected[number] | {"worker_id": worker.id, "event": "sync" if number % 2 else "async"}
     assert get_contextvars() == {}

@@ -40,11 +40,11 @@ def test_a_killed_workers_child_process_dies_with_it(
 ) -> None:
     enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
     worker = start_worker(registry="tests.fixtures.isolated:jobs", PYTHONPATH=ROOT)
-    wait_until((tmp_path / "pid").exists, what="the handler")
+    wait_until((tmp_path / "pid").exists, description="the handler")
     child = int((tmp_path / "pid").read_text())
     assert int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) == worker.pid
     worker.kill()
-    wait_until(lambda: not is_running(child), what="the child's end")
+    wait_until(lambda: not is_running(child), description="the child's end")
 
 
 def test_a_worker_over_its_memory_limit_drains_and_exits_to_be_replaced(

@@ -84,9 +84,9 @@ async def test_an_isolated_attempt_ends_as_it_would_in_process(
 ) -> None:
     caplog.set_level(logging.WARNING)
     twins = {
-        name: enqueue(engine, *(both.job(kind, isolated.Numbers(**given) if isinstance(given, dict) else given)
+        name: enqueue(engine, *(both.job(kind, isolated.Numbers(**twin) if isinstance(twin, dict) else twin)
                                 for kind in (name, f"{name}_isolated")))
-        for name, given in TWINS.items()
+        for name, twin in TWINS.items()
     }  # fmt: skip
     with Session(engine) as session, session.begin():
         sources = [both.job("returns", isolated.Numbers([number])) for number in (4, 5)]
@@ -167,11 +167,11 @@ async def test_an_isolated_handler_holding_the_gil_does_not_block_the_workers_lo
     """It holds it until the other job, on the loop, releases it: in one process neither would ever end."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    held, releaser = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
+    holding, releaser = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
     log = await drain(isolated.jobs, engine, **PATIENT)
-    assert jobs.get(held)["output"] == 1
+    assert jobs.get(holding)["output"] == 1
     assert jobs.status(releaser) is JobStatus.COMPLETED
-    assert {event.job_id for event in log.of(JobCompleted)} == {held, releaser}
+    assert {event.job_id for event in log.of(JobCompleted)} == {holding, releaser}
 
 
 @pytest.mark.long
@@ -180,7 +180,7 @@ async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then
 ) -> None:
     heeded = tmp_path / "heeded"
     new = [isolated.heeds.job(str(heeded)), isolated.heeds_async.job(), isolated.extends.job(), isolated.pid.job()]
-    asked = enqueue(engine, *new)
+    job_ids = enqueue(engine, *new)
     ran_on: list[bool] = []
 
     def pids() -> list[int]:
@@ -198,14 +198,14 @@ async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then
     worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, concurrency=1, cancel_timeout=timedelta(seconds=1)))
     worker.events.subscribe(note_if_running)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
-    for job_id in (asked[0], asked[1], terminated, killed):
+    for job_id in (job_ids[0], job_ids[1], terminated, killed):
         assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0:00:00.200000"
         assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
-    assert jobs.get(asked[2])["output"] is False  # it had asked for more
-    assert jobs.get(asked[3])["output"] == int(heeded.read_text())  # who stops when asked keeps its child
+    assert jobs.get(job_ids[2])["output"] is False  # it had asked for more
+    assert jobs.get(job_ids[3])["output"] == int(heeded.read_text())  # who stops when asked keeps its child
     assert (tmp_path / "tidied").exists()
     assert ran_on == [False]  # its code is over before its end is written
-    await until(lambda: not is_running(pids()[1]), what="the end of what the child had started")
+    await until(lambda: not is_running(pids()[1]), description="the end of what the child had started")
 
 
 @pytest.mark.long
@@ -217,10 +217,10 @@ async def test_an_attempt_lost_while_its_child_starts_never_runs(
     os.mkfifo(fifo)
     start, starts = Process.start, count()
 
-    async def start_late(**given: Any) -> Process:
+    async def start_late(**arguments: Any) -> Process:
         if next(starts) > 0:
             await may_start.wait()
-        return await start(**given)
+        return await start(**arguments)
 
     monkeypatch.setattr(Process, "start", start_late)
     enqueue(engine, isolated.holds_gil.job(str(fifo), priority=9))
@@ -253,22 +253,25 @@ async def test_stopping_releases_an_isolated_attempt_and_leaves_no_process(
     (job_id,) = enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
     options = quick(shutdown_timeout=timedelta(0), cancel_timeout=timedelta(milliseconds=200))
     async with working(Worker(isolated.jobs, engine, options=options)):
-        await until((tmp_path / "pid").exists, what="the handler")
-    assert (jobs.status(job_id), [one["outcome"] for one in jobs.attempts(job_id)]) == (JobStatus.PENDING, ["released"])
+        await until((tmp_path / "pid").exists, description="the handler")
+    assert (jobs.status(job_id), [attempt["outcome"] for attempt in jobs.attempts(job_id)]) == (
+        JobStatus.PENDING,
+        ["released"],
+    )
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.long
 async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
 
     @queue.middleware
     async def watch(attempt: AttemptContext, proceed: Proceed) -> None:
         try:
             await proceed()
         except (IsolatedHandlerError, Snooze) as error:
-            seen.append(error)
+            errors.append(error)
             raise
 
     for name in ("raises", "snoozes"):
@@ -277,7 +280,7 @@ async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, j
     failed, snoozed = enqueue(engine, queue.job("raises_isolated", "x"), queue.job("snoozes_isolated"))
     worker = Worker(queue, engine, options=quick(), app="tests.fixtures.isolated:both")
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
-    by_kind = {type(error): error for error in seen}
+    by_kind = {type(error): error for error in errors}
     error = by_kind[IsolatedHandlerError]
     assert isinstance(error, IsolatedHandlerError)
     assert (error.kind, error.reason) == ("ValueError", "bad x")

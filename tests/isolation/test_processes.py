@@ -59,15 +59,15 @@ def test_column_values_survive_the_round_trip_to_a_child() -> None:
 
 
 def test_a_continuation_from_a_child_is_rebuilt_from_the_columns_that_it_sets() -> None:
-    made = queue.job(
+    job = queue.job(
         "t", {"n": 7}, at=NOW, priority=3, timeout=timedelta(hours=1), blockers=[UUID(int=5)], fairness_key="ann"
     )
-    answer = of_return(Continuation(made), handler.job_type)
+    answer = of_return(Continuation(job), handler.job_type)
     remade = result_of(json.loads(json.dumps(answer)), JOB, Job)
     assert isinstance(remade, Job)
-    assert (remade.id, remade.input, remade.priority, remade.timeout) == (made.id, {"n": 7}, 3, timedelta(hours=1))
+    assert (remade.id, remade.input, remade.priority, remade.timeout) == (job.id, {"n": 7}, 3, timedelta(hours=1))
     assert (remade._at, remade._delay, remade.fairness_key, remade.chain_id) == (NOW, None, "ann", JOB.chain_id)
-    assert [one.chain_id for one in remade._blockers] == [UUID(int=5)]
+    assert [blocker.chain_id for blocker in remade._blockers] == [UUID(int=5)]
     with pytest.raises(InvalidJobError, match="priority"):
         result_of(answer | {"values": packed({"type_name": "t", "priority": 99})}, JOB, Job)
 

@@ -83,9 +83,9 @@ def test_table_arguments_of_the_application_are_added(empty_engine: Engine) -> N
         )
 
     Base.metadata.create_all(empty_engine)
-    found = inspect(empty_engine)
-    assert "ix_tenant" in {one["name"] for one in found.get_indexes("job")}
-    assert {"ck_tenant", "ck_job_lease"} <= {one["name"] for one in found.get_check_constraints("job")}
+    inspector = inspect(empty_engine)
+    assert "ix_tenant" in {index["name"] for index in inspector.get_indexes("job")}
+    assert {"ck_tenant", "ck_job_lease"} <= {constraint["name"] for constraint in inspector.get_check_constraints("job")}
 
 
 @pytest.mark.parametrize(("option", "advice"), [("schema", "use queue_schema"), ("comment", "remove it")])

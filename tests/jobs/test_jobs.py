@@ -38,16 +38,16 @@ def one_of_each(jobs: Jobs) -> dict[JobStatus, UUID]:
 
 
 def test_cancel_jobs_cancels_open_jobs_and_returns_their_ids(session: Session, jobs: Jobs) -> None:
-    made = one_of_each(jobs)
-    result = cancel_jobs(session, list(made.values()))
-    assert result.matched == len(made)
+    job_ids = one_of_each(jobs)
+    result = cancel_jobs(session, list(job_ids.values()))
+    assert result.matched == len(job_ids)
     cancelled = result.ids
-    assert set(cancelled) == {job_id for status, job_id in made.items() if status not in ENDED}
-    assert jobs.status(made[JobStatus.PENDING]) is JobStatus.PENDING
+    assert set(cancelled) == {job_id for status, job_id in job_ids.items() if status not in ENDED}
+    assert jobs.status(job_ids[JobStatus.PENDING]) is JobStatus.PENDING
     session.commit()
-    for status, job_id in made.items():
+    for status, job_id in job_ids.items():
         assert jobs.status(job_id) is (status if status in ENDED else JobStatus.CANCELLED)
-    assert [attempt["outcome"] for attempt in jobs.attempts(made[JobStatus.RUNNING])] == ["cancelled"]
+    assert [attempt["outcome"] for attempt in jobs.attempts(job_ids[JobStatus.RUNNING])] == ["cancelled"]
 
 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
@@ -88,10 +88,10 @@ def test_a_new_job_can_be_changed_in_the_same_transaction(session: Session, jobs
 
 
 def test_cancel_jobs_refreshes_jobs_loaded_in_the_session(session: Session, jobs: Jobs) -> None:
-    known, other = session.get_one(Job, jobs.add()), session.get_one(Job, jobs.add())
-    cancel_jobs(session, [known.id])
-    assert known.status is JobStatus.CANCELLED
-    assert "status" in other.__dict__
+    loaded, other_job = session.get_one(Job, jobs.add()), session.get_one(Job, jobs.add())
+    cancel_jobs(session, [loaded.id])
+    assert loaded.status is JobStatus.CANCELLED
+    assert "status" in other_job.__dict__
 
 
 def test_concurrent_cancellations_never_deadlock_and_the_second_finds_nothing(
@@ -152,14 +152,14 @@ def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs:
 
 @pytest.mark.parametrize("change", [trigger_jobs, reschedule_jobs])
 def test_jobs_that_cannot_be_rescheduled_are_all_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
-    made = {status: jobs.add(status, due_in=60) for status in JobStatus}
-    before = [dict(jobs.get(job_id)) for job_id in made.values()]
+    id_by_status = {status: jobs.add(status, due_in=60) for status in JobStatus}
+    before = [dict(jobs.get(job_id)) for job_id in id_by_status.values()]
     with pytest.raises(IllegalTransitionError) as caught:
-        change(session, list(made.values()))
+        change(session, list(id_by_status.values()))
     offending = [JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
-    assert all(f"{made[one]} is {one}" in str(caught.value) for one in offending)
+    assert all(f"{id_by_status[status]} is {status}" in str(caught.value) for status in offending)
     session.commit()  # nothing was refused by the database, so the transaction is as good as before
-    assert [dict(jobs.get(job_id)) for job_id in made.values()] == before
+    assert [dict(jobs.get(job_id)) for job_id in id_by_status.values()] == before
 
 
 def test_rescheduling_a_job_cancelled_concurrently_is_refused(
@@ -211,11 +211,11 @@ def test_an_invalid_reschedule_time_is_refused(session: Session, jobs: Jobs, fie
 
 def test_get_job_reads_the_current_row(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add()
-    held = get_job(session, job_id)
+    job = get_job(session, job_id)
     session.commit()
     jobs._change(session.connection(), job_id, priority=5)
     session.connection().commit()
     again = get_job(session, job_id)
-    assert again is held
+    assert again is job
     assert isinstance(again, Job)
     assert again.priority == 5

@@ -36,22 +36,22 @@ DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus
 CANCELLED, RUNNING = JobStatus.CANCELLED, JobStatus.RUNNING
 
 
-def pages(listing: Callable[..., Page[Any]], *given: Any, key: str = "id", **asked: Any) -> list[list[Any]]:
+def pages(listing: Callable[..., Page[Any]], *arguments: Any, key: str = "id", **options: Any) -> list[list[Any]]:
     """Follow a listing to its end; return what each page had."""
-    found: list[list[Any]] = []
+    listed_ids: list[list[Any]] = []
     after = None
     while True:
-        page = listing(*given, after=after, **asked)
-        found.append([getattr(item, key) for item in page])
-        assert len(page.items) <= asked.get("limit", 50)
+        page = listing(*arguments, after=after, **options)
+        listed_ids.append([getattr(item, key) for item in page])
+        assert len(page.items) <= options.get("limit", 50)
         assert page.next is None or page.next != after, "a cursor that does not move"
         after = page.next
         if after is None:
-            return found
+            return listed_ids
 
 
-def flat(found: list[list[Any]]) -> list[Any]:
-    return [one for page in found for one in page]
+def flat(ids_by_page: list[list[Any]]) -> list[Any]:
+    return [job_id for page in ids_by_page for job_id in page]
 
 
 # Pages.
@@ -74,12 +74,12 @@ def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
 ) -> None:
     """Whether a page ends with a job that fits, with one that does not, at the limit of both, or beyond the last."""
     ids = [jobs.add(type_name="needle" if fits else "hay") for fits in map(int, "0110001001")]
-    needles = [one for one, fits in zip(ids, "0110001001", strict=True) if fits == "1"]
+    needles = [job_id for job_id, fits in zip(ids, "0110001001", strict=True) if fits == "1"]
     for limit in (1, 2, 5):
-        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
-        found = pages(list_jobs, session, where=JobFilter(types=["needle"]), **asked)
-        assert flat(found) == sorted(needles, reverse=newest_first)
-        assert len(found) <= 11 // scan_limit + 4
+        options: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+        listed = pages(list_jobs, session, where=JobFilter(types=["needle"]), **options)
+        assert flat(listed) == sorted(needles, reverse=newest_first)
+        assert len(listed) <= 11 // scan_limit + 4
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
@@ -88,17 +88,17 @@ def test_a_state_that_is_not_an_end_is_listed_by_its_index_however_many_have_end
     session: Session, jobs: Jobs, chains: Chains, state: JobStatus, newest_first: bool
 ) -> None:
     jobs.add(DONE)
-    wanted = [jobs.add(state, queue=queue) for queue in ("mail", "default", "default")]
+    expected_ids = [jobs.add(state, queue=queue) for queue in ("mail", "default", "default")]
     for _ in range(20):
         jobs.add(DONE)
     root, last = chains.add(DONE, state)
-    asked: dict[str, Any] = {"scan_limit": 5, "newest_first": newest_first}
+    options: dict[str, Any] = {"scan_limit": 5, "newest_first": newest_first}
     both = [PENDING, state]
-    expected = sorted([*wanted, last], reverse=newest_first)
-    assert pages(list_jobs, session, where=JobFilter(statuses=both), **asked) == [expected]
-    assert pages(list_jobs, session, where=JobFilter(statuses=both, queues=["mail"]), **asked) == [[wanted[0]]]
-    roots = sorted([*wanted, root], reverse=newest_first)
-    assert pages(list_chains, session, where=ChainFilter(statuses=both), **asked) == [roots]
+    expected = sorted([*expected_ids, last], reverse=newest_first)
+    assert pages(list_jobs, session, where=JobFilter(statuses=both), **options) == [expected]
+    assert pages(list_jobs, session, where=JobFilter(statuses=both, queues=["mail"]), **options) == [[expected_ids[0]]]
+    roots = sorted([*expected_ids, root], reverse=newest_first)
+    assert pages(list_chains, session, where=ChainFilter(statuses=both), **options) == [roots]
 
 
 @pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
@@ -111,14 +111,14 @@ def test_the_bounds_of_a_page_are_checked(session: Session, option: str, value: 
 def test_listings_with_columns_load_only_those(session: Session, engine: Engine, chains: Chains) -> None:
     root, last = chains.add(DONE, PENDING, input={"large": 1})
     statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
-    found = list_jobs(session, columns=["status", "id"]).items
-    assert [(one.id, one.status) for one in found] == [(last, PENDING), (root, DONE)]
-    assert [one.length for one in list_chains(session, columns=["length"])] == [2]
-    assert [one.id for one in list_chain_jobs(session, root, columns=["id"])] == [root, last]
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    loaded_jobs = list_jobs(session, columns=["status", "id"]).items
+    assert [(job.id, job.status) for job in loaded_jobs] == [(last, PENDING), (root, DONE)]
+    assert [chain.length for chain in list_chains(session, columns=["length"])] == [2]
+    assert [job.id for job in list_chain_jobs(session, root, columns=["id"])] == [root, last]
     assert list_blocked_jobs(session, root, columns=["id"]) == Page([], None)
     assert not [statement for statement in statements if "input" in statement]
-    assert found[1].input == {"large": 1}  # loaded when it is read
+    assert loaded_jobs[1].input == {"large": 1}  # loaded when it is read
     for listing in (list_jobs, list_chains):
         with pytest.raises(InvalidOptionError, match="columns: must be among"):
             listing(session, columns=["size"])
@@ -155,11 +155,11 @@ def test_a_job_filter_selects_by_each_field(session: Session, jobs: Jobs, chains
 
 
 def test_a_chain_longer_than_the_scan_limit_is_listed_completely(session: Session, chains: Chains) -> None:
-    ids, other = chains.add(*[DONE] * 8), chains.add(DONE, DONE)
+    ids, other_ids = chains.add(*[DONE] * 8), chains.add(DONE, DONE)
     for scan_limit in (3, 7, 8, 9, 10, 11):
-        where = JobFilter(chain_ids=[ids[0], other[0]])
-        found = pages(list_jobs, session, where=where, limit=3, scan_limit=scan_limit, newest_first=False)
-        assert flat(found) == sorted(ids + other)
+        where = JobFilter(chain_ids=[ids[0], other_ids[0]])
+        listed = pages(list_jobs, session, where=where, limit=3, scan_limit=scan_limit, newest_first=False)
+        assert flat(listed) == sorted(ids + other_ids)
 
 
 # Chains.
@@ -172,13 +172,15 @@ def every_kind(chains: Chains) -> dict[str, Any]:
 
 
 def test_filtering_chains_by_status_matches_the_listed_status(session: Session, chains: Chains) -> None:
-    made = every_kind(chains)
-    shown = {chain.id: chain.status for chain in list_chains(session)}
-    assert set(shown) == set(made.values())
+    chain_ids = every_kind(chains)
+    status_by_id = {chain.id: chain.status for chain in list_chains(session)}
+    assert set(status_by_id) == set(chain_ids.values())
     for status in JobStatus:
-        found = pages(list_chains, session, where=ChainFilter(statuses=[status]), limit=1)
-        assert flat(found) == sorted((one for one in shown if shown[one] is status), reverse=True)
-        assert made[f"then {status.value}"] in flat(found)
+        listed = pages(list_chains, session, where=ChainFilter(statuses=[status]), limit=1)
+        assert flat(listed) == sorted(
+            (chain_id for chain_id in status_by_id if status_by_id[chain_id] is status), reverse=True
+        )
+        assert chain_ids[f"then {status.value}"] in flat(listed)
 
 
 def test_chains_are_filtered_by_attributes_of_their_root_and_by_any_job_id(session: Session, chains: Chains) -> None:
@@ -203,15 +205,15 @@ def test_chains_are_filtered_by_attributes_of_their_root_and_by_any_job_id(sessi
 
 def test_get_chain_reads_the_current_state(session: Session, engine: Engine, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
-    held = get_chain(session, root)
+    loaded_chain = get_chain(session, root)
     session.commit()
     reads: list[Callable[[], Any]] = [lambda: get_chain(session, root), lambda: list_chains(session).items[0]]
     for read in reads:
-        assert held.status is PENDING
+        assert loaded_chain.status is PENDING
         with engine.begin() as connection:
             connection.execute(text("UPDATE job SET queue = 'moved', status = 'running', leased_by = 'w'"))
-        assert read() is held
-        assert (held.status, held.queue) == (RUNNING, "moved")
+        assert read() is loaded_chain
+        assert (loaded_chain.status, loaded_chain.queue) == (RUNNING, "moved")
         with engine.begin() as connection:
             connection.execute(text("UPDATE job SET status = 'pending', leased_by = NULL"))
         get_chain(session, root)
@@ -246,20 +248,20 @@ def test_unknown_chains_and_continuation_ids_are_told_apart(session: Session, ch
 def test_the_jobs_of_a_chain_are_paged_in_order(session: Session, chains: Chains, newest_first: bool) -> None:
     ids, _ = chains.add(*[DONE] * 4, PENDING), chains.add(DONE, DONE)
     for limit in (1, 2, 4, 5, 6):
-        found = pages(list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
-        assert flat(found) == (ids[::-1] if newest_first else ids)
-        assert len(found) == -(-5 // limit)
+        listed = pages(list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
+        assert flat(listed) == (ids[::-1] if newest_first else ids)
+        assert len(listed) == -(-5 // limit)
 
 
 def test_the_blockers_of_a_job_are_paged_in_order_with_their_chains(session: Session, chains: Chains) -> None:
     waited = [chains.add(DONE, status)[0] for status in (DONE, DEAD, PENDING)]
     waited = [waited[1], waited[0], waited[2]]
-    (waiting,), (other,) = chains.add(BLOCKED), chains.add(BLOCKED)
+    (waiting,), (other_id,) = chains.add(BLOCKED), chains.add(BLOCKED)
     chains.block(waiting, *waited, on_failure="continue")
-    chains.block(other, *reversed(waited))
+    chains.block(other_id, *reversed(waited))
     for limit in (1, 2, 3, 4):
-        found = pages(list_blockers, session, waiting, limit=limit, key="blocked_by_chain_id")
-        assert flat(found) == waited
+        listed = pages(list_blockers, session, waiting, limit=limit, key="blocked_by_chain_id")
+        assert flat(listed) == waited
     edges = list_blockers(session, waiting).items
     session.expunge_all()  # what is not loaded cannot be had any more
     assert [edge.chain.status for edge in edges] == [DEAD, DONE, PENDING]
@@ -272,15 +274,15 @@ def test_the_jobs_blocked_by_a_chain_are_paged(session: Session, chains: Chains,
     root, _ = chains.add(DONE, PENDING)
     waiting = [chains.add(BLOCKED)[0] for _ in range(4)]
     through = chains.add(DONE)[0]
-    for one in waiting:
-        chains.block(one, root)
+    for job in waiting:
+        chains.block(job, root)
     chains.block(through, root, is_resolved=True)
     for limit, scan_limit in ((1, 1), (2, 3), (10, 10)):
-        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
-        found = pages(list_blocked_jobs, session, root, **asked)
-        assert flat(found) == sorted([*waiting, through], reverse=newest_first)
-        found = pages(list_blocked_jobs, session, root, open_only=True, **asked)
-        assert flat(found) == sorted(waiting, reverse=newest_first)
+        options: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+        listed = pages(list_blocked_jobs, session, root, **options)
+        assert flat(listed) == sorted([*waiting, through], reverse=newest_first)
+        listed = pages(list_blocked_jobs, session, root, open_only=True, **options)
+        assert flat(listed) == sorted(waiting, reverse=newest_first)
     assert list_blocked_jobs(session, through).items == []
 
 
@@ -301,20 +303,20 @@ async def test_async_listings_return_the_same_items(
 
 def test_jobs_are_listed_by_queue_and_by_fairness_key(session: Session, jobs: Jobs) -> None:
     none = jobs.add(queue="mail")
-    one, two = (jobs.add(JobStatus.DEAD, queue="mail", fairness_key=key) for key in ("1", "2"))
+    first, two = (jobs.add(JobStatus.DEAD, queue="mail", fairness_key=key) for key in ("1", "2"))
     elsewhere = jobs.add(queue="other", fairness_key="1")
     cases: list[tuple[dict[str, Any], set[Any]]] = [
-        ({"queues": ["mail"]}, {none, one, two}),
-        ({"queues": ["mail"], "fairness_keys": ["1"]}, {one}),
-        ({"queues": ["mail"], "fairness_keys": ["2", "1"]}, {one, two}),
+        ({"queues": ["mail"]}, {none, first, two}),
+        ({"queues": ["mail"], "fairness_keys": ["1"]}, {first}),
+        ({"queues": ["mail"], "fairness_keys": ["2", "1"]}, {first, two}),
         ({"queues": ["mail"], "fairness_keys": [""]}, {none}),
-        ({"fairness_keys": ["1"]}, {one, elsewhere}),
+        ({"fairness_keys": ["1"]}, {first, elsewhere}),
     ]
-    for given, expected in cases:
-        assert {job.id for job in list_jobs(session, where=JobFilter(**given))} == expected
-        chains = list_chains(session, where=ChainFilter(**given))
+    for job_filter, expected in cases:
+        assert {job.id for job in list_jobs(session, where=JobFilter(**job_filter))} == expected
+        chains = list_chains(session, where=ChainFilter(**job_filter))
         assert {chain.id for chain in chains} == expected
-        dead_letters = list_dead_letters(session, where=DeadLetterFilter(**given))
-        assert {dead_letter.job_id for dead_letter in dead_letters} == expected & {one, two}
-    assert session.scalars(select(Job.id).where(Job.queue == "mail").order_by(Job.id)).all() == [none, one, two]
+        dead_letters = list_dead_letters(session, where=DeadLetterFilter(**job_filter))
+        assert {dead_letter.job_id for dead_letter in dead_letters} == expected & {first, two}
+    assert session.scalars(select(Job.id).where(Job.queue == "mail").order_by(Job.id)).all() == [none, first, two]
     assert [chain.fairness_key for chain in chains] == ["1", "1"]

@@ -88,9 +88,9 @@ def spark_differences(options: Mapping[str, JobOption]) -> set[str]:
     staged = {option.staged: SPARK.get(option.spark, option.spark) for option in options.values()}
     described = {name: kind.partition(",")[0] for name, (kind, _) in COLUMNS.items() if name not in OF_WRITES}
     differing = {name for name in described.keys() | staged if described.get(name) != staged.get(name)}
-    own = OF_WRITES | {"write_id", "sequence", "task_id", "row", "staged_at"}
-    own |= {"rejected_field", "rejected_reason", "record"}
-    stage = {column.name for column in Job.Stage.__table__.c} - own
+    staging_columns = OF_WRITES | {"write_id", "sequence", "task_id", "row", "staged_at"}
+    staging_columns |= {"rejected_field", "rejected_reason", "record"}
+    stage = {column.name for column in Job.Stage.__table__.c} - staging_columns
     return differing | (stage ^ staged.keys()) | (staged.keys() - CHECKS.keys())
 
 

@@ -91,5 +91,5 @@ def test_attempts_are_listed_newest_first_on_demand(session: Session, jobs: Jobs
     row = {"job_id": job_id, "worker_id": "a", "outcome": AttemptOutcome.FAILED}
     session.execute(insert(Job.Attempt), [row | {"attempt": number} for number in (1, 2, 3)])
     page = list_attempts(session, job_id, limit=2, newest_first=True)
-    assert ([one.attempt for one in page], page.next) == ([3, 2], 2)
-    assert [one.attempt for one in list_attempts(session, job_id, after=page.next, newest_first=True)] == [1]
+    assert ([attempt.attempt for attempt in page], page.next) == ([3, 2], 2)
+    assert [attempt.attempt for attempt in list_attempts(session, job_id, after=page.next, newest_first=True)] == [1]

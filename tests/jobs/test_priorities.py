@@ -49,7 +49,7 @@ def test_set_priority_changes_only_matching_jobs_page_by_page(sessions: Sessions
     tenants = [jobs.add(input={"tenant": n % 2}) for n in range(6)]
     elsewhere = jobs.add(queue="other", input={"tenant": 1})
     blocked = jobs.add(JobStatus.BLOCKED, input={"tenant": 1})
-    done = jobs.add(JobStatus.COMPLETED, input={"tenant": 1})
+    completed_id = jobs.add(JobStatus.COMPLETED, input={"tenant": 1})
     root, following = chains.add(JobStatus.COMPLETED, JobStatus.PENDING)
     seven = Job.input["tenant"].as_integer() == 1
     changed, after = [], None
@@ -64,9 +64,9 @@ def test_set_priority_changes_only_matching_jobs_page_by_page(sessions: Sessions
                 break
         assert changed == [*tenants[1::2], blocked]
         assert set_priority(session, -4, where=JobFilter(chain_ids=[root])).ids == [following]
-        assert [job.id for job in list_jobs(session, matching=seven & (Job.priority == 0))] == [done, elsewhere]
+        assert [job.id for job in list_jobs(session, matching=seven & (Job.priority == 0))] == [completed_id, elsewhere]
         session.commit()
-    assert {job_id for job_id, one in priorities(jobs).items() if one} == {*changed, following}
+    assert {job_id for job_id, priority in priorities(jobs).items() if priority} == {*changed, following}
 
 
 def test_set_priority_skips_a_job_claimed_concurrently(
@@ -85,7 +85,7 @@ def test_set_priority_skips_a_job_claimed_concurrently(
     changing.start()
     with engine.connect() as connection:
         waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        wait_until(lambda: bool(connection.execute(waits).scalar_one()), what="it waits for the claim")
+        wait_until(lambda: bool(connection.execute(waits).scalar_one()), description="it waits for the claim")
     worker.connection.commit()
     changing.join(PATIENCE)
     # Without the condition on its status under the lock, a running job would be changed.
@@ -93,29 +93,29 @@ def test_set_priority_skips_a_job_claimed_concurrently(
 
 
 def test_set_priority_refuses_invalid_arguments(sessions: Sessions) -> None:
-    other: Any = Job.Attempt.job_id == Job.id
+    foreign_condition: Any = Job.Attempt.job_id == Job.id
     refusals: list[tuple[str, int, dict[str, Any]]] = [
         ("priority", 10, {}),
         ("priority", True, {}),
         ("where", 1, {"where": JobFilter(statuses=[JobStatus.RUNNING])}),
-        ("matching", 1, {"matching": other}),
+        ("matching", 1, {"matching": foreign_condition}),
         ("matching", 1, {"matching": "tenant = 7"}),
         ("limit", 1, {"limit": 0}),
     ]
     with sessions() as session:
-        for option, priority, given in refusals:
+        for option, priority, options in refusals:
             with pytest.raises(InvalidOptionError) as refused:
-                set_priority(session, priority, **given)
+                set_priority(session, priority, **options)
             assert refused.value.option == option
 
 
 def test_the_priority_command_reports_its_count_and_requires_a_filter(run: Run, jobs: Jobs) -> None:
     mine = [jobs.add(input={"tenant": 7, "n": n}) for n in range(3)]
     jobs.add(input={"tenant": 8})
-    given = ["jobs", "priority", "--to", "5", "--queue", "default", "--payload", '{"tenant": 7}']
-    assert document(run(*given, "--dry-run", "--json")) == {"priority": 5, "dry_run": True, "jobs": 3}
-    assert "3 jobs changed to priority 5" in run(*given).stdout
-    assert "0 jobs changed to priority 5" in run(*given).stdout
+    command = ["jobs", "priority", "--to", "5", "--queue", "default", "--payload", '{"tenant": 7}']
+    assert document(run(*command, "--dry-run", "--json")) == {"priority": 5, "dry_run": True, "jobs": 3}
+    assert "3 jobs changed to priority 5" in run(*command).stdout
+    assert "0 jobs changed to priority 5" in run(*command).stdout
     assert "1 job changed to priority -1" in run("jobs", "priority", str(mine[0]), "--to", "-1").stdout
     assert sorted(priorities(jobs).values()) == [-1, 0, 5, 5]
     assert "pass ids" in run("jobs", "priority", "--to", "5", status=2).stderr

@@ -52,8 +52,8 @@ def progress_of(engine: Engine, job_id: Any) -> Progress | None:
         return operations.get_progress(session, job_id)
 
 
-def report(done: float, attempt: int = 1) -> dict[str, Any]:
-    return {"attempt": attempt, "done": done, "total": None, "message": None}
+def report(done_units: float, attempt: int = 1) -> dict[str, Any]:
+    return {"attempt": attempt, "done": done_units, "total": None, "message": None}
 
 
 async def test_handlers_report_progress_and_a_retry_starts_without_it(
@@ -82,12 +82,12 @@ async def test_handlers_report_progress_and_a_retry_starts_without_it(
 
     resized, walked = enqueue(engine, resize.job(), walk.job())
     async with start(jobs, shutdown_timeout=timedelta(0)):
-        await until(lambda: progress_of(engine, resized) is not None, what="the report")
-        found = progress_of(engine, resized)
-        assert found is not None
-        assert (found.done, found.total, found.attempt, found.fraction) == (40, 100, 1, 0.4)
-        assert str(found) == r"40 of 100 (40%): resizing\x00 \ud800"
-        await until(lambda: str(progress_of(engine, walked)) == "3: walking", what="the other report")
+        await until(lambda: progress_of(engine, resized) is not None, description="the report")
+        progress = progress_of(engine, resized)
+        assert progress is not None
+        assert (progress.done, progress.total, progress.attempt, progress.fraction) == (40, 100, 1, 0.4)
+        assert str(progress) == r"40 of 100 (40%): resizing\x00 \ud800"
+        await until(lambda: str(progress_of(engine, walked)) == "3: walking", description="the other report")
         async with AsyncSession(async_engine) as async_session:
             walking = await aio.get_progress(async_session, walked)
         assert walking is not None
@@ -123,26 +123,26 @@ async def test_wait_chain_calls_on_progress_with_each_new_report(
         return "there"
 
     loop = asyncio.get_running_loop()
-    seen: dict[str, list[str]] = {"sync": [], "async": []}
+    reports: dict[str, list[str]] = {"sync": [], "async": []}
 
     def note(kind: str) -> Any:
         def call(progress: Progress) -> None:
-            seen[kind].append(str(progress))
-            if all(len(reports_of_one) == len(seen[kind]) for reports_of_one in seen.values()):
-                loop.call_soon_threadsafe(steps[len(seen[kind]) - 1].set)
+            reports[kind].append(str(progress))
+            if all(len(reports_of_one) == len(reports[kind]) for reports_of_one in reports.values()):
+                loop.call_soon_threadsafe(steps[len(reports[kind]) - 1].set)
 
         return call
 
     (chain_id,) = enqueue(engine, walk.job())
-    given: dict[str, Any] = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": timedelta(milliseconds=50)}
+    options: dict[str, Any] = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": timedelta(milliseconds=50)}
     async with start(jobs):
         results = await asyncio.gather(
-            asyncio.to_thread(lambda: wait_chain(engine, chain_id, on_progress=note("sync"), **given)),
-            aio.wait_chain(async_engine, chain_id, on_progress=note("async"), **given),
+            asyncio.to_thread(lambda: wait_chain(engine, chain_id, on_progress=note("sync"), **options)),
+            aio.wait_chain(async_engine, chain_id, on_progress=note("async"), **options),
         )
     assert [result.output for result in results] == ["there", "there"]
     expected = ["0 of 2 (0%)", "1 of 2 (50%): half"]  # each once, though heartbeats write it many times
-    assert seen == {"sync": expected, "async": expected}
+    assert reports == {"sync": expected, "async": expected}
 
 
 def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
@@ -150,7 +150,7 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
 ) -> None:
     job_id = jobs.add()
     process = spawn(REPORTING)
-    wait_until(lambda: (progress_of(engine, job_id) or Progress(0, attempt=0, as_of=None)).done > 0, what="a report")  # type: ignore[arg-type]
+    wait_until(lambda: (progress_of(engine, job_id) or Progress(0, attempt=0, as_of=None)).done > 0, description="a report")  # type: ignore[arg-type]
     process.kill()
     process.wait()
     last = progress_of(engine, job_id)
@@ -158,8 +158,8 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
     assert progress_of(engine, job_id) == last  # with its time
     with engine.begin() as connection:
         connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
-    other: ManualWorker = manual_worker()
-    assert [row.id for row in other.rescue()] == [job_id]
+    second_worker: ManualWorker = manual_worker()
+    assert [row.id for row in second_worker.rescue()] == [job_id]
     assert progress_of(engine, job_id) is None
 
 
@@ -167,17 +167,17 @@ def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engin
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, started_at=text("now()"))
     with engine.begin() as connection:
         connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(5)}))
-    found = progress_of(engine, job_id)
-    assert found is not None
-    assert found.done == 5
+    progress = progress_of(engine, job_id)
+    assert progress is not None
+    assert progress.done == 5
     # Rescued, and claimed by another worker; the first one continues to report.
     with engine.begin() as connection:
         connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
-    other: ManualWorker = manual_worker("other:1")
-    other.rescue()
+    second_worker: ManualWorker = manual_worker("other:1")
+    second_worker.rescue()
     with engine.begin() as connection:
         connection.execute(text("UPDATE job_queue SET scheduled_at = now()"))
-    assert [row.id for row in other.claim()] == [job_id]
+    assert [row.id for row in second_worker.claim()] == [job_id]
     for attempt in (1, 2):
         with engine.begin() as connection:
             connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(6, attempt)}))
@@ -205,7 +205,7 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(
     )
     statements: list[str] = []
     heartbeat.send()
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     with engine.connect() as connection:
         version = connection.execute(text("SELECT xmin, ctid FROM job")).one()
     for second in range(10):
@@ -213,17 +213,17 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(
         for _ in context.track(range(100)):
             pass
         heartbeat.send()
-    assert len([one for one in statements if "INSERT INTO worker" in one]) == 10
+    assert len([statement for statement in statements if "INSERT INTO worker" in statement]) == 10
     with engine.connect() as connection:
         assert connection.execute(text("SELECT xmin, ctid FROM job")).one() == version
-    found = progress_of(engine, job_id)
-    assert found is not None
-    assert found.done == 100
+    progress = progress_of(engine, job_id)
+    assert progress is not None
+    assert progress.done == 100
     heartbeat.stop()
 
 
 @pytest.mark.parametrize(
-    ("field", "given"),
+    ("field", "arguments"),
     [
         ("done", {"done": -1}),
         ("done", {"done": True}),
@@ -237,18 +237,18 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(
         ("message", {"done": 1, "message": b"x"}),
     ],
 )
-def test_an_invalid_progress_report_is_refused_by_field(field: str, given: dict[str, Any]) -> None:
+def test_an_invalid_progress_report_is_refused_by_field(field: str, arguments: dict[str, Any]) -> None:
     context = attempt_context()
     with pytest.raises(InvalidOptionError, match=field):
-        context.progress(**given)
+        context.progress(**arguments)
     assert context.reported is None
 
 
 def test_track_counts_an_item_when_the_next_one_is_requested() -> None:
     context = attempt_context()
-    seen = [(row, context.reported) for row in context.track(["a", "b"], message="rows")]
-    seen.append(("end", context.reported))
-    assert seen == [("a", (0, 2, "rows")), ("b", (1, 2, "rows")), ("end", (2, 2, "rows"))]
+    rows_and_reports = [(row, context.reported) for row in context.track(["a", "b"], message="rows")]
+    rows_and_reports.append(("end", context.reported))
+    assert rows_and_reports == [("a", (0, 2, "rows")), ("b", (1, 2, "rows")), ("end", (2, 2, "rows"))]
     rows = [*context.track(iter("abc"), total=2), context.reported]
     assert rows == ["a", "b", "c", (3, None, None)]  # the total was an estimate
     with pytest.raises(InvalidOptionError, match="total"):
@@ -259,10 +259,13 @@ async def test_a_handler_in_a_child_process_reports(engine: Engine, tmp_path: Pa
     (job_id,) = enqueue(engine, isolated.reports.job(str(tmp_path / "enough")))
     worker = Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10)))
     async with working(worker) as log:
-        await until(lambda: (found := progress_of(engine, job_id)) is not None and found.message == "last", what="the last")
-        found = progress_of(engine, job_id)
-        assert found is not None
-        assert (found.done, found.total) == (100_000, 100_000)
+        await until(
+            lambda: (progress := progress_of(engine, job_id)) is not None and progress.message == "last",
+            description="the last",
+        )
+        progress = progress_of(engine, job_id)
+        assert progress is not None
+        assert (progress.done, progress.total) == (100_000, 100_000)
         (tmp_path / "enough").touch()
         await log.until(JobCompleted)
 

@@ -48,13 +48,13 @@ def refused(sql: Any, statement: str, *values: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "given", [{"sa_jobqueue.codec": "zlib", "data": "x"}, {"sa_jobqueue.codec": "zlib", "data": 1, "n": 2}, [], 7, {}]
+    "document", [{"sa_jobqueue.codec": "zlib", "data": "x"}, {"sa_jobqueue.codec": "zlib", "data": 1, "n": 2}, [], 7, {}]
 )
-def test_no_data_chooses_the_codec_that_decodes_it(sql: Any, session: Session, given: Any) -> None:
+def test_no_data_chooses_the_codec_that_decodes_it(sql: Any, session: Session, document: Any) -> None:
     """The view stores what looks encoded with a mark that names no codec, as the writers in Python do."""
-    sql.execute("INSERT INTO job_queue (type_name, input) VALUES ('send', %s)", [json.dumps(given)])
+    sql.execute("INSERT INTO job_queue (type_name, input) VALUES ('send', %s)", [json.dumps(document)])
     stored = session.scalars(select(Job.input)).one()
-    assert opened("input", stored, Registry().find_codec) == given
+    assert opened("input", stored, Registry().find_codec) == document
 
 
 def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:
@@ -73,11 +73,11 @@ def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session
 
 def test_database_generated_ids_are_ordered_by_time(sql: Any) -> None:
     ids = [sql.execute("INSERT INTO job_queue (type_name) VALUES ('a') RETURNING id").fetchone()[0] for _ in range(3)]
-    stamps = [one.int >> 80 for one in ids]
+    stamps = [job_id.int >> 80 for job_id in ids]
     now = datetime.now(UTC).timestamp() * 1000
     assert stamps == sorted(stamps)
     assert all(abs(stamp - now) < 60_000 for stamp in stamps)
-    assert {(one.version, one.variant) for one in ids} == {(7, uuid7().variant)}
+    assert {(job_id.version, job_id.variant) for job_id in ids} == {(7, uuid7().variant)}
 
 
 def test_every_column_of_the_view_may_be_inserted(sql: Any, jobs: Jobs, notifications: Notifications) -> None:

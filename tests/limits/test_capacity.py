@@ -74,7 +74,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
         sleeping.discard(self)
 
     monkeypatch.setattr(Claimer, "_sleep", watched)
-    return lambda workers: sum(not one._woken.is_set() for one in list(sleeping)) == workers
+    return lambda workers: sum(not claimer._woken.is_set() for claimer in list(sleeping)) == workers
 
 
 def run(engine: Engine, statement: str) -> None:
@@ -88,7 +88,7 @@ async def at_work(engine: Engine, gate: Gate, queue: str = "default") -> AsyncIt
     """Run a worker of a queue that polls only after a notification, and is already listening."""
     worker = Worker(gate.jobs, engine, options=quick(poll_interval=NEVER, queues=[queue]))
     async with working(worker):
-        await until(lambda: worker.vitals.is_listening is True, what="it listens")
+        await until(lambda: worker.vitals.is_listening is True, description="it listens")
         yield worker
 
 
@@ -101,23 +101,23 @@ async def test_a_conflicting_claim_is_retried_even_if_its_pause_ends_before_the_
         monkeypatch.setattr(arrivals, name, NEVER.total_seconds())
     met, capacity = asyncio.Event(), limits.Limits.capacity
 
-    async def watched(self: limits.Limits, *given: Any) -> Any:
-        found = await capacity(self, *given)
+    async def watched(self: limits.Limits, *arguments: Any) -> Any:
+        capacities = await capacity(self, *arguments)
         if self.retry_in == limits.BUSY:
             met.set()
-        return found
+        return capacities
 
     monkeypatch.setattr(limits.Limits, "capacity", watched)
     run(engine, LIMITS["type"])
     gate = Gate()
     jobs.add(input="first")
-    with engine.connect() as other:
-        other.execute(text("SELECT FROM job_type FOR UPDATE"))
+    with engine.connect() as other_connection:
+        other_connection.execute(text("SELECT FROM job_type FOR UPDATE"))
         async with at_work(engine, gate):
             async with asyncio.timeout(PATIENCE):
                 await met.wait()
-            await until(lambda: asleep(1), what="it rests")
-            other.rollback()
+            await until(lambda: asleep(1), description="it rests")
+            other_connection.rollback()
             await gate.begins("first")
             gate.release("first")
 
@@ -129,16 +129,16 @@ async def test_capacity_freed_by_another_worker_is_found_without_a_notification(
     """The worker that waits counts again every `limits.FULL` seconds: its poll interval is five minutes."""
     run(engine, LIMITS[kind])
     key = "1" if kind in {"key", "part"} else ""
-    one, other = Gate(), Gate()
+    gate, other_gate = Gate(), Gate()
     jobs.add(input="first", queue="default", fairness_key=key)
-    async with at_work(engine, one) as stopping:
-        await one.begins("first")
+    async with at_work(engine, gate) as stopping:
+        await gate.begins("first")
         jobs.add(input="second", queue="default", fairness_key=key)
-        async with at_work(engine, other):
+        async with at_work(engine, other_gate):
             stopping.stop()
-            one.release("first")
-            await other.begins("second")
-            other.release("second")
+            gate.release("first")
+            await other_gate.begins("second")
+            other_gate.release("second")
 
 
 async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
@@ -154,19 +154,19 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
         claimers.append(self)
         await claims(self)
 
-    async def count_late(self: limits.Limits, *given: Any) -> Any:
-        found = await count(self, *given)
+    async def count_late(self: limits.Limits, *arguments: Any) -> Any:
+        counts = await count(self, *arguments)
         is_counted.set()
         async with asyncio.timeout(PATIENCE):
             await is_reported.wait()
-        return found
+        return counts
 
     monkeypatch.setattr(Claimer, "run", recorded)
     jobs.add(input="first")
     jobs.add(input="second")
     async with at_work(engine, gate):
         await gate.begins("first")
-        await until(lambda: asleep(1), what="the limit is full")
+        await until(lambda: asleep(1), description="the limit is full")
         monkeypatch.setattr(limits.Limits, "_count", count_late)
         claimers[0]._signals.ended.connect(lambda job_id: is_reported.set())  # after the claimer itself
         for partition in claimers[0]._division.lanes.partitions.every:
@@ -191,7 +191,7 @@ async def test_cancelling_a_running_job_frees_its_capacity_at_once(
         await gate.begins("first")
         jobs.add(input="second", ordering_key=key)
         run(engine, "SELECT pg_notify('.job:due', 'default')")
-        await until(lambda: asleep(1), what="the second may not start")
+        await until(lambda: asleep(1), description="the second may not start")
         with Session(engine) as session, session.begin():
             cancel_jobs(session, [first])
         await gate.begins("second")
@@ -202,11 +202,11 @@ async def test_a_worker_running_all_the_limit_allows_does_not_ask_for_more(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, asleep: Callable[[int], bool]
 ) -> None:
     run(engine, LIMITS["queue"])
-    asked, capacity = [], limits.Limits.capacity
+    limits_asked, capacity = [], limits.Limits.capacity
 
-    async def watched(self: limits.Limits, *given: Any) -> tuple[int, dict[QueueKey, int]]:
-        asked.append(self)
-        return await capacity(self, *given)
+    async def watched(self: limits.Limits, *arguments: Any) -> tuple[int, dict[QueueKey, int]]:
+        limits_asked.append(self)
+        return await capacity(self, *arguments)
 
     monkeypatch.setattr(limits.Limits, "capacity", watched)
     gate = Gate()
@@ -214,12 +214,12 @@ async def test_a_worker_running_all_the_limit_allows_does_not_ask_for_more(
     jobs.add(input="second")
     async with at_work(engine, gate):
         await gate.begins("first")
-        await until(lambda: asleep(1), what="it rests")
-        before = len(asked)
+        await until(lambda: asleep(1), description="it rests")
+        before = len(limits_asked)
         for _ in range(3):
             run(engine, "SELECT pg_notify('.job:due', 'default')")
-            await until(lambda: asleep(1), what="it rests")
-        assert len(asked) == before
+            await until(lambda: asleep(1), description="it rests")
+        assert len(limits_asked) == before
         gate.release("first", "second")
         await gate.begins("second")
-    assert len(asked) > before
+    assert len(limits_asked) > before

@@ -57,14 +57,14 @@ asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=
 """
 
 
-def execute(engine: Engine, statement: str, **given: Any) -> None:
+def execute(engine: Engine, statement: str, **parameters: Any) -> None:
     with engine.begin() as connection:
-        connection.execute(text(statement), given)
+        connection.execute(text(statement), parameters)
 
 
-def scalar(engine: Engine, statement: str, **given: Any) -> Any:
+def scalar(engine: Engine, statement: str, **parameters: Any) -> Any:
     with engine.begin() as connection:
-        return connection.execute(text(statement), given).scalar()
+        return connection.execute(text(statement), parameters).scalar()
 
 
 @own_database
@@ -84,13 +84,13 @@ async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
     for number in range(120):
         jobs.add(type_name="recorded", input={"number": number})
     victim = spawn(VICTIM)
-    await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 0, what="the victim works")
+    await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 0, description="the victim works")
     async with start(queue), start(queue):
-        await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 15, what="all work")
+        await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 15, description="all work")
         victim.send_signal(signal.SIGKILL)
         await asyncio.to_thread(victim.wait, PATIENCE)
         jobs.silence(victim.pid)
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     # Without the lock of the queue's row two claims count the same room: 6 and more at once.
     assert scalar(engine, _AT_ONCE) <= 3
     assert scalar(engine, "SELECT max(n) FROM (SELECT count(*) AS n FROM run GROUP BY job_id) AS counted") <= 2
@@ -111,7 +111,7 @@ async def test_a_job_types_rate_limit_applies_across_workers(engine: Engine, job
         pass
 
     async with start(queue), start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     # In no stretch of time more than the burst and what the rate lets through in it.
     excess = scalar(
         engine,
@@ -135,8 +135,8 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
     in_time = jobs.add(input="in time")
     execute(engine, "UPDATE job SET expires_at = now() + interval '1 hour' WHERE id = :id", id=in_time)
     async with start(queue):
-        await until(lambda: jobs.status(late) is JobStatus.CANCELLED, what="it is cancelled")
-        await until(lambda: jobs.status(in_time) is JobStatus.COMPLETED, what="the other one completes")
+        await until(lambda: jobs.status(late) is JobStatus.CANCELLED, description="it is cancelled")
+        await until(lambda: jobs.status(in_time) is JobStatus.COMPLETED, description="the other one completes")
     assert ran == ["in time"]
     assert jobs.get(late)["last_error"]["type"] == "Expired"
     assert jobs.get(late)["chain_completed_at"] is not None
@@ -144,7 +144,7 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
 
 @own_database
 async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
-    seen: list[tuple[str, int]] = []
+    runs: list[tuple[str, int]] = []
     running: set[str] = set()
     queue = JobQueue()
 
@@ -153,20 +153,20 @@ async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(j
         key = payload["key"]
         assert key not in running
         running.add(key)
-        seen.append((key, payload["n"]))
+        runs.append((key, payload["n"]))
         await asyncio.sleep(0)
         running.discard(key)
-        if key == "a" and payload["n"] == 2 and seen.count(("a", 2)) == 1:
+        if key == "a" and payload["n"] == 2 and runs.count(("a", 2)) == 1:
             raise ValueError("once")
 
     for number in range(10):
         for key in "abc":
             jobs.add(input={"key": key, "n": number}, ordering_key=key)
     async with start(queue), start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     for key in "bc":
-        assert [number for name, number in seen if name == key] == list(range(10))
-    assert [number for name, number in seen if name == "a"] == [0, 1, 2, *range(2, 10)]
+        assert [number for name, number in runs if name == key] == list(range(10))
+    assert [number for name, number in runs if name == "a"] == [0, 1, 2, *range(2, 10)]
 
 
 def test_explain_names_the_ordering_key_limit_or_expiry_that_holds_a_job_back(

@@ -85,7 +85,7 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
             async with transaction(second):
                 await quick.capacity(second, 9)
                 await quick.rates.spend(second, [LIGHT])
-        left = 5 - spent_before
+        tokens_left = 5 - spent_before
         await third.execute(text(f"SELECT pg_advisory_lock({GATE})"))
         monkeypatch.setattr(late, "_lock", gated())
 
@@ -96,9 +96,9 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
             return capacity
 
         claiming = asyncio.create_task(claim())
-        await until(lambda: claiming.done() or waits(engine), what="it has its snapshot")
+        await until(lambda: claiming.done() or waits(engine), description="it has its snapshot")
         async with transaction(second):
-            assert await quick.capacity(second, 9) == (left, {})
+            assert await quick.capacity(second, 9) == (tokens_left, {})
             await quick.rates.spend(second, [LIGHT])
         await third.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
         # The row is free, and unchanged; what the other has spent is not what this one saw.
@@ -106,13 +106,13 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
             await claiming
         monkeypatch.setattr(late, "_lock", plain)
         async with transaction(first):
-            assert await late.capacity(first, 9) == (left - 1, {})
+            assert await late.capacity(first, 9) == (tokens_left - 1, {})
 
 
 def waits(engine: Engine) -> bool:
     with engine.connect() as connection:
-        found = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        return bool(connection.execute(text(found)).scalar_one())
+        statement = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return bool(connection.execute(text(statement)).scalar_one())
 
 
 async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
@@ -143,9 +143,9 @@ async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
     monkeypatch.setattr(Rates, "spend", late)
     ids = [jobs.add() for _ in range(3)]
     async with start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     assert outrun
-    assert [jobs.get(one)["attempt"] for one in ids] == [1, 1, 1]
+    assert [jobs.get(job_id)["attempt"] for job_id in ids] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("asynchronous", ["read committed", "repeatable read"], indirect=True)
@@ -164,7 +164,7 @@ async def test_jobs_started_between_snapshot_and_lock_count_against_the_limit(
                 return await late.capacity(first, 9)
 
         asking = asyncio.create_task(ask())
-        await until(lambda: asking.done() or waits(engine), what="it has its snapshot")
+        await until(lambda: asking.done() or waits(engine), description="it has its snapshot")
         jobs.add(JobStatus.RUNNING)
         await second.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
         assert await asking == (0, {})

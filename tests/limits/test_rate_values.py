@@ -53,7 +53,7 @@ def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
     for first, (begun, weight) in enumerate(started):
         for last, (ended, _) in enumerate(started[first:], start=first):
             total = sums[last] - sums[first] + weight
-            heaviest = max(one for _, one in started[first : last + 1])
+            heaviest = max(weight for _, weight in started[first : last + 1])
             assert total <= max(burst, heaviest) + limit * ((ended - begun) / PERIOD) + 1e-6
 
 

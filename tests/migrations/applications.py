@@ -85,7 +85,7 @@ both_scopes = pytest.mark.parametrize(
     variants(
         ["", "include_schemas=True"],
         default=["include_schemas=True"],
-        id=lambda one: "all schemas" if one else "default schema only",
+        id=lambda all_schemas: "all schemas" if all_schemas else "default schema only",
     ),
 )
 """The default schema alone in the long run."""

@@ -54,17 +54,17 @@ _MINE = "WITH mine AS (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_' AND 
 
 def catalog(connection: Connection) -> Catalog:
     """Read all that the database has, by kind; every list is sorted."""
-    found: Catalog = {}
+    objects: Catalog = {}
     for kind, query in _QUERIES.items():
         rows = connection.execute(text((_MINE + query).replace("::", r"\:\:")))
-        found[kind] = sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
-    return found
+        objects[kind] = sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
+    return objects
 
 
-def without_kept_value(found: Catalog) -> Catalog:
+def without_kept_value(objects: Catalog) -> Catalog:
     """Return a catalog without the one value that a downgrade may leave."""
-    enums = [row for row in found["enums"] if not (str(row[0]).endswith("job_status") and row[1] == KEPT_VALUE)]
-    return {**found, "enums": enums}
+    enums = [row for row in objects["enums"] if not (str(row[0]).endswith("job_status") and row[1] == KEPT_VALUE)]
+    return {**objects, "enums": enums}
 
 
 def _plain(value: object) -> object:

@@ -46,15 +46,15 @@ def make_engine(server: PostgresServer, _empty_databases: dict[str, list[str]]) 
     They are emptied after the test and used again: that is quicker than making one.
     """
     free = _empty_databases.setdefault(server.url, [])
-    made: list[Engine] = []
+    engines: list[Engine] = []
 
     def make() -> Engine:
         url = free.pop() if free else create_database(server.url)
-        made.append(create_engine(url, poolclass=NullPool))
-        return made[-1]
+        engines.append(create_engine(url, poolclass=NullPool))
+        return engines[-1]
 
     yield make
-    for engine in made:
+    for engine in engines:
         with engine.begin() as connection:
             for schema in connection.scalars(text(_SCHEMAS)).all():
                 connection.execute(DropSchema(schema, cascade=True))
@@ -119,7 +119,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
             upgrade=stamped(ddl.Stamp(latest + 1, "next")), downgrade=stamped(ddl.stamp("pipeline", latest)), BUILD="next"
         ),
     }
-    monkeypatch.setattr(ddl, "UNITS", {unit: (*known, steps[unit]) for unit, known in ddl.UNITS.items()})
+    monkeypatch.setattr(ddl, "UNITS", {unit: (*unit_steps, steps[unit]) for unit, unit_steps in ddl.UNITS.items()})
     monkeypatch.setattr(ddl, "LATEST", latest + 1)
     monkeypatch.setattr(ddl, "RETIRED", ddl.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"})
     return latest + 1

@@ -49,9 +49,9 @@ KINDS = {
 
 def alchemy(place: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "advanced_alchemy", "--config", "shop.config", *arguments]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
-    return done.stdout
+    process = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{arguments}: {process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 @pytest.mark.long

@@ -74,14 +74,14 @@ def downgrade() -> None:
 @pytest.fixture
 def make_application(tmp_path: Path, engine: Engine) -> Iterator[MakeApplication]:
     """Give a function that writes an application on the test's empty database."""
-    made: list[Application] = []
+    applications: list[Application] = []
 
     def make(models: str, **options: str) -> Application:
-        made.append(Application(tmp_path, engine, models, **options))
-        return made[-1]
+        applications.append(Application(tmp_path, engine, models, **options))
+        return applications[-1]
 
     yield make
-    for application in made:
+    for application in applications:
         application.close()
 
 
@@ -131,12 +131,12 @@ def test_migrations_create_the_same_tables_as_create_all(
     application.upgrade()
     created = make_engine()
     application.models.Base.metadata.create_all(created)
-    with application.engine.connect() as one, created.connect() as other:
-        migrated, made = catalog(one), catalog(other)
-    for kind in made:
+    with application.engine.connect() as migrated_connection, created.connect() as created_connection:
+        migrated, created_catalog = catalog(migrated_connection), catalog(created_connection)
+    for kind in created_catalog:
         # Added columns lie behind the library's, and the order of columns is the only difference.
         cut = -1 if kind == "columns" else None
-        assert [row[:cut] for row in migrated[kind]] == [row[:cut] for row in made[kind]], kind
+        assert [row[:cut] for row in migrated[kind]] == [row[:cut] for row in created_catalog[kind]], kind
 
 
 def test_rows_round_trip_through_the_orm_after_a_migration(make_application: MakeApplication) -> None:
@@ -168,8 +168,8 @@ def test_offline_mode_prints_sql_that_creates_the_same_database(
     application.upgrade()
     printed = make_engine()
     run_script(printed, script)
-    with application.engine.connect() as one, printed.connect() as other:
-        assert catalog(one) == catalog(other)
+    with application.engine.connect() as migrated_connection, printed.connect() as printed_connection:
+        assert catalog(migrated_connection) == catalog(printed_connection)
     down = application.downgrade("head:base", sql=True)
     run_script(printed, down)
     assert set(inspect(printed).get_table_names()) <= {"alembic_version"}  # which Alembic before 1.19 drops
@@ -266,7 +266,7 @@ def test_a_queue_without_a_model_is_kept_and_reported(
     application.edit(NO_QUEUE)
     with caplog.at_level(logging.WARNING, "sa_jobqueue"):
         application.check()
-    (record,) = [one for one in caplog.records if "has no model any more" in one.getMessage()]
+    (record,) = [record for record in caplog.records if "has no model any more" in record.getMessage()]
     arguments = f"from_version={LATEST}, to_version=0, prefix='mail_', id_type='text'"
     lines = f"op.migrate_job_queue({arguments}, unit='pipeline'); op.migrate_job_queue({arguments})"
     assert record.getMessage().endswith(lines)
@@ -351,6 +351,6 @@ def test_the_default_schema_may_be_given_explicitly(
 
 
 def test_the_alembic_plugin_can_be_given_by_name(make_application: MakeApplication) -> None:
-    named = 'autogenerate_plugins=["alembic.autogenerate.*", "alembic.autogenerate.sa_jobqueue"]'
-    application = make_application(PLAIN_MODELS, configure=named)
+    plugin_line = 'autogenerate_plugins=["alembic.autogenerate.*", "alembic.autogenerate.sa_jobqueue"]'
+    application = make_application(PLAIN_MODELS, configure=plugin_line)
     assert commands(application.autogenerate()) == [f"op.migrate_job_queue(from_version=0, to_version={LATEST})"]

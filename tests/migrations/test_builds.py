@@ -99,8 +99,8 @@ def test_the_steps_of_the_manual_keep_the_waiting_jobs(old_engine: Engine, make_
     new = make_engine()
     with new.begin() as connection:
         runner.upgrade(connection, Layout(pipeline=True))
-    with old_engine.connect() as connection, new.connect() as other:
-        assert catalog(connection) == catalog(other)
+    with old_engine.connect() as connection, new.connect() as new_connection:
+        assert catalog(connection) == catalog(new_connection)
     with Session(old_engine) as session:
         job = session.query(Job).one()
         assert (job.type_name, job.queue, job.input, job.status) == ("send", "mail", {"to": "ann"}, "pending")

@@ -68,8 +68,8 @@ for module in sys.argv[1:]:
 @pytest.mark.long
 def test_alembic_imports_work_in_any_order() -> None:
     command = [sys.executable, "-W", "error", "-c", IMPORTER, *FIRST_IMPORTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def alembic(*arguments: str, url: str | None) -> subprocess.CompletedProcess[str]:
@@ -88,8 +88,8 @@ def test_a_checkout_is_migrated_with_the_url_option(engine: Engine) -> None:
     with engine.connect() as connection:
         nothing = catalog(connection)
     for line in (["upgrade", "head"], ["check"], ["downgrade", "base"], ["upgrade", "head"]):
-        done = alembic(*line, url=url)
-        assert done.returncode == 0, done.stderr
+        process = alembic(*line, url=url)
+        assert process.returncode == 0, process.stderr
         with engine.connect() as connection:
             assert (catalog(connection) == nothing) is (line == ["downgrade", "base"])
     with Session(engine) as session, session.begin():
@@ -98,17 +98,17 @@ def test_a_checkout_is_migrated_with_the_url_option(engine: Engine) -> None:
 
 @pytest.mark.long
 def test_a_checkout_prints_its_sql_without_a_database() -> None:
-    done = alembic("upgrade", "head", "--sql", url=None)
-    assert done.returncode == 0, done.stderr
+    process = alembic("upgrade", "head", "--sql", url=None)
+    assert process.returncode == 0, process.stderr
     position = 0
     for statement in runner.statements(Layout(), from_version=0, to_version=ddl.LATEST):
-        position = done.stdout.index(f"{statement};", position)
+        position = process.stdout.index(f"{statement};", position)
 
 
 def test_a_missing_url_raises_a_clear_error() -> None:
-    done = alembic("upgrade", "head", url=None)
-    assert done.returncode != 0
-    assert "set SA_JOBQUEUE_URL to the database" in done.stdout + done.stderr
+    process = alembic("upgrade", "head", url=None)
+    assert process.returncode != 0
+    assert "set SA_JOBQUEUE_URL to the database" in process.stdout + process.stderr
 
 
 def test_a_connection_passed_by_the_program_is_used(engine: Engine) -> None:

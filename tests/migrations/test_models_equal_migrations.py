@@ -33,8 +33,8 @@ LAYOUTS = [
 layouts = pytest.mark.parametrize(
     "layout",
     # Between them the two of the default run have everything that the others have but the longest names.
-    [pytest.param(one, marks=[] if number in {0, 4} else pytest.mark.long) for number, one in enumerate(LAYOUTS)],
-    ids=lambda one: f"{one.schema}.{one.prefix}-{one.id_type}",
+    [pytest.param(layout, marks=[] if number in {0, 4} else pytest.mark.long) for number, layout in enumerate(LAYOUTS)],
+    ids=lambda parameter: f"{parameter.schema}.{parameter.prefix}-{parameter.id_type}",
 )
 
 
@@ -94,17 +94,17 @@ def test_drop_all_leaves_only_the_schema(engine: Engine, layout: Layout) -> None
 
 @layouts
 def test_every_version_can_be_downgraded_and_upgraded_again(engine: Engine, layout: Layout, next_version: int) -> None:
-    seen = {0: catalog_of(engine)}
+    catalogs = {0: catalog_of(engine)}
     for version in range(1, next_version + 1):
         assert upgrade(engine, layout, version) == version - 1
-        seen[version] = catalog_of(engine)
+        catalogs[version] = catalog_of(engine)
         with engine.connect() as connection:
             assert runner.current_version(connection, layout) == version
     for version in reversed(range(next_version)):
         downgrade(engine, layout, version)
-        assert without_kept_value(catalog_of(engine)) == seen[version]
+        assert without_kept_value(catalog_of(engine)) == catalogs[version]
     upgrade(engine, layout)
-    assert catalog_of(engine) == seen[next_version]
+    assert catalog_of(engine) == catalogs[next_version]
 
 
 @pytest.mark.long
@@ -203,13 +203,13 @@ TABLES = {
 )
 def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, request: pytest.FixtureRequest) -> None:
     model = model_of(layout)
-    written = {noun: count for noun, count in TABLES.items() if layout.has_table(noun)}
+    count_by_noun = {noun: count for noun, count in TABLES.items() if layout.has_table(noun)}
 
     def rows() -> list[list[str]]:
         with engine.connect() as connection:
             tables = [
                 f"SELECT (to_jsonb(t) - '{{note,remark}}'::text[])::text FROM {layout.qualified(noun)} t ORDER BY 1"
-                for noun in written
+                for noun in count_by_noun
             ]
             return [list(connection.scalars(text(table.replace("::", r"\:\:")))) for table in tables]
 
@@ -220,7 +220,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
             write_rows_of_pipelines(session, model)
         write_rows_of_control(session, model)
     first, latest = rows(), ddl.LATEST
-    assert [len(table) for table in first] == list(written.values())
+    assert [len(table) for table in first] == list(count_by_noun.values())
     following = request.getfixturevalue("next_version")
     assert upgrade(engine, layout) == latest
     assert rows() == first

@@ -40,14 +40,14 @@ def enqueue(engine: Engine) -> UUID:
 @contextmanager
 def doing(work: Any) -> Iterator[list[Any]]:
     """Do something in a thread for the length of a block, and wait for its end; give its result."""
-    done: list[Any] = []
-    thread = threading.Thread(target=lambda: done.append(work()))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
     try:
-        yield done
+        yield results
     finally:
         thread.join(PATIENCE)
-    assert done, "it has not ended, or failed"
+    assert results, "it has not ended, or failed"
 
 
 def is_lock_awaited(engine: Engine) -> bool:
@@ -62,9 +62,9 @@ def holding(engine: Engine, statement: str) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("held", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
+@pytest.mark.parametrize("lock_statement", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
 def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
-    engine: Engine, held: str, next_version: int
+    engine: Engine, lock_statement: str, next_version: int
 ) -> None:
     def migrate() -> int:
         with engine.begin() as connection:
@@ -73,13 +73,13 @@ def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
     with engine.begin() as connection:
         runner.upgrade(connection, to_version=1)
     enqueued = [enqueue(engine)]
-    with holding(engine, held) as long_one, doing(migrate) as found:
+    with holding(engine, lock_statement) as long_one, doing(migrate) as outcome:
         for _ in range(3):  # it comes back, and is let pass again
-            wait_until(lambda: is_lock_awaited(engine), what="the wait of the migration")
+            wait_until(lambda: is_lock_awaited(engine), description="the wait of the migration")
             enqueued.append(enqueue(engine))
-        assert not found
+        assert not outcome
         long_one.rollback()
-    assert found == [1]
+    assert outcome == [1]
     with engine.connect() as connection:
         assert runner.current_version(connection, Layout()) == next_version
         assert set(connection.scalars(text("SELECT id FROM job"))) == set(enqueued)
@@ -115,12 +115,12 @@ def test_prepare_adds_columns_and_indexes_while_jobs_are_enqueued(engine: Engine
     with engine.begin() as connection:
         runner.upgrade(connection, to_version=1)
     enqueue(engine)
-    with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(prepare) as made:
+    with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(prepare) as outcome:
         for _ in range(2):
-            wait_until(lambda: is_lock_awaited(engine), what="the wait of the column")
+            wait_until(lambda: is_lock_awaited(engine), description="the wait of the column")
             enqueue(engine)
         long_one.commit()
-    assert made == [["remark", "ix_job_remark"]]
+    assert outcome == [["remark", "ix_job_remark"]]
     assert prepare() == []
     with engine.begin() as connection:
         assert runner.current_version(connection, Layout()) == 1

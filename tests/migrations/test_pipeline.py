@@ -41,11 +41,11 @@ def configure() -> str:
 @pytest.fixture
 def application(tmp_path: Path, engine: Engine, configure: str) -> Iterator[Application]:
     """Give an application whose queue was migrated without the pipeline."""
-    made = Application(tmp_path, engine, MODELS, configure=configure)
-    made.autogenerate()
-    made.upgrade()
-    yield made
-    made.close()
+    new_application = Application(tmp_path, engine, MODELS, configure=configure)
+    new_application.autogenerate()
+    new_application.upgrade()
+    yield new_application
+    new_application.close()
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_autogenerate_adds_the_tables_when_the_keyword_is_added(
     application.check()
     created = make_engine()
     application.models.Base.metadata.create_all(created)
-    with engine.connect() as migrated, created.connect() as made:
-        assert catalog(migrated) == catalog(made)
+    with engine.connect() as migrated, created.connect() as created_connection:
+        assert catalog(migrated) == catalog(created_connection)
     application.downgrade("-1")
     with engine.connect() as connection:
         assert catalog(connection) == before
@@ -118,10 +118,10 @@ def test_a_removed_keyword_keeps_the_tables_and_logs_the_line_that_drops_them(
 
 
 def test_the_names_of_its_tables_are_free_without_it(application: Application) -> None:
-    own = (
+    names = (
         "\n\nfrom sqlalchemy.orm import Mapped, mapped_column\n\n\nclass Own(Base):\n    __tablename__ = 'job_bulk_write'\n"
     )
-    application.edit(f"{MODELS}{own}    id: Mapped[int] = mapped_column(primary_key=True)\n")
+    application.edit(f"{MODELS}{names}    id: Mapped[int] = mapped_column(primary_key=True)\n")
     (line,) = commands(application.autogenerate())
     assert line.startswith("op.create_table('job_bulk_write',")
     application.upgrade()

@@ -43,9 +43,9 @@ def test_unknown_schema_versions_are_refused() -> None:
 
 
 def test_upgrade_is_idempotent(engine: Engine) -> None:
-    for found in (0, ddl.LATEST, ddl.LATEST):
+    for version in (0, ddl.LATEST, ddl.LATEST):
         with engine.begin() as connection:
-            assert runner.upgrade(connection) == found
+            assert runner.upgrade(connection) == version
     with engine.begin() as connection:
         assert runner.current_version(connection, Layout()) == ddl.LATEST
         assert runner.upgrade(connection, JOBS) == 0  # another queue beside it
@@ -90,12 +90,12 @@ def test_a_migration_starts_only_at_its_from_version(engine: Engine, next_versio
 
 
 def test_of_two_concurrent_upgrades_one_migrates(engine: Engine) -> None:
-    found: list[int] = []
+    versions: list[int] = []
 
     def start(entered: threading.Event) -> None:
         with engine.begin() as connection:
             entered.set()
-            found.append(runner.upgrade(connection, JOBS))
+            versions.append(runner.upgrade(connection, JOBS))
 
     with engine.begin() as winner:
         assert runner.upgrade(winner, JOBS) == 0
@@ -110,7 +110,7 @@ def test_of_two_concurrent_upgrades_one_migrates(engine: Engine) -> None:
             while not watcher.scalar(waiting):
                 assert loser.is_alive()
     loser.join(60)
-    assert found == [ddl.LATEST]
+    assert versions == [ddl.LATEST]
 
 
 def test_a_role_without_create_schema_rights_can_use_an_existing_schema(engine: Engine) -> None:

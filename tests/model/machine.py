@@ -66,9 +66,9 @@ ENDS = {
 }
 
 
-def same(got: object, expected: object) -> None:
+def same(actual: object, expected: object) -> None:
     """Fail unless the two are equal, and show both."""
-    assert got == expected, f"is {got!r}, should be {expected!r}"
+    assert actual == expected, f"is {actual!r}, should be {expected!r}"
 
 
 @dataclass
@@ -91,10 +91,10 @@ class Transaction:
                 self.session.rollback()
                 self.model = copy.deepcopy(self.start)
             return None
-        got = act(self.session)
-        same(got, expected)
+        outcome = act(self.session)
+        same(outcome, expected)
         self.model = after
-        return got
+        return outcome
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -143,8 +143,8 @@ class QueueMachine(RuleBasedStateMachine):
         if self.is_whole:
             self._drain()
             for n in self.model.with_status("dead"):
-                with self.transaction(commit=True) as one:
-                    one.both(
+                with self.transaction(commit=True) as transaction:
+                    transaction.both(
                         lambda session, n=n: self.system.change_by_sql(session, n, "pending"),  # type: ignore[misc]
                         lambda model, n=n: model.change_by_sql(n, "pending"),  # type: ignore[misc]
                     )
@@ -185,10 +185,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _draw_following(self, data: st.DataObject, model: Model, chain: int) -> NewJob:
         """Draw the next job of a chain, which waits for none that waits for this chain."""
-        return self._draw_new(data, chains=[other for other in model.chains if chain not in model.waits_for(other)])
+        return self._draw_new(
+            data, chains=[other_chain for other_chain in model.chains if chain not in model.waits_for(other_chain)]
+        )
 
-    def _draw_some(self, data: st.DataObject, numbers: Iterable[int], what: str, *, most: int = 3) -> list[int]:
-        return data.draw(st.lists(st.sampled_from(sorted(numbers)), min_size=1, max_size=most, unique=True), what)
+    def _draw_some(self, data: st.DataObject, numbers: Iterable[int], label: str, *, most: int = 3) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(sorted(numbers)), min_size=1, max_size=most, unique=True), label)
 
     def _often(self, data: st.DataObject) -> bool:
         return data.draw(st.booleans(), "of those that it is for")
@@ -203,13 +205,13 @@ class QueueMachine(RuleBasedStateMachine):
     def _draw_attempts(self, data: st.DataObject, *, most: int) -> tuple[str, list[Row[Any]]]:
         """Draw attempts of one worker: mostly such as are its own still, and now and then some that it lost."""
         every = [(worker, row) for worker in WORKERS for row in self.claimed[worker][-8:]]
-        own = [(worker, row) for worker, row in every if self.model.owns(worker, self._number(row), row.attempt)]
-        pool = own if own and data.draw(st.integers(0, 3), "with stale ones") < 3 else every
+        leased = [(worker, row) for worker, row in every if self.model.owns(worker, self._number(row), row.attempt)]
+        pool = leased if leased and data.draw(st.integers(0, 3), "with stale ones") < 3 else every
         # Of those it lost, rather those that run again.
         running = self.model.with_status("running")
         pool = [(worker, row) for worker, row in pool if self._number(row) in running] or pool
         worker, _ = pool[data.draw(st.integers(0, len(pool) - 1), "worker of")]
-        rows = [row for other, row in pool if other == worker]
+        rows = [row for owner, row in pool if owner == worker]
         places = st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=most, unique_by=lambda place: rows[place].id)
         return worker, [rows[place] for place in data.draw(places, "attempts")]
 
@@ -218,120 +220,122 @@ class QueueMachine(RuleBasedStateMachine):
 
     # What applications do, each in a transaction of the caller's.
 
-    def _enqueue(self, data: st.DataObject, one: Transaction, *, least: int = 1, most: int = 3) -> None:
+    def _enqueue(self, data: st.DataObject, transaction: Transaction, *, least: int = 1, most: int = 3) -> None:
         """Write some jobs together, that wait for chains that are there and for each other, added in any order."""
-        known, new = one.model.chains, list[NewJob]()
+        chains, new = transaction.model.chains, list[NewJob]()
         for _ in range(data.draw(st.integers(least, most), "jobs")):
             key = data.draw(st.sampled_from([None, None, None, *KEYS]), "key")
-            new.append(self._draw_new(data, chains=[*known, *(other.n for other in new)], key=key))
+            new.append(self._draw_new(data, chains=[*chains, *(new_job.n for new_job in new)], key=key))
         order = data.draw(st.permutations(new), "added")
         by_object = data.draw(st.booleans(), "blockers as objects")
         at_once = data.draw(st.booleans(), "enqueue_many")
 
         def act(session: Session) -> list[int]:
-            made: dict[int, Job] = {}
-            for other in new:
-                made[other.n] = self.system.job(other, made if by_object else None)
+            job_by_number: dict[int, Job] = {}
+            for new_job in new:
+                job_by_number[new_job.n] = self.system.job(new_job, job_by_number if by_object else None)
             if at_once:
-                enqueue_many(session, [made[other.n] for other in order])
+                enqueue_many(session, [job_by_number[new_job.n] for new_job in order])
             else:
-                session.add_all([made[other.n] for other in order])
+                session.add_all([job_by_number[new_job.n] for new_job in order])
                 session.flush()
-            return [other.n for other in new]
+            return [new_job.n for new_job in new]
 
         if at_once:
-            one.both(act, lambda model: model.add(new, conflict=ConflictError))
+            transaction.both(act, lambda model: model.add(new, conflict=ConflictError))
         else:
-            one.both(act, lambda model: model.add(new))
+            transaction.both(act, lambda model: model.add(new))
 
-    def _enqueue_once(self, data: st.DataObject, one: Transaction) -> None:
+    def _enqueue_once(self, data: st.DataObject, transaction: Transaction) -> None:
         pairs = []
         for _ in range(data.draw(st.integers(1, 2), "jobs")):
             scope = data.draw(st.sampled_from(["open", "any"]), "scope")
             window = data.draw(st.sampled_from([None, 0, 2]), "window") if scope == "any" else None
             exclude = (
-                data.draw(st.lists(st.sampled_from(one.model.chains), max_size=2), "exclude") if one.model.chains else []
+                data.draw(st.lists(st.sampled_from(transaction.model.chains), max_size=2), "exclude")
+                if transaction.model.chains
+                else []
             )
             once = Once(data.draw(st.sampled_from(KEYS), "key"), scope, window, tuple(exclude))
-            pairs.append((self._draw_new(data, chains=one.model.chains), once))
+            pairs.append((self._draw_new(data, chains=transaction.model.chains), once))
 
-        after = copy.deepcopy(one.model)
+        after = copy.deepcopy(transaction.model)
         expected = after.add_once(pairs)
-        given = [(self.system.job(new), self.system.once(once)) for new, once in pairs]
-        got = [enqueue(one.session, job, deduplicate=policy) for job, policy in given]
-        for (job, created), (meant, is_new) in zip(got, expected, strict=True):
+        pairs_of_system = [(self.system.job(new), self.system.once(once)) for new, once in pairs]
+        actual = [enqueue(transaction.session, job, deduplicate=policy) for job, policy in pairs_of_system]
+        for (job, created), (numbers, is_new) in zip(actual, expected, strict=True):
             assert (created is Enqueued.CREATED) == is_new
-            assert self.system.numbers[job.id] in meant
-        one.model = after
+            assert self.system.numbers[job.id] in numbers
+        transaction.model = after
 
-    def _enqueue_by_sql(self, data: st.DataObject, one: Transaction) -> None:
+    def _enqueue_by_sql(self, data: st.DataObject, transaction: Transaction) -> None:
         new = replace(self._draw_new(data), priority=0, max_attempts=20, timeout=None)
-        one.both(lambda session: self.system.insert_by_sql(session, new), lambda model: model.add([new]) and None)
+        transaction.both(lambda session: self.system.insert_by_sql(session, new), lambda model: model.add([new]) and None)
 
-    def _wait_for_nothing(self, data: st.DataObject, one: Transaction) -> None:
+    def _wait_for_nothing(self, data: st.DataObject, transaction: Transaction) -> None:
         """Wait for an id that is no chain, or for each other: both are refused."""
-        others = [n for n, job in one.model.jobs.items() if job.index] + [0]
-        new = replace(self._draw_new(data), waits=(Wait(data.draw(st.sampled_from(others), "no chain")),))
-        one.both(
+        numbers = [n for n, job in transaction.model.jobs.items() if job.index] + [0]
+        new = replace(self._draw_new(data), waits=(Wait(data.draw(st.sampled_from(numbers), "no chain")),))
+        transaction.both(
             lambda session: _flush(session, self.system.job(new)),
             lambda model: model.add([new]) and None,
         )
         first, second = self._draw_new(data), self._draw_new(data)
         circle = [replace(first, waits=(Wait(second.n),)), replace(second, waits=(Wait(first.n),))]
         with pytest.raises(InvalidJobError):
-            _flush(one.session, *(self.system.job(job) for job in circle))
-        one.session.rollback()
-        one.model = copy.deepcopy(one.start)
+            _flush(transaction.session, *(self.system.job(job) for job in circle))
+        transaction.session.rollback()
+        transaction.model = copy.deepcopy(transaction.start)
 
-    def _cancel(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = self._draw_some(data, [0, *one.model.jobs], "cancelled", most=2)
-        one.both(
+    def _cancel(self, data: st.DataObject, transaction: Transaction) -> None:
+        numbers = self._draw_some(data, [0, *transaction.model.jobs], "cancelled", most=2)
+        transaction.both(
             lambda session: self.system.numbered(cancel_jobs(session, self.system.id_list(numbers)).ids),
             lambda model: model.cancel(numbers),
         )
 
-    def _cancel_chains(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = self._draw_some(data, one.model.jobs or [0], "cancelled", most=2)
-        one.both(
+    def _cancel_chains(self, data: st.DataObject, transaction: Transaction) -> None:
+        numbers = self._draw_some(data, transaction.model.jobs or [0], "cancelled", most=2)
+        transaction.both(
             lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers)).ids),
             lambda model: self.system.in_order(model.cancel_chains(numbers)),
         )
 
-    def _reschedule(self, data: st.DataObject, one: Transaction) -> None:
-        waiting = one.model.with_status("pending", "blocked")
-        numbers = self._draw_some(data, waiting if waiting and self._often(data) else [0, *one.model.jobs], "moved")
+    def _reschedule(self, data: st.DataObject, transaction: Transaction) -> None:
+        waiting = transaction.model.with_status("pending", "blocked")
+        numbers = self._draw_some(data, waiting if waiting and self._often(data) else [0, *transaction.model.jobs], "moved")
         delay = data.draw(st.sampled_from([0, 1, 2]), "delay")
         later = timedelta(hours=delay) if delay else None
 
         def act(session: Session) -> None:
             reschedule_jobs(session, self.system.id_list(numbers), delay=later)
 
-        one.both(act, lambda model: model.reschedule(numbers, delay))
+        transaction.both(act, lambda model: model.reschedule(numbers, delay))
 
-    def _redrive(self, data: st.DataObject, one: Transaction) -> None:
-        dead = one.model.with_status("dead")
+    def _redrive(self, data: st.DataObject, transaction: Transaction) -> None:
+        dead = transaction.model.with_status("dead")
         numbers = data.draw(st.lists(st.sampled_from(dead), unique=True), "redriven") if dead else []
         where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
-        one.both(
+        transaction.both(
             lambda session: self.system.numbered(redrive_dead_letters(session, where=where).ids),
             lambda model: model.redrive(numbers, self.system.in_order),
         )
 
-    def _dismiss(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = self._draw_some(data, one.model.jobs or [0], "dismissed")
+    def _dismiss(self, data: st.DataObject, transaction: Transaction) -> None:
+        numbers = self._draw_some(data, transaction.model.jobs or [0], "dismissed")
         where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
-        one.both(
+        transaction.both(
             lambda session: len(dismiss_dead_letters(session, where=where, by="tester").ids),
             lambda model: model.dismiss(numbers),
         )
 
-    def _complete_unclaimed(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = [n for n, job in one.model.jobs.items() if job.is_open]
-        n = data.draw(st.sampled_from(numbers if numbers and self._often(data) else [*one.model.jobs, 0]), "job")
-        job = one.model.jobs.get(n)
+    def _complete_unclaimed(self, data: st.DataObject, transaction: Transaction) -> None:
+        numbers = [n for n, job in transaction.model.jobs.items() if job.is_open]
+        n = data.draw(st.sampled_from(numbers if numbers and self._often(data) else [*transaction.model.jobs, 0]), "job")
+        job = transaction.model.jobs.get(n)
         following = None
-        if job is not None and len(one.model.jobs) < MANY and data.draw(st.booleans(), "goes on"):
-            following = self._draw_following(data, one.model, job.chain)
+        if job is not None and len(transaction.model.jobs) < MANY and data.draw(st.booleans(), "goes on"):
+            following = self._draw_following(data, transaction.model, job.chain)
             if data.draw(st.integers(0, 9), "waits for its own chain") == 9:
                 following = replace(following, waits=(Wait(job.chain),))
 
@@ -339,42 +343,42 @@ class QueueMachine(RuleBasedStateMachine):
             result: Any = self.count if following is None else Continuation(self.system.job(following))
             assert complete_job(session, self.system.id(n), result).id == self.system.id(n)
 
-        one.both(act, lambda model: model.complete_unclaimed(n, None if following else self.count, following))
+        transaction.both(act, lambda model: model.complete_unclaimed(n, None if following else self.count, following))
 
-    def _delete(self, data: st.DataObject, one: Transaction) -> None:
-        waiting = [chain for chain in one.model.chains if len(one.model.waits_for(chain)) > 1]
+    def _delete(self, data: st.DataObject, transaction: Transaction) -> None:
+        waiting = [chain for chain in transaction.model.chains if len(transaction.model.waits_for(chain)) > 1]
         numbers = self._draw_some(
-            data, waiting if waiting and self._often(data) else [0, *one.model.jobs], "deleted", most=2
+            data, waiting if waiting and self._often(data) else [0, *transaction.model.jobs], "deleted", most=2
         )
         cascade = data.draw(st.booleans(), "cascade")
-        one.both(
+        transaction.both(
             lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade).ids),
             lambda model: self.system.in_order(model.delete(numbers, cascade=cascade)),
         )
 
-    def _change_by_sql(self, data: st.DataObject, one: Transaction) -> None:
-        n = data.draw(st.sampled_from([*one.model.jobs, 0]), "job")
+    def _change_by_sql(self, data: st.DataObject, transaction: Transaction) -> None:
+        n = data.draw(st.sampled_from([*transaction.model.jobs, 0]), "job")
         status = data.draw(st.sampled_from(["cancelled", "pending"]), "status")
-        one.both(
+        transaction.both(
             lambda session: self.system.change_by_sql(session, n, status),
             lambda model: model.change_by_sql(n, status),
         )
 
-    def _await_end(self, data: st.DataObject, one: Transaction) -> None:
-        n = data.draw(st.sampled_from([*one.model.jobs, 0]), "awaited")
+    def _await_end(self, data: st.DataObject, transaction: Transaction) -> None:
+        n = data.draw(st.sampled_from([*transaction.model.jobs, 0]), "awaited")
         statement = waiting.mark_awaited(Job)
-        one.both(
+        transaction.both(
             lambda session: bool(session.execute(statement, {"awaited_ids": [self.system.id(n)]}).all()),
             lambda model: model.await_end(n),
         )
 
     # What workers do, each a transaction of its own.
 
-    def _claim(self, worker: str, limit: int, *, held: frozenset[int] = NOBODY, commit: bool = True) -> list[Row[Any]]:
+    def _claim(self, worker: str, limit: int, *, locked: frozenset[int] = NOBODY, commit: bool = True) -> list[Row[Any]]:
         manual_worker = self.system.manual_worker[worker]
         is_cold = manual_worker.cursors.watermark is None
-        due = self.model.due(held)
-        with self.system.holding(held):
+        due = self.model.due(locked)
+        with self.system.holding(locked):
             rows = manual_worker.claim(limit, types=TYPES, commit=commit)
         numbers = self.system.numbered(row.id for row in rows)
         assert set(numbers) <= set(due)
@@ -382,7 +386,7 @@ class QueueMachine(RuleBasedStateMachine):
         if is_cold:
             priorities = sorted((self.model.jobs[n].new.priority for n in due), reverse=True)
             same(sorted((row.priority for row in rows), reverse=True), priorities[:limit])
-        if held or not commit:
+        if locked or not commit:
             manual_worker.connection.rollback()
             manual_worker.reset()  # as a worker does that has lost an answer, or now and then to find what was held
         if not commit:
@@ -409,28 +413,28 @@ class QueueMachine(RuleBasedStateMachine):
         *,
         chained: bool,
         following: dict[int, NewJob] | None = None,
-        held: frozenset[int] = NOBODY,
+        locked: frozenset[int] = NOBODY,
         commit: bool = True,
     ) -> None:
         manual_worker, output = self.system.manual_worker[worker], self.system.steps
         trial = copy.deepcopy(self.model)
         attempts = [(self._number(row), row.attempt) for row in rows]
-        expected = trial.complete(worker, attempts, output=output, following=following, held=held)
-        with self.system.holding(held):
+        expected = trial.complete(worker, attempts, output=output, following=following, locked=locked)
+        with self.system.holding(locked):
             if chained:
                 jobs = {self.system.id(n): self.system.job(new) for n, new in (following or {}).items()}
-                done = manual_worker.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
+                completed = manual_worker.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
             else:
-                done = manual_worker.complete(*rows, output=str(output), commit=commit)
-        same(set(self.system.numbered(done)), expected)
+                completed = manual_worker.complete(*rows, output=str(output), commit=commit)
+        same(set(self.system.numbered(completed)), expected)
         self._end(worker, trial, commit=commit)
 
     def _complete_some(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
         """Complete those that are chains of one job."""
         alone = [row for row in rows if row.chain_index == 0]
         if alone:
-            held = self._draw_held(data, map(self._number, alone))
-            self._complete(worker, alone, chained=False, held=held, commit=commit)
+            locked = self._draw_held(data, map(self._number, alone))
+            self._complete(worker, alone, chained=False, locked=locked, commit=commit)
 
     def _complete_chained(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
         """Complete a batch of which some continue their chains."""
@@ -438,8 +442,8 @@ class QueueMachine(RuleBasedStateMachine):
         for row in rows:
             if has_room(self) and data.draw(st.booleans(), "goes on"):
                 following[self._number(row)] = self._draw_new(data)
-        held = self._draw_held(data, map(self._number, rows))
-        self._complete(worker, rows, chained=True, following=following, held=held, commit=commit)
+        locked = self._draw_held(data, map(self._number, rows))
+        self._complete(worker, rows, chained=True, following=following, locked=locked, commit=commit)
 
     def _complete_in_a_session(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
         """Complete the first in the transaction of its handler's writes; a continuation may wait for other chains."""
@@ -455,44 +459,44 @@ class QueueMachine(RuleBasedStateMachine):
                 raise LostAttemptError(row.id, row.attempt)
             return self.system.numbers[completion.ended_chains[0]] if completion.ended_chains else None
 
-        with self.transaction(commit=commit) as one:
-            one.both(
+        with self.transaction(commit=commit) as transaction:
+            transaction.both(
                 act, lambda model: model.complete_in_session(worker, n, row.attempt, output=output, following=following)
             )
 
     def _finish(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
         """End the first without success: failed, snoozed, released, discarded or cancelled by its handler."""
         row, outcome = rows[0], data.draw(st.sampled_from(sorted(ENDS)), "outcome")
-        delay, held = data.draw(st.sampled_from([0, 0, 1]), "delay"), self._draw_held(data, [self._number(row)])
+        delay, locked = data.draw(st.sampled_from([0, 0, 1]), "delay"), self._draw_held(data, [self._number(row)])
         status = "dead" if outcome == "failed" and row.attempt >= row.max_attempts else ENDS[outcome]
         outcome = "failed" if outcome == "discarded" else outcome
         trial = copy.deepcopy(self.model)
         expected = trial.finish(
-            worker, self._number(row), row.attempt, outcome=outcome, status=status, delay=delay, held=held
+            worker, self._number(row), row.attempt, outcome=outcome, status=status, delay=delay, locked=locked
         )
         uncounted = int(outcome in {"snoozed", "released"})
-        with self.system.holding(held):
-            done = self.system.manual_worker[worker].finish(
+        with self.system.holding(locked):
+            finished = self.system.manual_worker[worker].finish(
                 row, status=status, outcome=outcome, delay=delay * 3600, uncounted=uncounted, commit=commit
             )
-        same(set(self.system.numbered(done)), expected)
+        same(set(self.system.numbered(finished)), expected)
         self._end(worker, trial, commit=commit)
 
-    def _unblock(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+    def _unblock(self, worker: str, chains: set[int], *, locked: frozenset[int] = NOBODY, commit: bool = True) -> None:
         trial = copy.deepcopy(self.model)
-        expected = trial.unblock(chains, held=held)
-        with self.system.holding(held):
-            got = self.system.manual_worker[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
-        moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
+        expected = trial.unblock(chains, locked=locked)
+        with self.system.holding(locked):
+            actual = self.system.manual_worker[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
+        moved = {self.system.numbers[moved_job.job_id]: moved_job.status.value for moved_job in actual.moved}
         same(moved, expected.moved)
-        same(set(self.system.numbered(got.finished)), expected.unblocked)
-        same(set(self.system.numbered(got.unfinished)), expected.left)
+        same(set(self.system.numbered(actual.finished)), expected.unblocked)
+        same(set(self.system.numbered(actual.unfinished)), expected.unfinished)
         self._end(worker, trial, commit=commit)
 
-    def _rescue(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+    def _rescue(self, worker: str, *, orphans: bool, locked: frozenset[int] = NOBODY, commit: bool = True) -> None:
         trial = copy.deepcopy(self.model)
-        expected = trial.rescue(orphans=orphans, held=held)
-        with self.system.holding(held):
+        expected = trial.rescue(orphans=orphans, locked=locked)
+        with self.system.holding(locked):
             rows = self.system.rescue(worker, orphans=orphans)
         same({self.system.numbers[row.id]: str(row.status) for row in rows}, expected)
         for row in rows:
@@ -521,7 +525,7 @@ def _flush(session: Session, *jobs: Job) -> None:
     session.flush()
 
 
-def step(when: Callable[..., Any] = rule, **given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def step(when: Callable[..., Any] = rule, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a method a rule that ends with the comparison, and is counted."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -533,7 +537,7 @@ def step(when: Callable[..., Any] = rule, **given: Any) -> Callable[[Callable[..
             self.is_whole = True
             self.system.steps += 1
 
-        decorated: Callable[..., None] = when(**given)(run)
+        decorated: Callable[..., None] = when(**strategies)(run)
         return decorated
 
     return decorate

@@ -123,7 +123,7 @@ class Unblocking:
 
     moved: dict[int, str] = field(default_factory=dict)
     unblocked: set[int] = field(default_factory=set)
-    left: set[int] = field(default_factory=set)
+    unfinished: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -158,17 +158,17 @@ class Model:
         """Return the chain and all that it waits for, or waited for, and theirs in turn."""
         reached, todo = {chain}, [chain]
         while todo:
-            found = {other for job in self.jobs_of(todo.pop()) for other in job.waits} - reached
-            reached |= found
-            todo += found
+            chains = {wait for job in self.jobs_of(todo.pop()) for wait in job.waits} - reached
+            reached |= chains
+            todo += chains
         return reached
 
     def with_status(self, *statuses: str) -> list[int]:
         return [job.n for job in self.jobs.values() if job.status in statuses]
 
-    def due(self, held: AbstractSet[int] = NOBODY) -> list[int]:
+    def due(self, locked: AbstractSet[int] = NOBODY) -> list[int]:
         """Return the jobs a claim may take."""
-        return [n for n in self.with_status("pending") if self.jobs[n].due <= self.now and n not in held]
+        return [n for n in self.with_status("pending") if self.jobs[n].due <= self.now and n not in locked]
 
     def chains_to_unblock(self) -> set[int]:
         """Return the ended chains whose dependants are not unblocked yet."""
@@ -183,37 +183,37 @@ class Model:
 
     def add(self, new: Sequence[NewJob], *, conflict: type[Exception] = IntegrityError) -> list[int]:
         """Write new chains together; those waited for come first. A key that is taken is an error of the kind `taken`."""
-        numbers = {one.n for one in new}
-        self._check_waits([wait for one in new for wait in one.waits if wait.chain not in numbers])
-        for one in new:
-            self._write(one)
+        numbers = {new_job.n for new_job in new}
+        self._check_waits([wait for new_job in new for wait in new_job.waits if wait.chain not in numbers])
+        for new_job in new:
+            self._write(new_job)
         self._check_keys(conflict)
-        return [one.n for one in new]
+        return [new_job.n for new_job in new]
 
     def add_once(self, new: Sequence[tuple[NewJob, Once]]) -> list[tuple[frozenset[int], bool]]:
         """Write chains unless their key is taken; return for each which chains may be meant, and whether it was made."""
-        return [self._find_or_make(one, once) for one, once in new]
+        return [self._find_or_make(new_job, once) for new_job, once in new]
 
-    def _find_or_make(self, one: NewJob, once: Once) -> tuple[frozenset[int], bool]:
+    def _find_or_make(self, new_job: NewJob, once: Once) -> tuple[frozenset[int], bool]:
         having = [
             self.jobs[chain]
             for chain in self.chains
-            if (self.jobs[chain].new.type_name, self.jobs[chain].key) == (one.type_name, once.key)
+            if (self.jobs[chain].new.type_name, self.jobs[chain].key) == (new_job.type_name, once.key)
         ]
-        kept = [job for job in having if job.n not in once.exclude]
-        still_open = [job for job in kept if not self.has_ended(job.n)]
+        candidates = [job for job in having if job.n not in once.exclude]
+        still_open = [job for job in candidates if not self.has_ended(job.n)]
         if once.scope == "any" and not still_open:
-            young = [job for job in kept if once.window is None or self.now - job.created <= once.window]
+            young = [job for job in candidates if once.window is None or self.now - job.created <= once.window]
             newest = max((job.born for job in young), default=None)
             still_open = [job for job in young if job.born == newest]
         if still_open:
             return frozenset(job.n for job in still_open), False
-        self._check_waits(one.waits)
+        self._check_waits(new_job.waits)
         for job in having:
             if job.n in once.exclude and not self.has_ended(job.n):
                 job.key = None
-        self._write(one).key = once.key
-        return frozenset({one.n}), True
+        self._write(new_job).key = once.key
+        return frozenset({new_job.n}), True
 
     def cancel(self, numbers: Sequence[int]) -> list[int]:
         self._check_jobs(numbers)
@@ -247,7 +247,9 @@ class Model:
         return redriven
 
     def dismiss(self, numbers: Collection[int]) -> int:
-        dead_letters = [one for one in self.dead_letters if one.resolution is None and (one.job in numbers or not numbers)]
+        dead_letters = [
+            letter for letter in self.dead_letters if letter.resolution is None and (letter.job in numbers or not numbers)
+        ]
         for dead_letter in dead_letters:
             dead_letter.resolution = "dismissed"
         return len(dead_letters)
@@ -315,14 +317,14 @@ class Model:
         *,
         output: int,
         following: dict[int, NewJob] | None = None,
-        held: AbstractSet[int] = NOBODY,
+        locked: AbstractSet[int] = NOBODY,
     ) -> set[int]:
         """Complete attempts; return the jobs that were still this worker's, and whose rows were not locked."""
-        written = {n for n, attempt in attempts if self.owns(worker, n, attempt) and self._is_free(n, held)}
-        for n in written:
-            one = (following or {}).get(n)
-            self._complete(self.jobs[n], worker, None if one else output, one)
-        return written
+        numbers = {n for n, attempt in attempts if self.owns(worker, n, attempt) and self._is_free(n, locked)}
+        for n in numbers:
+            next_job = (following or {}).get(n)
+            self._complete(self.jobs[n], worker, None if next_job else output, next_job)
+        return numbers
 
     def complete_in_session(
         self, worker: str, n: int, attempt: int, *, output: int | None, following: NewJob | None
@@ -335,10 +337,10 @@ class Model:
         return job.chain if following is None and self.jobs[job.chain].has_waiters else None
 
     def finish(
-        self, worker: str, n: int, attempt: int, *, outcome: str, status: str, delay: int, held: AbstractSet[int] = NOBODY
+        self, worker: str, n: int, attempt: int, *, outcome: str, status: str, delay: int, locked: AbstractSet[int] = NOBODY
     ) -> set[int]:
         """End an attempt without success."""
-        if not self.owns(worker, n, attempt) or not self._is_free(n, held):
+        if not self.owns(worker, n, attempt) or not self._is_free(n, locked):
             return set()
         job = self.jobs[n]
         job.max_attempts += outcome in {"snoozed", "released"}
@@ -351,13 +353,13 @@ class Model:
         self.jobs[n].lease = self.now + hours + 1
         return {n}
 
-    def rescue(self, *, orphans: bool, held: AbstractSet[int] = NOBODY) -> dict[int, str]:
+    def rescue(self, *, orphans: bool, locked: AbstractSet[int] = NOBODY) -> dict[int, str]:
         """Rescue jobs of workers that are silent, or not registered at all; return where each stands."""
         rescued = {}
         for n in self.with_status("running"):
             job = self.jobs[n]
             reason = self._lost(job, orphans=orphans)
-            if reason is not None and self._is_free(n, held):
+            if reason is not None and self._is_free(n, locked):
                 status = "dead" if job.attempt >= job.max_attempts else "pending"
                 self._to_pending(job, status, "lost", error="Lost", reason=reason)
                 rescued[n] = status
@@ -371,26 +373,26 @@ class Model:
             return "lost"
         return "timed_out" if job.lease is not None and job.lease <= self.now else None
 
-    def unblock(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Unblocking:
+    def unblock(self, chains: Iterable[int], *, locked: AbstractSet[int] = NOBODY) -> Unblocking:
         """Pass on the end of those chains that have ended and are awaited."""
         result = Unblocking()
         closed, failed = set(), set()
         for chain in self.chains_to_unblock().intersection(chains):
-            if chain in held:
-                result.left.add(chain)
+            if chain in locked:
+                result.unfinished.add(chain)
                 continue
             completed = self.last(chain).status == "completed"
             for job, blocker in self.waiting_for(chain):
                 if not blocker.is_open or not (completed or blocker.policy != "wait"):
                     continue
-                if not self._is_free(job.n, held):
-                    result.left.add(chain)
+                if not self._is_free(job.n, locked):
+                    result.unfinished.add(chain)
                 elif completed or blocker.policy == "continue":
                     blocker.is_open = False
                     closed.add(job.n)
                 else:
                     failed.add(job.n)
-            if chain not in result.left:
+            if chain not in result.unfinished:
                 result.unblocked.add(chain)
         for n in closed | failed:
             job = self.jobs[n]
@@ -403,7 +405,7 @@ class Model:
             if job.status != "blocked":
                 result.moved[n] = job.status
                 if job.status == "dead" and self.jobs[job.chain].has_waiters:
-                    result.left.add(job.chain)
+                    result.unfinished.add(job.chain)
         for chain in result.unblocked:
             self.jobs[chain].has_waiters = False
         return result
@@ -412,30 +414,30 @@ class Model:
         """Pass on the end of chains, and of those that end by it."""
         todo = set(chains)
         while todo:
-            todo = self.unblock(todo).left
+            todo = self.unblock(todo).unfinished
 
     # How.
 
-    def _write(self, one: NewJob, before: ModelJob | None = None) -> ModelJob:
+    def _write(self, new_job: NewJob, before: ModelJob | None = None) -> ModelJob:
         job = ModelJob(
-            one.n,
-            before.chain if before else one.n,
+            new_job.n,
+            before.chain if before else new_job.n,
             before.index + 1 if before else 0,
-            one,
-            due=self.now + one.delay,
+            new_job,
+            due=self.now + new_job.delay,
             born=self.transaction,
             created=self.now,
-            max_attempts=one.max_attempts,
-            key=one.key,
+            max_attempts=new_job.max_attempts,
+            key=new_job.key,
         )
-        for wait in one.waits:
+        for wait in new_job.waits:
             last = self.last(wait.chain)
             failed = last.status in {"dead", "cancelled"}
             is_open = last.is_open or (failed and wait.policy != "continue")
             job.waits[wait.chain] = BlockerState(wait.policy, is_open)
             self.jobs[wait.chain].has_waiters |= is_open
         job.status = "blocked" if job.open_blockers else "pending"
-        self.jobs[one.n] = job
+        self.jobs[new_job.n] = job
         return job
 
     def _complete(self, job: ModelJob, worker: str | None, output: int | None, following: NewJob | None) -> None:
@@ -473,8 +475,8 @@ class Model:
         for chain in job.open_blockers:
             self.jobs[chain].has_waiters = True
 
-    def _is_free(self, n: int, held: AbstractSet[int]) -> bool:
-        return n not in held and self.jobs[n].chain not in held
+    def _is_free(self, n: int, locked: AbstractSet[int]) -> bool:
+        return n not in locked and self.jobs[n].chain not in locked
 
     def _check_jobs(self, numbers: Iterable[int]) -> None:
         if any(n not in self.jobs for n in numbers):
@@ -494,8 +496,8 @@ class Model:
                 raise Refused(NotFoundError, is_fatal=is_fatal)
 
     def _check_keys(self, kind: type[Exception]) -> None:
-        kept = [key for chain in self._open_chains() if (key := self._key_of(chain)) is not None]
-        if len(set(kept)) < len(kept):
+        keys = [key for chain in self._open_chains() if (key := self._key_of(chain)) is not None]
+        if len(set(keys)) < len(keys):
             raise Refused(kind, is_fatal=True)
 
     def _open_chains(self) -> list[int]:
@@ -509,11 +511,11 @@ class Model:
 
     def state(self) -> dict[str, Any]:
         """Return everything that can be compared, by subject."""
-        shown: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         for job in self.jobs.values():
             ended = job.index == 0 and self.has_ended(job.chain)
             last = self.last(job.chain)
-            shown[f"job {job.n}"] = {
+            state[f"job {job.n}"] = {
                 "chain": job.chain,
                 "index": job.index,
                 "type": job.new.type_name,
@@ -537,15 +539,17 @@ class Model:
                 "chain_status": last.status if ended and last.index else None,
             }
             for chain, blocker in job.waits.items():
-                shown[f"blocker from {job.n} to {chain}"] = {"policy": blocker.policy, "open": blocker.is_open}
+                state[f"blocker from {job.n} to {chain}"] = {"policy": blocker.policy, "open": blocker.is_open}
             if job.history:
-                shown[f"attempts of {job.n}"] = sorted(job.history)
+                state[f"attempts of {job.n}"] = sorted(job.history)
         for n in {dead_letter.job for dead_letter in self.dead_letters}:
-            dead_letters = [(one.reason, one.attempts, str(one.resolution)) for one in self.dead_letters if one.job == n]
-            shown[f"dead letters of {n}"] = sorted(dead_letters)
+            dead_letters = [
+                (letter.reason, letter.attempts, str(letter.resolution)) for letter in self.dead_letters if letter.job == n
+            ]
+            state[f"dead letters of {n}"] = sorted(dead_letters)
         for chain in self.chains:
             root, last = self.jobs[chain], self.last(chain)
-            shown[f"chain {chain}"] = {
+            state[f"chain {chain}"] = {
                 "type": root.new.type_name,
                 "status": last.status,
                 "output": last.output if last.status == "completed" else None,
@@ -556,4 +560,4 @@ class Model:
                 "last_type": last.new.type_name,
                 "key": root.key,
             }
-        return shown
+        return state

@@ -79,11 +79,11 @@ def steps(state: State, *, fenced: bool = True) -> Iterator[Step]:
         if (held := state.holds[worker]) is not None:
             counts = job.status is JobStatus.RUNNING and (not fenced or (job.owner, job.attempt) == (worker, held))
             free = replace(state, holds=_with(state.holds, worker, None))
-            for action, written in (
+            for action, outcome in (
                 ("complete", Held(JobStatus.COMPLETED, job.attempt, job.most)),
                 ("fail", to_pending(job)),
             ):
-                yield Step(action, worker, replace(free, job=written) if counts else free, counts)
+                yield Step(action, worker, replace(free, job=outcome) if counts else free, counts)
 
 
 def to_pending(job: Held) -> Held:
@@ -94,15 +94,15 @@ def to_pending(job: Held) -> Held:
 
 def explore(*, fenced: bool = True) -> dict[State, list[Step]]:
     """Return every state that can be reached, with all that may happen in it."""
-    found: dict[State, list[Step]] = {}
+    steps_by_state: dict[State, list[Step]] = {}
     ahead = deque([State(Held())])
     while ahead:
         state = ahead.popleft()
-        if state in found or state.job.attempt > MOST:
+        if state in steps_by_state or state.job.attempt > MOST:
             continue
-        found[state] = list(steps(state, fenced=fenced))
-        ahead.extend(step.after for step in found[state])
-    return found
+        steps_by_state[state] = list(steps(state, fenced=fenced))
+        ahead.extend(step.after for step in steps_by_state[state])
+    return steps_by_state
 
 
 def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:

@@ -107,9 +107,9 @@ class System:
     def numbered(self, ids: Iterable[Any]) -> list[int]:
         return [self.numbers[job_id] for job_id in ids]
 
-    def job(self, new: NewJob, made: dict[int, Job] | None = None) -> Job:
-        """Return the job to write. Its blockers are named by the objects among `made`, by ids otherwise."""
-        waits = [WaitFor((made or {}).get(wait.chain, self.id(wait.chain)), wait.policy) for wait in new.waits]  # type: ignore[arg-type]
+    def job(self, new: NewJob, job_by_number: dict[int, Job] | None = None) -> Job:
+        """Return the job to write. Its blockers are named by the objects among `job_by_number`, by ids otherwise."""
+        waits = [WaitFor((job_by_number or {}).get(wait.chain, self.id(wait.chain)), wait.policy) for wait in new.waits]  # type: ignore[arg-type]
         return Job(
             new.type_name,
             new.n,
@@ -136,9 +136,9 @@ class System:
             self._reader.exec_driver_sql(f"UPDATE {name} SET {moved}")
 
     def heartbeat(self, worker: str) -> None:
-        given = {"id": worker, "name": worker, "host": "here", "pid": 1, "version": "0", "queues": list(QUEUES)}
-        given |= {"job_types": list(TYPES), "concurrency": 1, "state": "running"}
-        self._reader.execute(leases.heartbeat(Job), given)
+        parameters = {"id": worker, "name": worker, "host": "here", "pid": 1, "version": "0", "queues": list(QUEUES)}
+        parameters |= {"job_types": list(TYPES), "concurrency": 1, "state": "running"}
+        self._reader.execute(leases.heartbeat(Job), parameters)
 
     def forget(self, worker: str) -> None:
         self._reader.execute(text("DELETE FROM worker WHERE id = :id"), {"id": worker})
@@ -160,8 +160,8 @@ class System:
 
     def rescue(self, worker: str, *, orphans: bool) -> list[Rescued]:
         """Rescue with a heartbeat timeout of half an hour; rescued jobs are due at once."""
-        given: dict[str, Any] = {"limit": 100} | ({} if orphans else {"ttl": HALF})
-        return rescue_lost(self.manual_worker[worker].connection, Job, given, immediately)
+        parameters: dict[str, Any] = {"limit": 100} | ({} if orphans else {"ttl": HALF})
+        return rescue_lost(self.manual_worker[worker].connection, Job, parameters, immediately)
 
     def chains_to_unblock(self) -> set[int]:
         return set(self.numbered(self._reader.scalars(blockers.chains_to_unblock(Job), {"limit": 100})))
@@ -180,8 +180,8 @@ class System:
             "INSERT INTO job_queue (id, queue, type_name, input, scheduled_at)"
             " VALUES (:id, :queue, :type, cast(:input AS jsonb), now() + make_interval(hours => :delay))"
         )
-        given = {"id": self.id(new.n), "queue": new.queue, "type": new.type_name, "input": json.dumps(new.n)}
-        session.execute(statement, given | {"delay": new.delay})
+        parameters = {"id": self.id(new.n), "queue": new.queue, "type": new.type_name, "input": json.dumps(new.n)}
+        session.execute(statement, parameters | {"delay": new.delay})
 
     def change_by_sql(self, session: Session, n: int, status: str) -> bool:
         statement = text("UPDATE job_queue SET status = cast(:status AS job_status) WHERE id = :id RETURNING id")
@@ -191,7 +191,7 @@ class System:
 
     def state(self) -> dict[str, Any]:
         """Return what `Model.state` returns."""
-        shown: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         numbers, read = (
             self.numbers,
             {name: self._reader.exec_driver_sql(sql).mappings().all() for name, sql in _READ.items()},
@@ -199,42 +199,42 @@ class System:
         for row in read["job"]:
             columns = dict(row)
             columns["chain"] = numbers[columns.pop("chain_id")]
-            shown[f"job {numbers[columns.pop('id')]}"] = columns
+            state[f"job {numbers[columns.pop('id')]}"] = columns
         for row in read["job_blocker"]:
             name = f"blocker from {numbers[row['job_id']]} to {numbers[row['blocked_by_chain_id']]}"
-            shown[name] = {"policy": row["policy"], "open": row["open"]}
+            state[name] = {"policy": row["policy"], "open": row["open"]}
         for row in read["job_attempt"]:
-            shown.setdefault(f"attempts of {numbers[row['job_id']]}", []).append(tuple(row.values())[1:])
+            state.setdefault(f"attempts of {numbers[row['job_id']]}", []).append(tuple(row.values())[1:])
         for row in read["dead_letter"]:
             dead_letter = (row["reason"], row["attempts"], str(row["resolution"]))
-            shown.setdefault(f"dead letters of {numbers[row['job_id']]}", []).append(dead_letter)
+            state.setdefault(f"dead letters of {numbers[row['job_id']]}", []).append(dead_letter)
         for row in read["job_chain"]:
             columns = dict(row)
             columns["last"] = numbers[columns.pop("last_job_id")]
-            shown[f"chain {numbers[columns.pop('id')]}"] = columns
-        return {name: sorted(value) if isinstance(value, list) else value for name, value in shown.items()}
+            state[f"chain {numbers[columns.pop('id')]}"] = columns
+        return {name: sorted(value) if isinstance(value, list) else value for name, value in state.items()}
 
 
 def differences(system: dict[str, Any], model: dict[str, Any]) -> list[str]:
     """Return how the database differs from the model, a line each."""
-    found = []
+    messages = []
     for name in sorted(system.keys() | model.keys()):
         here, there = system.get(name), model.get(name)
         if isinstance(here, dict) and isinstance(there, dict):
-            found += [
+            messages += [
                 f"{name}: {column} is {here.get(column)!r}, should be {there.get(column)!r}"
                 for column in sorted(here.keys() | there.keys())
                 if here.get(column) != there.get(column)
             ]
         elif here != there:
-            found.append(f"{name}: is {here!r}, should be {there!r}")
-    return found
+            messages.append(f"{name}: is {here!r}, should be {there!r}")
+    return messages
 
 
 def violations(state: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """Return which invariants a state breaks, alone and after the one before; the model has no say here."""
     jobs = {name: job for name, job in state.items() if name.startswith("job ")}
-    found = []
+    messages = []
     for name, job in jobs.items():
         n = name.removeprefix("job ")
         blocker_states = [
@@ -242,48 +242,50 @@ def violations(state: dict[str, Any], before: dict[str, Any]) -> list[str]:
         ]
         waits = [(chain, blocker) for chain, blocker in blocker_states if blocker["open"]]
         if job["open_blockers"] != len(waits):
-            found.append(f"{name} counts {job['open_blockers']} open blockers, it has {len(waits)}")
+            messages.append(f"{name} counts {job['open_blockers']} open blockers, it has {len(waits)}")
         if not job["has_ended"] and (job["status"] == "blocked") != bool(waits):
-            found.append(f"{name} is {job['status']} with {len(waits)} open edges")
+            messages.append(f"{name} is {job['status']} with {len(waits)} open edges")
         for chain, blocker in waits if job["status"] == "blocked" else []:
             root, outcome = jobs[f"job {chain}"], state[f"chain {chain}"]["status"]
             decided = root["chain_has_ended"] and (outcome == "completed" or blocker["policy"] != "wait")
             if decided and not root["has_waiters"]:
-                found.append(f"{name} waits for chain {chain}, which has ended, and nobody will tell it")
+                messages.append(f"{name} waits for chain {chain}, which has ended, and nobody will tell it")
         if (job["status"] == "running") != (job["worker"] is not None):
-            found.append(f"{name} is {job['status']} leased by {job['worker']}")
+            messages.append(f"{name} is {job['status']} leased by {job['worker']}")
         history = state.get(f"attempts of {n}", [])
         counted = len(history) + (job["status"] == "running" or job["completed_by"] is not None)
         if counted != job["attempt"] or len({attempt for attempt, *_ in history}) != len(history):
-            found.append(f"{name} has begun {job['attempt']} attempts, of which {counted} are known: {history}")
-        unresolved = [one for one in state.get(f"dead letters of {n}", []) if one[2] == "None"]
+            messages.append(f"{name} has begun {job['attempt']} attempts, of which {counted} are known: {history}")
+        unresolved = [letter for letter in state.get(f"dead letters of {n}", []) if letter[2] == "None"]
         if len(unresolved) > (job["status"] == "dead"):
-            found.append(f"{name} is {job['status']} with {len(unresolved)} open dead letters")
+            messages.append(f"{name} is {job['status']} with {len(unresolved)} open dead letters")
         if (was := before.get(name)) is not None:
             if job["attempt"] < was["attempt"] or job["max_attempts"] < was["max_attempts"]:
-                found.append(f"{name} went back to attempt {job['attempt']} of {job['max_attempts']}")
+                messages.append(f"{name} went back to attempt {job['attempt']} of {job['max_attempts']}")
             if was["status"] in {"completed", "cancelled"} and job["status"] != was["status"]:
-                found.append(f"{name} was {was['status']} and is {job['status']}")
-    return found + _chains_violated(state, list(jobs.values()))
+                messages.append(f"{name} was {was['status']} and is {job['status']}")
+    return messages + _chains_violated(state, list(jobs.values()))
 
 
 def _chains_violated(state: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> list[str]:
-    found = []
+    messages = []
     keys = [(job["type"], job["key"]) for job in jobs if job["key"] and job["index"] == 0 and not job["chain_has_ended"]]
     if len(set(keys)) < len(keys):
-        found.append(f"open chains share a key: {keys}")
+        messages.append(f"open chains share a key: {keys}")
     for chain in {job["chain"] for job in jobs}:
-        own = sorted((job for job in jobs if job["chain"] == chain), key=lambda job: job["index"])
-        last = own[-1]
-        if [job["index"] for job in own] != list(range(len(own))):
-            found.append(f"chain {chain} has gaps: {[job['index'] for job in own]}")
-        if any(job["status"] != "completed" for job in own[:-1]):
-            found.append(f"chain {chain} went on after a job that has not completed")
-        if own[0]["chain_has_ended"] != last["has_ended"]:
-            found.append(f"chain {chain} has ended: {own[0]['chain_has_ended']}, its last job is {last['status']}")
+        chain_jobs = sorted((job for job in jobs if job["chain"] == chain), key=lambda job: job["index"])
+        last = chain_jobs[-1]
+        if [job["index"] for job in chain_jobs] != list(range(len(chain_jobs))):
+            messages.append(f"chain {chain} has gaps: {[job['index'] for job in chain_jobs]}")
+        if any(job["status"] != "completed" for job in chain_jobs[:-1]):
+            messages.append(f"chain {chain} went on after a job that has not completed")
+        if chain_jobs[0]["chain_has_ended"] != last["has_ended"]:
+            messages.append(f"chain {chain} has ended: {chain_jobs[0]['chain_has_ended']}, its last job is {last['status']}")
         if state[f"chain {chain}"]["status"] != last["status"]:
-            found.append(f"chain {chain} is shown as {state[f'chain {chain}']['status']}, its last job is {last['status']}")
-    return found
+            messages.append(
+                f"chain {chain} is shown as {state[f'chain {chain}']['status']}, its last job is {last['status']}"
+            )
+    return messages
 
 
 def stuck(state: dict[str, Any]) -> list[str]:

@@ -160,12 +160,12 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
             (Job.Queue, {"name": "default"}, world.queue_paused, world.limit in {"room", "queue full"}),
             (Job.JobType, {"type_name": "test"}, world.type_paused, world.limit in {"room", "type full"}),
         ]
-        for table, named, paused, limited in rules:
-            row: dict[str, Any] = {**named, "global_concurrency": 1 if limited else None}
+        for table, row_name, paused, limited in rules:
+            row: dict[str, Any] = {**row_name, "global_concurrency": 1 if limited else None}
             if table is Job.Queue and world.rate != "none":
-                left = 1.5 if world.rate == "some left" else 0.5
+                tokens = 1.5 if world.rate == "some left" else 0.5
                 row |= {"rate_limit": 1, "rate_period": timedelta(days=1), "rate_burst": 5}
-                state = {"is_type": False, "name": "default", "tokens": left, "spent_at": func.now()}
+                state = {"is_type": False, "name": "default", "tokens": tokens, "spent_at": func.now()}
                 connection.execute(insert(Job.RateState).values(state))
             row |= {"paused_at": func.now(), "paused_by": "somebody"} if paused else {}
             connection.execute(insert(table).values(row))
@@ -174,26 +174,26 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
 
 @pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.long)])
 def test_explain_names_the_first_cause_in_any_combination_of_causes(engine: Engine, jobs: Jobs, examples: int) -> None:
-    seen: set[Cause] = set()
+    causes: set[Cause] = set()
 
     def check(world: World) -> None:
         with engine.begin() as connection:
             connection.execute(text(SWEEP))
         job_id = build(world, engine, jobs)
         with Session(engine) as session:
-            found = explain_job(session, job_id)
-        assert found.cause is world.cause(), found.sentence
-        assert found.sentence.endswith(".")
-        assert "None" not in found.sentence
-        assert "unknown" not in found.sentence
-        seen.add(found.cause)
+            explanation = explain_job(session, job_id)
+        assert explanation.cause is world.cause(), explanation.sentence
+        assert explanation.sentence.endswith(".")
+        assert "None" not in explanation.sentence
+        assert "unknown" not in explanation.sentence
+        causes.add(explanation.cause)
 
     for change in CHANGES:
         check(replace(PLAIN, **change))
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
     elsewhere = {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED, Cause.LOCKED, Cause.SLEEPING, Cause.WAITING_FOR_EVENT}
     elsewhere |= {Cause.STATUS_UNKNOWN, Cause.ROWS_HIDDEN}
-    assert seen == of_pending - elsewhere
+    assert causes == of_pending - elsewhere
     together = given(world=WORLDS)(check)
     settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
         together

@@ -102,11 +102,11 @@ def test_the_lease_statements_match_the_protocol_model(
             distinct.setdefault(key, (state, step))
     workers = [manual_worker(f"w:{number}") for number in range(3)]
     for state, step in distinct.values():
-        found, expected = _done(engine, jobs, workers, state, step), _shown(step.after.job)
+        actual, expected = _done(engine, jobs, workers, state, step), _shown(step.after.job)
         if step.action == "redrive":
-            assert found[2] >= expected[2]
-            expected = (*expected[:2], found[2], expected[3])
-        assert found == expected, (state, step)
+            assert actual[2] >= expected[2]
+            expected = (*expected[:2], actual[2], expected[3])
+        assert actual == expected, (state, step)
     assert len(distinct) > 50
 
 
@@ -148,5 +148,5 @@ def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State,
             with Session(engine) as session, session.begin():
                 assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[job_id])).ids == [job_id]
     with engine.connect() as connection:
-        found = text("SELECT status::text, attempt, max_attempts, leased_by FROM job WHERE id = :id")
-        return tuple(connection.execute(found, {"id": job_id}).one())
+        statement = text("SELECT status::text, attempt, max_attempts, leased_by FROM job WHERE id = :id")
+        return tuple(connection.execute(statement, {"id": job_id}).one())

@@ -42,13 +42,13 @@ class TheQueue(QueueMachine):
     """The steps."""
 
     def _alone(self, action: Callable[[st.DataObject, Transaction], None], data: st.DataObject, *, commit: bool) -> None:
-        with self.transaction(commit=commit) as one:
-            action(data, one)
+        with self.transaction(commit=commit) as transaction:
+            action(data, transaction)
 
     @step(initialize, data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        with self.transaction(commit=True) as one:
-            self._enqueue(data, one, least=3, most=6)
+        with self.transaction(commit=True) as transaction:
+            self._enqueue(data, transaction, least=3, most=6)
 
     @precondition(has_room)
     @step(data=st.data(), commit=COMMITS)
@@ -64,12 +64,12 @@ class TheQueue(QueueMachine):
     @step(data=st.data(), commit=COMMITS)
     def enqueue_around_a_savepoint(self, data: st.DataObject, commit: bool) -> None:
         """Write some jobs in a savepoint that is rolled back, then others."""
-        with self.transaction(commit=commit) as one:
-            savepoint = one.session.begin_nested()
-            self._enqueue(data, Transaction(one.session, one.model, one.start))
+        with self.transaction(commit=commit) as transaction:
+            savepoint = transaction.session.begin_nested()
+            self._enqueue(data, Transaction(transaction.session, transaction.model, transaction.start))
             if savepoint.is_active:  # a refusal has ended it otherwise
                 savepoint.rollback()
-            self._enqueue(data, one)
+            self._enqueue(data, transaction)
 
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
@@ -110,9 +110,9 @@ class TheQueue(QueueMachine):
             *(self._enqueue, self._enqueue_once, self._complete_unclaimed, self._cancel, self._cancel_chains),
             *(self._redrive, self._delete, self._change_by_sql, self._await_end, self._reschedule, self._enqueue_by_sql),
         ]
-        with self.transaction(commit=commit) as one:
+        with self.transaction(commit=commit) as transaction:
             for _ in range(data.draw(st.integers(2, 3), "actions")):
-                data.draw(st.sampled_from(actions), "action")(data, one)
+                data.draw(st.sampled_from(actions), "action")(data, transaction)
 
     # Workers.
 
@@ -121,7 +121,7 @@ class TheQueue(QueueMachine):
     def claim(self, data: st.DataObject, worker: str, limit: int, commit: bool, is_cold: bool) -> None:
         if is_cold:
             self.system.manual_worker[worker].reset()
-        self._claim(worker, limit, held=self._draw_held(data, self.model.due()), commit=commit)
+        self._claim(worker, limit, locked=self._draw_held(data, self.model.due()), commit=commit)
 
     @precondition(has_due)
     @step(data=st.data(), worker=WORKER, limit=st.integers(1, 3))
@@ -169,8 +169,8 @@ class TheQueue(QueueMachine):
     def extend(self, data: st.DataObject, hours: int) -> None:
         worker, (row, *_) = self._draw_attempts(data, most=1)
         expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
-        done = self.system.manual_worker[worker].extend(row, timedelta(hours=hours) + HALF)
-        same(set(self.system.numbered(done)), expected)
+        extended = self.system.manual_worker[worker].extend(row, timedelta(hours=hours) + HALF)
+        same(set(self.system.numbered(extended)), expected)
 
     @precondition(has_claimed)
     @step(worker=WORKER, is_there=st.booleans())
@@ -181,29 +181,29 @@ class TheQueue(QueueMachine):
         else:
             self.system.forget(worker)
             self.model.heartbeats.pop(worker, None)
-        held = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
-        same(self.system.held_by(worker), held)
+        leased = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
+        same(self.system.held_by(worker), leased)
 
     @precondition(has_claimed)
     @step(data=st.data(), worker=WORKER, orphans=st.sampled_from([False, False, True]), commit=COMMITS)
     def rescue(self, data: st.DataObject, worker: str, orphans: bool, commit: bool) -> None:
-        held = self._draw_held(data, self.model.with_status("running"))
-        self._rescue(worker, orphans=orphans, held=held, commit=commit)
+        locked = self._draw_held(data, self.model.with_status("running"))
+        self._rescue(worker, orphans=orphans, locked=locked, commit=commit)
 
     @precondition(has_chains_to_unblock)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def unblock(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on the end of some chains, whether they have ended or not."""
         chains = self._draw_some(data, self.model.jobs, "unblocked", most=4)
-        self._unblock(worker, set(chains), held=self._draw_concerned(data, chains), commit=commit)
+        self._unblock(worker, set(chains), locked=self._draw_concerned(data, chains), commit=commit)
 
     @precondition(has_chains_to_unblock)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def unblock_remaining_chains(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Unblock dependants of chains ended in SQL, or by a worker that died before unblocking."""
-        found = self.system.chains_to_unblock()
-        same(found, self.model.chains_to_unblock())
-        self._unblock(worker, found, held=self._draw_concerned(data, found), commit=commit)
+        chain_ids = self.system.chains_to_unblock()
+        same(chain_ids, self.model.chains_to_unblock())
+        self._unblock(worker, chain_ids, locked=self._draw_concerned(data, chain_ids), commit=commit)
 
     @precondition(has_jobs)
     @step(data=st.data())
@@ -211,10 +211,10 @@ class TheQueue(QueueMachine):
         """Ask of some jobs why they do not run: the cause is right, and never unknown."""
         for n in self._draw_some(data, self.model.jobs, "explained"):
             with Session(self.system.engine) as session:
-                found = explain_job(session, self.system.id(n), heartbeat_timeout=HALF)
-            same(found.cause in self._causes(n), True)
-            assert found.sentence.endswith(".")
-            assert not {"None", "unknown"} & set(re.findall(r"\w+", found.sentence)), found.sentence
+                explanation = explain_job(session, self.system.id(n), heartbeat_timeout=HALF)
+            same(explanation.cause in self._causes(n), True)
+            assert explanation.sentence.endswith(".")
+            assert not {"None", "unknown"} & set(re.findall(r"\w+", explanation.sentence)), explanation.sentence
 
     def _causes(self, n: int) -> set[Cause]:
         row, model = self.state[f"job {n}"], self.model

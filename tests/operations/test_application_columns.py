@@ -109,12 +109,12 @@ def test_a_python_default_is_evaluated_for_each_job(session: Session) -> None:
 
 
 def test_jobs_with_equal_columns_share_one_statement(session: Session, engine: Engine) -> None:
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     enqueue_many(session, [TenantJob("send", tenant_id=1, priority=n) for n in range(5)])
-    assert len([sql for sql in seen if sql.startswith("INSERT")]) == 1
+    assert len([sql for sql in statements if sql.startswith("INSERT")]) == 1
     enqueue_many(session, [TenantJob("send", region="us" if n % 2 else "eu") for n in range(3)] + [TenantJob("send")])
-    assert len([sql for sql in seen if sql.startswith("INSERT")]) == 3
+    assert len([sql for sql in statements if sql.startswith("INSERT")]) == 3
 
 
 def test_operations_work_on_the_given_job_class(session: Session) -> None:
@@ -125,15 +125,15 @@ def test_operations_work_on_the_given_job_class(session: Session) -> None:
     assert isinstance(job, TenantJob)
     assert cancel_jobs(session, ids[:1], model=TenantJob).ids == ids[:1]
     assert job.status is JobStatus.CANCELLED
-    assert {found.id for found in list_jobs(session, model=TenantJob)} == set(ids)
+    assert {job.id for job in list_jobs(session, model=TenantJob)} == set(ids)
 
 
 def test_each_job_class_has_its_own_channels(session: Session, database_url: str, notifications: Notifications) -> None:
-    own = Notifications(database_url, TenantJob.__jobqueue__)
+    tenant_notifications = Notifications(database_url, TenantJob.__jobqueue__)
     session.add(TenantJob("send", queue="q"))
     session.commit()
-    assert own.seen() == [("due", "q")]
-    own.close()
+    assert tenant_notifications.seen() == [("due", "q")]
+    tenant_notifications.close()
     assert notifications.seen() == []
 
 

@@ -28,14 +28,14 @@ NIGHTLY = Schedule(name="nightly", type_name="test", cron="0 3 * * *", input={"s
 def acts() -> dict[str, tuple[Act, int]]:
     """Return a call of every operation that takes `by`, and how many rows it changes; `found` has ids by status."""
     return {
-        "cancel_jobs": (lambda s, found, **by: operations.cancel_jobs(s, [found["pending"], found["dead"]], **by), 1),
+        "cancel_jobs": (lambda s, ids, **by: operations.cancel_jobs(s, [ids["pending"], ids["dead"]], **by), 1),
         "reschedule_jobs": (
-            lambda s, found, **by: operations.reschedule_jobs(s, [found["pending"]], delay=timedelta(hours=1), **by),
+            lambda s, ids, **by: operations.reschedule_jobs(s, [ids["pending"]], delay=timedelta(hours=1), **by),
             1,
         ),
-        "trigger_jobs": (lambda s, found, **by: operations.trigger_jobs(s, [found["pending"]], **by), 1),
+        "trigger_jobs": (lambda s, ids, **by: operations.trigger_jobs(s, [ids["pending"]], **by), 1),
         "set_priority": (
-            lambda s, found, **by: operations.set_priority(
+            lambda s, ids, **by: operations.set_priority(
                 s,
                 7,
                 where=JobFilter(queues=["default"]),
@@ -44,44 +44,42 @@ def acts() -> dict[str, tuple[Act, int]]:
             ),
             1,
         ),
-        "cancel_chains": (lambda s, found, **by: operations.cancel_chains(s, [found["pending"]], **by), 1),
-        "delete_chains": (lambda s, found, **by: operations.delete_chains(s, [found["completed"]], **by), 1),
+        "cancel_chains": (lambda s, ids, **by: operations.cancel_chains(s, [ids["pending"]], **by), 1),
+        "delete_chains": (lambda s, ids, **by: operations.delete_chains(s, [ids["completed"]], **by), 1),
         "redrive_dead_letters": (
-            lambda s, found, **by: operations.redrive_dead_letters(s, where=DeadLetterFilter(job_ids=[found["dead"]]), **by),
+            lambda s, ids, **by: operations.redrive_dead_letters(s, where=DeadLetterFilter(job_ids=[ids["dead"]]), **by),
             1,
         ),
         "dismiss_dead_letters": (
-            lambda s, found, by=None: operations.dismiss_dead_letters(
-                s, where=DeadLetterFilter(job_ids=[found["dead"]]), by=by
-            ),
+            lambda s, ids, by=None: operations.dismiss_dead_letters(s, where=DeadLetterFilter(job_ids=[ids["dead"]]), by=by),
             1,
         ),
-        "upsert_queue": (lambda s, found, **by: operations.upsert_queue(s, QueueSettings(name="mail", weight=3), **by), 1),
+        "upsert_queue": (lambda s, ids, **by: operations.upsert_queue(s, QueueSettings(name="mail", weight=3), **by), 1),
         "upsert_job_type": (
-            lambda s, found, **by: operations.upsert_job_type(s, TypeSettings(type_name="test", global_concurrency=2), **by),
+            lambda s, ids, **by: operations.upsert_job_type(s, TypeSettings(type_name="test", global_concurrency=2), **by),
             1,
         ),
-        "delete_queues": (lambda s, found, **by: operations.delete_queues(s, ["mail"], **by), 0),
-        "delete_job_types": (lambda s, found, **by: operations.delete_job_types(s, ["test"], **by), 0),
-        "pause_queues": (lambda s, found, **by: operations.pause_queues(s, ["default"], fairness_key="42", **by), 1),
-        "resume_queues": (lambda s, found, **by: operations.resume_queues(s, ["mail"], **by), 0),
-        "pause_job_types": (lambda s, found, **by: operations.pause_job_types(s, ["test"], **by), 1),
-        "resume_job_types": (lambda s, found, **by: operations.resume_job_types(s, ["test"], **by), 0),
-        "sync_queues": (lambda s, found, **by: operations.sync_queues(s, [QueueSettings(name="mail")], **by), 1),
-        "sync_schedules": (lambda s, found, **by: operations.sync_schedules(s, [NIGHTLY], **by), 0),
+        "delete_queues": (lambda s, ids, **by: operations.delete_queues(s, ["mail"], **by), 0),
+        "delete_job_types": (lambda s, ids, **by: operations.delete_job_types(s, ["test"], **by), 0),
+        "pause_queues": (lambda s, ids, **by: operations.pause_queues(s, ["default"], fairness_key="42", **by), 1),
+        "resume_queues": (lambda s, ids, **by: operations.resume_queues(s, ["mail"], **by), 0),
+        "pause_job_types": (lambda s, ids, **by: operations.pause_job_types(s, ["test"], **by), 1),
+        "resume_job_types": (lambda s, ids, **by: operations.resume_job_types(s, ["test"], **by), 0),
+        "sync_queues": (lambda s, ids, **by: operations.sync_queues(s, [QueueSettings(name="mail")], **by), 1),
+        "sync_schedules": (lambda s, ids, **by: operations.sync_schedules(s, [NIGHTLY], **by), 0),
         "upsert_schedule": (
-            lambda s, found, **by: operations.upsert_schedule(
+            lambda s, ids, **by: operations.upsert_schedule(
                 s, Schedule(name="hourly", type_name="test", cron="0 * * * *", input={"secret": "hunter2"}), **by
             ),
             1,
         ),
-        "pause_schedules": (lambda s, found, **by: operations.pause_schedules(s, ["nightly"], **by), 1),
-        "resume_schedules": (lambda s, found, **by: operations.resume_schedules(s, ["nightly"], **by), 0),
-        "run_schedule": (lambda s, found, **by: operations.run_schedule(s, "nightly", **by), 1),
-        "delete_schedules": (lambda s, found, **by: operations.delete_schedules(s, ["nightly"], **by), 1),
-        "send_event": (lambda s, found, **by: operations.send_event(s, "approved", **by), 1),
-        "drain_workers": (lambda s, found, **by: operations.drain_workers(s, where=EVERY, **by), 1),
-        "resize_workers": (lambda s, found, **by: operations.resize_workers(s, 3, where=EVERY, **by), 1),
+        "pause_schedules": (lambda s, ids, **by: operations.pause_schedules(s, ["nightly"], **by), 1),
+        "resume_schedules": (lambda s, ids, **by: operations.resume_schedules(s, ["nightly"], **by), 0),
+        "run_schedule": (lambda s, ids, **by: operations.run_schedule(s, "nightly", **by), 1),
+        "delete_schedules": (lambda s, ids, **by: operations.delete_schedules(s, ["nightly"], **by), 1),
+        "send_event": (lambda s, ids, **by: operations.send_event(s, "approved", **by), 1),
+        "drain_workers": (lambda s, ids, **by: operations.drain_workers(s, where=EVERY, **by), 1),
+        "resize_workers": (lambda s, ids, **by: operations.resize_workers(s, 3, where=EVERY, **by), 1),
     }
 
 
@@ -168,9 +166,11 @@ def test_the_audit_is_listed_by_actor_operation_and_time_a_page_at_a_time(sessio
         operations.pause_queues(session, ["default"], by=["ann", "bob"][number % 2])
         operations.resume_queues(session, ["default"], by="ann")
     page = list_audit(session, limit=4)
-    rest = list_audit(session, after=page.next, limit=100)
-    assert [len(page.items), len(rest.items), rest.next] == [4, 6, None]
-    assert [one.id for one in list_audit(session, newest_first=False)] == [one.id for one in (*page, *rest)][::-1]
+    later_records = list_audit(session, after=page.next, limit=100)
+    assert [len(page.items), len(later_records.items), later_records.next] == [4, 6, None]
+    assert [record.id for record in list_audit(session, newest_first=False)] == [
+        record.id for record in (*page, *later_records)
+    ][::-1]
     assert len(list_audit(session, where=AuditFilter(done_by=["bob"])).items) == 2
     assert len(list_audit(session, where=AuditFilter(operations=["pause_queues"], done_by=["ann"])).items) == 3
     now = datetime.now(UTC)
@@ -197,7 +197,7 @@ def test_audit_records_past_retention_are_deleted_oldest_first(session: Session)
     first = operations.prune(session, rules, scan=1)
     assert (first.audit, first.next) == (1, operations.PruneCursor("audit", oldest))
     assert operations.prune(session, rules, cursor=first.next) == operations.Pruned(scanned=2)
-    assert oldest not in {one.id for one in list_audit(session)}
+    assert oldest not in {record.id for record in list_audit(session)}
     assert len(list_audit(session).items) == 2
 
 
@@ -216,17 +216,17 @@ DRY: dict[str, Act] = {
 def test_a_dry_run_reports_the_changes_and_only_reads(session: Session, engine: Engine, jobs: Jobs, operation: str) -> None:
     jobs.add_worker(WORKER)
     ids = [jobs.add(), jobs.add()]
-    written: list[str] = []
+    statements: list[str] = []
 
     @event.listens_for(engine, "before_cursor_execute")
     def watch(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "FOR NO KEY UPDATE" in statement or "FOR UPDATE" in statement or not statement.startswith(("SELECT", "WITH")):
-            written.append(statement)
+            statements.append(statement)
 
     would = DRY[operation](session, ids, dry_run=True, by="ann")
     event.remove(engine, "before_cursor_execute", watch)
     session.rollback()
-    assert not written
+    assert not statements
     assert list_audit(session).items == []
     did = DRY[operation](session, ids, by="ann")
     assert (would.ids, would.matched) == (did.ids, did.matched)

@@ -87,9 +87,9 @@ def test_the_id_of_a_job_is_readable_after_the_commit_and_without_a_session(engi
         session.add(job)
     assert isinstance(job.id, UUID)
     with Session(engine) as session:
-        found = session.get_one(Job, job.id)
-        session.expire(found)
-        assert (found.id, found.status) == (job.id, JobStatus.PENDING)
+        loaded = session.get_one(Job, job.id)
+        session.expire(loaded)
+        assert (loaded.id, loaded.status) == (job.id, JobStatus.PENDING)
         session.execute(delete(Job).execution_options(synchronize_session=False))
         session.commit()
         assert session.get(Job, job.id) is None
@@ -110,18 +110,18 @@ def test_deduplicate_accepts_a_plain_key_and_named_policies(session: Session) ->
 
 
 def test_a_sequence_of_jobs_runs_one_after_another(session: Session) -> None:
-    queue, seen = JobQueue(), []
+    queue, numbers = JobQueue(), []
 
     @queue.handler("step")
     def step(n: int) -> None:
-        seen.append(n)
+        numbers.append(n)
 
     last = sequence(*(step.job(n) for n in (3, 1, 2)))
     session.add(last)
     session.flush()
     assert len(enqueued(session, step)) == 3
     drain(queue, session)
-    assert (seen, last.status) == ([3, 1, 2], JobStatus.COMPLETED)
+    assert (numbers, last.status) == ([3, 1, 2], JobStatus.COMPLETED)
     with pytest.raises(InvalidJobError, match=r"jobs\[1\]: is in a session already"):
         sequence(step.job(1), last)
     with pytest.raises(InvalidJobError, match=r"jobs\[0\]: must be a job"):

@@ -76,11 +76,11 @@ def test_a_dry_run_returns_the_result_of_the_call(filled: Session, engine: Engin
             reader.execute(text("SET TRANSACTION READ ONLY"))
             expected = call(reader, by="ann", dry_run=True)
         assert list_audit(filled).items == [], name
-        done = call(filled, by="ann")
-        if isinstance(done, BulkResult):
-            assert (sorted(expected.ids), expected.matched) == (sorted(done.ids), done.matched), name
+        result = call(filled, by="ann")
+        if isinstance(result, BulkResult):
+            assert (sorted(expected.ids), expected.matched) == (sorted(result.ids), result.matched), name
         else:
-            assert expected == done, name
+            assert expected == result, name
         filled.rollback()
 
 

@@ -72,11 +72,11 @@ ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 
 def test_an_invalid_id_is_refused_without_a_statement(engine: Engine) -> None:
     sent: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
     with Session(engine) as session:
-        for operation, given, field in ASKED:
+        for operation, ids, field in ASKED:
             with pytest.raises(InvalidJobError) as refused:
-                operation(session, **given)
+                operation(session, **ids)
             assert refused.value.field == field, operation
             assert "must be" in refused.value.reason, operation
     assert sent == []

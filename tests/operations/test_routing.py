@@ -74,17 +74,17 @@ OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
     "enqueue_many": lambda session, _: enqueue_many(session, [routed.job(1)]),
     "handler.enqueue_many": lambda session, _: routed.enqueue_many(session, [1]),
     "enqueue": lambda session, _: enqueue(session, routed.job(1), deduplicate="k"),
-    "enqueue again": lambda session, given: enqueue(
+    "enqueue again": lambda session, job_id: enqueue(
         session, routed.job(1), deduplicate=Deduplicate("held", replace=["priority"])
     ),
     "enqueue once": lambda session, _: enqueue(session, routed.job(1), deduplicate=Deduplicate("k", scope="any")),
     "enqueue_many by key": lambda session, _: enqueue_many(session, [routed.job(1)], deduplicate_by=lambda _: "k"),
-    "a job with a blocker": lambda session, given: routed.enqueue(session, 1, blockers=[given]),
-    "cancel_jobs": lambda session, given: cancel_jobs(session, [given]),
-    "cancel_chains": lambda session, given: cancel_chains(session, [given]),
-    "complete_job": lambda session, given: complete_job(session, given, 1),
-    "reschedule_jobs": lambda session, given: reschedule_jobs(session, [given], at=datetime(2040, 1, 1, tzinfo=UTC)),
-    "set_priority": lambda session, given: set_priority(session, 3),
+    "a job with a blocker": lambda session, job_id: routed.enqueue(session, 1, blockers=[job_id]),
+    "cancel_jobs": lambda session, job_id: cancel_jobs(session, [job_id]),
+    "cancel_chains": lambda session, job_id: cancel_chains(session, [job_id]),
+    "complete_job": lambda session, job_id: complete_job(session, job_id, 1),
+    "reschedule_jobs": lambda session, job_id: reschedule_jobs(session, [job_id], at=datetime(2040, 1, 1, tzinfo=UTC)),
+    "set_priority": lambda session, job_id: set_priority(session, 3),
     "pause_queues": lambda session, _: pause_queues(session, ["default"], by="me"),
     "get_queue": lambda session, _: get_queue(session, "mail", for_update=True),
     "get_job": get_job,
@@ -98,19 +98,19 @@ OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_goes_to_the_primary_of_the_queue_s_class(routing: Session, jobs: Jobs, name: str) -> None:
-    given = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="held")
-    OPERATIONS[name](routing, given)
+    job_id = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="held")
+    OPERATIONS[name](routing, job_id)
     routing.commit()
     assert "get_bind" not in vars(routing)
 
 
 def test_companions_are_in_the_metadata_of_their_class() -> None:
-    own = MetaData()
+    base_metadata = MetaData()
 
     class Kept(JobMixin, Other, queue_prefix="kept_"):
-        metadata = own
+        metadata = base_metadata
 
-    assert {table.name.removeprefix("kept_") for table in own.tables.values()} >= {
+    assert {table.name.removeprefix("kept_") for table in base_metadata.tables.values()} >= {
         "job",
         "job_attempt",
         "queue",
@@ -159,8 +159,8 @@ def test_a_translated_schema_is_refused_at_the_first_call(engine: Engine, name: 
 
 
 def test_a_map_of_other_schemas_is_no_matter(engine: Engine, jobs: Jobs) -> None:
-    others = engine.execution_options(schema_translate_map={"shared": "tenant"})
-    in_session(others, lambda session: enqueue_many(session, [routed.job(1)]))
+    mapped_engine = engine.execution_options(schema_translate_map={"shared": "tenant"})
+    in_session(mapped_engine, lambda session: enqueue_many(session, [routed.job(1)]))
 
 
 def test_a_subclass_with_a_table_of_its_own_is_refused_by_name() -> None:
@@ -197,5 +197,5 @@ def test_criteria_of_the_application_hide_no_holder_of_a_key(engine: Engine, job
     holder = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="k", priority=1)
     with TenantSession(engine) as session, session.begin():
         assert session.scalar(select(func.count()).select_from(Job)) == 0
-        found, _ = enqueue(session, routed.job(1, priority=2), deduplicate=Deduplicate("k", replace=replaced))
-        assert found.id == holder
+        existing, _ = enqueue(session, routed.job(1, priority=2), deduplicate=Deduplicate("k", replace=replaced))
+        assert existing.id == holder

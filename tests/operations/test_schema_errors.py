@@ -42,14 +42,14 @@ class Order(Base):
     priority: Mapped[int]
 
 
-ready, own = JobQueue(), JobQueue(OwnJob)
+ready, own_queue = JobQueue(), JobQueue(OwnJob)
 
 
 @ready.handler("note")
 def note(number: int) -> None: ...
 
 
-@own.handler("note")
+@own_queue.handler("note")
 def own_note(number: int) -> None: ...
 
 
@@ -95,28 +95,28 @@ def test_a_missing_table_raises_schema_missing_error(use: Callable[[Session], An
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_schema_errors_are_raised_on_async_engines(driver: str, engine: Engine) -> None:
-    made = create_async_engine(make_url(engine.url.render_as_string(False)).set(drivername=f"postgresql+{driver}"))
+    async_engine = create_async_engine(make_url(engine.url.render_as_string(False)).set(drivername=f"postgresql+{driver}"))
     uses: list[Callable[[AsyncSession], Any]] = [
         lambda session: aio.enqueue(session, own_note.job(1)),
         lambda session: aio.list_jobs(session, model=OwnJob),
         lambda session: own_note.enqueue_many(session, [1]),
     ]
     for use in uses:
-        async with AsyncSession(made) as session:
+        async with AsyncSession(async_engine) as session:
             with pytest.raises(SchemaMissingError, match=r"table nowhere\.own_job does not exist"):
                 await use(session)
-    async with AsyncSession(made) as session:
+    async with AsyncSession(async_engine) as session:
         session.add(own_note.job(1))
         with pytest.raises(SchemaMissingError):
             await session.commit()
-    await made.dispose()
+    await async_engine.dispose()
 
 
 def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engine) -> None:
-    made = create_engine(make_url(engine.url.render_as_string(False)).set(drivername="postgresql+psycopg2"))
-    with Session(made) as session, pytest.raises(SchemaMissingError):
+    other_engine = create_engine(make_url(engine.url.render_as_string(False)).set(drivername="postgresql+psycopg2"))
+    with Session(other_engine) as session, pytest.raises(SchemaMissingError):
         list_jobs(session, model=OwnJob)
-    made.dispose()
+    other_engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ async def test_workers_raise_schema_errors_and_application_error_listeners_still
 ) -> None:
     """A worker raises it at its start. A listener of the application receives each error, and may replace ours."""
     with pytest.raises(SchemaMissingError, match="own_job does not exist"):
-        await Worker(own, engine, options=quick()).run()
-    seen: list[str] = []
-    event.listen(engine, "handle_error", lambda context: seen.append(type(context.original_exception).__name__))
+        await Worker(own_queue, engine, options=quick()).run()
+    errors_seen: list[str] = []
+    event.listen(engine, "handle_error", lambda context: errors_seen.append(type(context.original_exception).__name__))
     with Session(engine) as session, pytest.raises(SchemaError):
         used(session, USES["add"])
-    assert seen == ["UndefinedTable"]
+    assert errors_seen == ["UndefinedTable"]

@@ -83,7 +83,7 @@ def declared(codec: PayloadCodec) -> JobQueue[Job]:
 
     @jobs.handler("report", max_attempts=1)
     def report(outputs: Blockers[list[str]]) -> list[str]:
-        return [*outputs.outputs, *(str(one.output) for one in outputs.outcomes)]
+        return [*outputs.outputs, *(str(outcome.output) for outcome in outputs.outcomes)]
 
     return jobs
 
@@ -127,32 +127,32 @@ def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
         session.execute(text("DELETE FROM job WHERE type_name = 'report'"))  # whose own output is not encoded
         session.commit()
     assert "Smith" not in stored(engine)
-    given: dict[str, Any] = {"timeout": timedelta(seconds=60)}
-    assert wait_chain(engine, moved_id, output=jobs["move"], **given).output == "Ann Smith moved"
+    options: dict[str, Any] = {"timeout": timedelta(seconds=60)}
+    assert wait_chain(engine, moved_id, output=jobs["move"], **options).output == "Ann Smith moved"
 
     async def waited() -> Any:
-        result = await aio.wait_chain(async_engine, moved_id, output=jobs["move"], **given)
+        result = await aio.wait_chain(async_engine, moved_id, output=jobs["move"], **options)
         await async_engine.dispose()
         return result.output
 
     assert asyncio.run(waited()) == "Ann Smith moved"
     with pytest.raises(InvalidPayloadError, match=f"encoded by the codec '{codec.name}', which is not known here"):
-        wait_chain(engine, moved_id, output=str, **given)
-    assert set(wait_chain(engine, moved_id, **given).output) == {"sa_jobqueue.codec", "data"}
+        wait_chain(engine, moved_id, output=str, **options)
+    assert set(wait_chain(engine, moved_id, **options).output) == {"sa_jobqueue.codec", "data"}
 
 
 def test_cli_dashboard_and_explain_show_encoded_payloads_undecoded(engine: Engine, database_url: str) -> None:
     jobs = declared(Encrypted(KEY))
     with Session(engine) as session, session.begin():
         job_id = jobs["admit"].enqueue(session, Patient("Ann Smith", 7))
-    shown = CliRunner().invoke(main, ["jobs", "show", str(job_id), "--json"], env={"SA_JOBQUEUE_URL": database_url}).stdout
-    assert json.loads(shown)["job"]["input"]["sa_jobqueue.codec"] == "encrypted"
+    output = CliRunner().invoke(main, ["jobs", "show", str(job_id), "--json"], env={"SA_JOBQUEUE_URL": database_url}).stdout
+    assert json.loads(output)["job"]["input"]["sa_jobqueue.codec"] == "encrypted"
     access = Access(user="ann", payload_types=["*"])
     page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
     assert "sa_jobqueue.codec" in page
     with Session(engine) as session:
         explained = operations.explain_job(session, job_id)
-    assert all("Smith" not in one for one in (shown, page, explained.sentence))
+    assert all("Smith" not in text for text in (output, page, explained.sentence))
 
 
 def test_an_undecodable_job_becomes_a_dead_letter_and_can_be_redriven_with_the_key(engine: Engine, jobs: Jobs) -> None:
@@ -201,7 +201,7 @@ def test_jobs_from_before_a_codec_are_readable_and_upcasters_get_decoded_payload
         ids = [handler.enqueue(session, "Ann") for handler in (greet_before, greet_encrypted)]
         ids.append(greet.enqueue(session, ["Ann"]))
     asyncio.run(workers.drain(secret, engine))
-    assert [jobs.status(one) for one in ids] == [JobStatus.COMPLETED] * 3
+    assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 3
 
 
 def test_included_handlers_keep_their_codecs_and_two_of_one_name_are_refused() -> None:
@@ -274,12 +274,12 @@ def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) 
     bomb = {"sa_jobqueue.codec": "gzip", "data": Compressed().encode(b"[" + b"0," * 1000 + b"0]")}
     nested = {"sa_jobqueue.codec": None, "data": bomb}
     queue: JobQueue[Any] = JobQueue()
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     def declare(registry: JobQueue[Any]) -> Any:
         @registry.handler("plain")
         def plain(payload: Any) -> Any:
-            seen.append(payload)
+            payloads.append(payload)
             return payload
 
         @registry.handler("compressed", codec=Compressed())
@@ -300,7 +300,7 @@ def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) 
         elif way == "handler.enqueue_many":
             plain.enqueue_many(session, [bomb, nested])
     asyncio.run(workers.drain(queue, engine))
-    assert sorted(seen, key=str) == sorted([bomb, nested], key=str)
+    assert sorted(payloads, key=str) == sorted([bomb, nested], key=str)
     with Session(engine) as session:
         outputs = [plain.output(job.chain) for job in session.query(Job)]
     assert sorted(outputs, key=str) == sorted([bomb, nested], key=str)

@@ -88,11 +88,11 @@ def test_no_command_shows_redacted_payloads(database_url: str, jobs: Jobs) -> No
 
     def run(*arguments: str, patterns: str = "charge") -> str:
         environment = {"SA_JOBQUEUE_URL": database_url, VARIABLE: patterns}
-        done = CliRunner().invoke(main, [*arguments], env=environment)
-        assert done.exit_code == 0, done.output
-        return done.output
+        result = CliRunner().invoke(main, [*arguments], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.output
 
-    shown = (
+    commands = (
         ("jobs", "show", str(job_id)),
         ("jobs", "list"),
         ("chains", "show", str(job_id)),
@@ -102,7 +102,7 @@ def test_no_command_shows_redacted_payloads(database_url: str, jobs: Jobs) -> No
         ("explain", str(job_id)),
         ("trace", str(job_id)),
     )
-    for command in shown:
+    for command in commands:
         for style in ([], ["--json"]):
             assert CARD not in run(*command, *style), command
     assert REDACTED in run("jobs", "show", str(job_id))

@@ -91,7 +91,7 @@ class Plain:
         return core_schema.json_or_python_schema(
             json_schema=read,
             python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), read]),
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda one: one.number),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda instance: instance.number),
         )
 
 

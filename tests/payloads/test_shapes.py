@@ -119,7 +119,7 @@ def test_a_type_without_a_schema_matches_every_shape() -> None:
 
 
 def test_types_are_named_as_in_source_code() -> None:
-    assert [name_of(one) for one in (int, type(None), Page, list[Page], Page | None, Literal["a"], Any)] == [
+    assert [name_of(hint) for hint in (int, type(None), Page, list[Page], Page | None, Literal["a"], Any)] == [
         "int",
         "None",
         "Page",

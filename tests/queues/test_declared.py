@@ -75,7 +75,7 @@ async def test_a_differing_queue_row_is_kept_and_one_warning_lists_the_differenc
     assert "mail weight=2 (declared: 1); mail rate_limit=7 (declared: 5)" in line
     assert "sa-jobqueue queues sync" in line
     with Session(engine) as session:
-        rows = {(one.name, one.fairness_key): (one.weight, one.rate_limit) for one in list_queues(session)}
+        rows = {(queue.name, queue.fairness_key): (queue.weight, queue.rate_limit) for queue in list_queues(session)}
     assert rows == {("mail", ""): (2, 7), ("mail", "42"): (3, None), ("new", ""): (1, 5), ("same", ""): (1, 5)}
 
 
@@ -94,24 +94,24 @@ async def test_concurrently_starting_workers_write_each_queue_once_and_notify_ru
     )
     new = [of_all, QueueSettings(name="mail", fairness_key='"quoted", \\', rate_limit=2, rate_period=MINUTE, rate_burst=3)]
     at_once = threading.Barrier(4)
-    found: list[Any] = []
+    errors_found: list[Any] = []
 
-    def declare(one: list[QueueSettings]) -> None:
+    def declare(settings: list[QueueSettings]) -> None:
         with Session(engine) as session, session.begin():
             session.connection()
             at_once.wait(PATIENCE)
-            found.append(add_declared_queues(session, one))
+            errors_found.append(add_declared_queues(session, settings))
 
     async with start(declaring("other"), queues=["mail"]) as log:
         await log.until(WorkerStarted)
         await asyncio.gather(*(asyncio.to_thread(declare, new[::step]) for step in (1, -1, 1, -1)))
         (event,) = await log.until(SettingsChanged)
         assert event.paused_queues == ()
-    assert found == [{}] * 4
+    assert errors_found == [{}] * 4
     with Session(engine) as session:
         assert add_declared_queues(session, new) == {}
-        written = get_queue(session, "mail")
-    assert {name: getattr(written, name) for name in of_all.row} == of_all.row
+        stored = get_queue(session, "mail")
+    assert {name: getattr(stored, name) for name in of_all.row} == of_all.row
 
 
 async def test_an_uncommitted_queue_row_does_not_keep_a_worker_from_starting(

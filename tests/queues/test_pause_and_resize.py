@@ -32,9 +32,9 @@ from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 
 
-def run_operation(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:
+def run_operation(engine: Engine, operation: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     with Session(engine) as session, session.begin():
-        return operation(session, *given, **more)
+        return operation(session, *arguments, **more)
 
 
 def counting() -> tuple[JobQueue[Any], Counter[int]]:
@@ -86,21 +86,21 @@ async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
 
     async def another_runs(number: int) -> None:
         (job_id,) = enqueue(engine, queue.job("other", number))
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="another queue goes on")
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="another queue goes on")
 
     async with working(worker) as log:
         await log.until(JobCompleted)
         await asyncio.to_thread(run_operation, engine, pause, [name], by="ann")
         await until_paused(log, paused=(name,))
         await another_runs(998)  # claims come one after the other: the one under way as it learnt of it is over
-        await until(lambda: worker.running == 0, what="what ran has ended")
+        await until(lambda: worker.running == 0, description="what ran has ended")
         waiting = {job_id for job_id, status in jobs.statuses().items() if status is JobStatus.PENDING}
         second = enqueue(engine, *(queue.job("count", number, priority=9) for number in range(300, 310)))
         await another_runs(999)
         statuses = jobs.statuses()
         assert {statuses[job_id] for job_id in (*waiting, *second)} == {JobStatus.PENDING}
         await asyncio.to_thread(run_operation, engine, resume, [name])
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="everything ran")
     assert len(first) + len(second) + 2 == len(ran) == ran.total()
 
 
@@ -138,7 +138,7 @@ async def test_settings_changed_in_sql_or_without_notification_are_polled(
             await until_paused(log, paused=("default",))
             (job_id,) = enqueue(engine, queue.job("count", 1))
             connection.execute(text("DELETE FROM queue"))
-            await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="it ran")
+            await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="it ran")
 
 
 async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jobs) -> None:
@@ -151,7 +151,7 @@ async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jo
         assert permits.acquire(timeout=PATIENCE)
 
     def shown() -> list[int]:
-        return [one.concurrency for one in run_operation(engine, list_workers)]
+        return [worker.concurrency for worker in run_operation(engine, list_workers)]
 
     async def has_begun(count: int) -> None:
         for _ in range(count):
@@ -163,15 +163,15 @@ async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jo
         await has_begun(1)
         assert run_operation(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
         await has_begun(2)  # in threads of their own
-        await until(lambda: shown() == [3], what="it says so")
+        await until(lambda: shown() == [3], description="it says so")
         run_operation(engine, resize_workers, 1, where=WorkerFilter())
-        await until(lambda: shown() == [1], what="it says so")
+        await until(lambda: shown() == [1], description="it says so")
         permits.release(2)
-        await until(lambda: worker.running == 1, what="those above the number end, and none takes their places")
+        await until(lambda: worker.running == 1, description="those above the number end, and none takes their places")
         assert not running.acquire(blocking=False)
         run_operation(engine, resize_workers, None, where=WorkerFilter())
         permits.release(4)
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="everything ran")
 
 
 async def test_requested_concurrency_is_capped_by_the_pool_for_session_handlers(engine: Engine) -> None:
@@ -219,13 +219,15 @@ async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_er
     (of_key,) = enqueue(engine, queue.job("has_no_policy", None, fairness_key="42", max_attempts=2))
     worker = Worker(queue, engine, options=quick(queues=["default", "other"]))
     async with working(worker) as log:
-        await until(lambda: {jobs.status(job_id) for job_id in (*end, of_key)} == {JobStatus.DEAD}, what="they ended")
-        await until(lambda: jobs.status(waits) is JobStatus.PENDING and jobs.get(waits)["attempt"] == 1, what="it waits")
+        await until(lambda: {jobs.status(job_id) for job_id in (*end, of_key)} == {JobStatus.DEAD}, description="they ended")
+        await until(
+            lambda: jobs.status(waits) is JobStatus.PENDING and jobs.get(waits)["attempt"] == 1, description="it waits"
+        )
         row = jobs.get(waits)
         assert row["scheduled_at"] - row["started_at"] > timedelta(minutes=1)  # but for once in some millions of times
         before = len(log.of(SettingsChanged))
         await asyncio.to_thread(run_operation, engine, upsert_queue, QueueSettings(name="default"))
         await log.until(SettingsChanged, before + 1)
         (again,) = enqueue(engine, queue.job("has_no_policy", None, max_attempts=2))
-        await until(lambda: jobs.status(again) is JobStatus.DEAD, what="the library's own backoff is of a second")
-        assert len([one for one in log.of(JobRescheduled) if one.job_id == again]) == 1
+        await until(lambda: jobs.status(again) is JobStatus.DEAD, description="the library's own backoff is of a second")
+        assert len([event for event in log.of(JobRescheduled) if event.job_id == again]) == 1

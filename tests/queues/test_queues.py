@@ -57,12 +57,12 @@ def test_a_queue_has_a_settings_row_once_it_is_configured_or_paused(session: Ses
     upsert_queue(session, QueueSettings(name="other"))
     assert pause_queues(session, ["mail", "other"], by="ann").ids == ["mail", "other"]
     assert pause_queues(session, ["other", "mail", "other"], by="ben") == BulkResult([], 2)  # the first stays known
-    mail, other = list_queues(session)
+    mail, other_queue = list_queues(session)
     assert (mail.weight, mail.rate_limit, mail.rate_period, mail.retain_dead) == (3, 10, MINUTE, MINUTE)
     assert (mail.retry_base, mail.retry_factor, mail.retry_cap) == (MINUTE, 2.0, 60 * MINUTE)
-    assert (mail.paused_by, other.paused_by, other.weight, other.workers) == ("ann", "ann", 1, 0)
+    assert (mail.paused_by, other_queue.paused_by, other_queue.weight, other_queue.workers) == ("ann", "ann", 1, 0)
     assert resume_queues(session, ["mail", "never"]).ids == ["mail"]
-    assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]
+    assert [queue.paused_at for queue in list_queues(session, names=["mail"])] == [None]
     assert upsert_queue(session, QueueSettings(name="other")) is False
     assert list_queues(session, names=["other"]).items[0].paused_by == "ann"
 
@@ -75,7 +75,7 @@ def test_a_fairness_key_has_its_own_settings_and_the_workers_of_its_queue(sessio
     assert pause_queues(session, ["mail", "idle"], fairness_key="42", by="ann").ids == ["idle", "mail"]
     upsert_queue(session, QueueSettings(name="reports", fairness_key="a b", weight=3))
     upsert_queue(session, QueueSettings(name="reports", weight=2))
-    serving = {(one.name, one.fairness_key): one.workers for one in list_queues(session)}
+    serving = {(queue.name, queue.fairness_key): queue.workers for queue in list_queues(session)}
     assert serving == {("idle", "42"): 0, ("mail", ""): 2, ("mail", "42"): 2, ("reports", ""): 1, ("reports", "a b"): 1}
     (key,) = list_queues(session, names=["mail"], fairness_key="42")
     assert (key.workers, key.paused_by) == (2, "ann")
@@ -93,16 +93,16 @@ def test_pages_of_queues_may_end_between_fairness_keys(session: Session, jobs: J
     jobs.add_worker(WORKER, queues=["mail", "reports"])
     for fairness_key in ("b", "a", ""):
         upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
-    seen: list[tuple[str, str]] = []
+    names: list[tuple[str, str]] = []
     page = list_queues(session, limit=1)
     while page.next is not None:
-        seen += [(one.name, one.fairness_key) for one in page]
-        assert page.next == seen[-1]
+        names += [(queue.name, queue.fairness_key) for queue in page]
+        assert page.next == names[-1]
         page = list_queues(session, limit=1, after=page.next)
-    seen += [(one.name, one.fairness_key) for one in page]
-    assert seen == [("mail", ""), ("mail", "a"), ("mail", "b"), ("reports", "")]
+    names += [(queue.name, queue.fairness_key) for queue in page]
+    assert names == [("mail", ""), ("mail", "a"), ("mail", "b"), ("reports", "")]
     of_key = list_queues(session, fairness_key="b", after=("mail", "a"))
-    assert [(one.name, one.fairness_key) for one in of_key] == [("mail", "b")]
+    assert [(queue.name, queue.fairness_key) for queue in of_key] == [("mail", "b")]
     with pytest.raises(InvalidOptionError, match="after"):
         list_queues(session, after="mail")  # type: ignore[arg-type]
 
@@ -137,7 +137,7 @@ def test_deleting_settings_restores_the_defaults(session: Session, jobs: Jobs) -
     upsert_queue(session, QueueSettings(name="other"))
     pause_queues(session, ["mail", "other"])
     assert delete_queues(session, ["other", "never", "mail"]).ids == ["mail", "other"]
-    assert [(one.name, one.weight, one.paused_at) for one in list_queues(session)] == [("mail", 1, None)]
+    assert [(queue.name, queue.weight, queue.paused_at) for queue in list_queues(session)] == [("mail", 1, None)]
     assert delete_queues(session, ["mail"]).ids == []
     upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
     assert delete_job_types(session, ["send"]).ids == ["send"]
@@ -166,10 +166,10 @@ def test_names_and_actors_of_queue_settings_are_checked(session: Session) -> Non
     jobs.queue("mail")
     with pytest.raises(InvalidOptionError, match="declared already"):
         jobs.queue("mail", weight=2)
-    other: JobQueue[Any] = JobQueue()
-    other.queue("mail")
+    other_queue: JobQueue[Any] = JobQueue()
+    other_queue.queue("mail")
     with pytest.raises(InvalidOptionError, match="declares the queue 'mail'"):
-        jobs.include(other)
+        jobs.include(other_queue)
 
 
 def test_sync_queues_applies_declared_settings_and_returns_the_changes(session: Session) -> None:
@@ -185,7 +185,7 @@ def test_sync_queues_applies_declared_settings_and_returns_the_changes(session: 
     assert synced.changed == {"mail": {"weight": (5, 2), "global_concurrency": (None, 10)}}
     assert synced.undeclared == ("by_hand",)
     session.rollback()  # a dry run
-    assert [one.name for one in list_queues(session)] == ["by_hand", "mail"]
+    assert [queue.name for queue in list_queues(session)] == ["by_hand", "mail"]
     sync_queues(session, jobs.declared_queues)
     assert list_queues(session, names=["mail"]).items[0].paused_by == "ann"
     assert sync_queues(session, jobs.declared_queues).unchanged == ("mail", "reports")
@@ -196,18 +196,18 @@ def test_sync_queues_applies_declared_settings_and_returns_the_changes(session: 
 def test_of_two_concurrent_syncs_the_second_waits_and_changes_nothing(engine: Engine, session: Session) -> None:
     new = [QueueSettings(name=name, weight=2) for name in ("b", "a")]
     assert sync_queues(session, new).created == ("a", "b")
-    found: list[Any] = []
+    results: list[Any] = []
 
     def second() -> None:
-        with Session(engine) as other, other.begin():
-            found.append(sync_queues(other, reversed(new)))
+        with Session(engine) as other_session, other_session.begin():
+            results.append(sync_queues(other_session, reversed(new)))
 
     thread = threading.Thread(target=second)
     thread.start()
     until_locks_are_waited_for(engine, 1)
     session.commit()
     thread.join(PATIENCE)
-    assert [(one.created, one.changed, one.unchanged) for one in found] == [((), {}, ("a", "b"))]
+    assert [(result.created, result.changed, result.unchanged) for result in results] == [((), {}, ("a", "b"))]
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["that is there", "that is new"])
@@ -215,11 +215,11 @@ def test_concurrent_changes_of_different_settings_are_both_kept(engine: Engine, 
     with Session(engine) as session, session.begin():
         if exists:
             upsert_queue(session, QueueSettings(name="mail"))
-    found: list[int] = []
+    weights: list[int] = []
 
     def second() -> None:
-        with Session(engine) as other, other.begin():
-            found.append(get_queue(other, "mail", for_update=True).weight)
+        with Session(engine) as other_session, other_session.begin():
+            weights.append(get_queue(other_session, "mail", for_update=True).weight)
 
     with Session(engine) as session:
         assert get_queue(session, "mail", for_update=True).weight == 1
@@ -229,7 +229,7 @@ def test_concurrent_changes_of_different_settings_are_both_kept(engine: Engine, 
         upsert_queue(session, QueueSettings(name="mail", weight=7))
         session.commit()
     thread.join(PATIENCE)
-    assert found == [7]
+    assert weights == [7]
 
 
 def test_concurrent_pauses_in_opposite_orders_do_not_deadlock(engine: Engine, session: Session) -> None:
@@ -237,14 +237,14 @@ def test_concurrent_pauses_in_opposite_orders_do_not_deadlock(engine: Engine, se
         upsert_queue(session, QueueSettings(name=name))
     session.commit()
     upsert_queue(session, QueueSettings(name="m", weight=2))  # holds the one in the middle
-    found: list[Any] = []
+    results: list[Any] = []
 
     def pause(names: str) -> None:
         try:
-            with Session(engine) as other, other.begin():
-                found.append(pause_queues(other, list(names)).ids)
+            with Session(engine) as other_session, other_session.begin():
+                results.append(pause_queues(other_session, list(names)).ids)
         except OperationalError as error:
-            found.append(error)
+            results.append(error)
 
     threads = [threading.Thread(target=pause, args=(names,)) for names in ("amz", "zma")]
     for number, thread in enumerate(threads, start=1):
@@ -253,23 +253,23 @@ def test_concurrent_pauses_in_opposite_orders_do_not_deadlock(engine: Engine, se
     session.commit()
     for thread in threads:
         thread.join(PATIENCE)
-    assert sorted(found) == [[], ["a", "m", "z"]]
+    assert sorted(results) == [[], ["a", "m", "z"]]
 
 
 def test_explain_names_the_paused_queue_or_type_and_its_actor(session: Session, jobs: Jobs) -> None:
     job = jobs.add(due_in=-90)
     jobs.add_worker(WORKER)
     pause_queues(session, ["default"], by="ann")
-    found = explain_job(session, job)
-    assert found.cause is Cause.QUEUE_PAUSED
-    assert re.match(r"It has been due for \d+ min[^,]*, but its queue 'default' was paused \d", found.sentence)
-    assert found.sentence.endswith(" ago by ann: sa-jobqueue queues resume default.")
-    assert found.evidence["paused_by"] == "ann"
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.QUEUE_PAUSED
+    assert re.match(r"It has been due for \d+ min[^,]*, but its queue 'default' was paused \d", explanation.sentence)
+    assert explanation.sentence.endswith(" ago by ann: sa-jobqueue queues resume default.")
+    assert explanation.evidence["paused_by"] == "ann"
     resume_queues(session, ["default"])
     pause_job_types(session, ["test"])
-    found = explain_job(session, job)
-    assert found.cause is Cause.TYPE_PAUSED
-    assert found.sentence.endswith(" ago: sa-jobqueue types resume test.")
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.TYPE_PAUSED
+    assert explanation.sentence.endswith(" ago: sa-jobqueue types resume test.")
     resume_job_types(session, ["test"])
     assert explain_job(session, job).cause is not Cause.TYPE_PAUSED
 
@@ -278,6 +278,6 @@ def test_deleting_the_settings_of_a_fairness_key_keeps_those_of_its_queue(sessio
     for fairness_key in ("", "a", "b"):
         upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
     assert delete_queues(session, ["mail"], fairness_key="a").ids == ["mail"]
-    assert [one.fairness_key for one in list_queues(session)] == ["", "b"]
+    assert [queue.fairness_key for queue in list_queues(session)] == ["", "b"]
     assert delete_queues(session, ["mail"]).ids == ["mail"]
-    assert [one.fairness_key for one in list_queues(session)] == ["b"]
+    assert [queue.fairness_key for queue in list_queues(session)] == ["b"]

@@ -70,7 +70,7 @@ class Driven:
         self._division = Division(parts, cast("Any", self.slots), lambda: self.settings)
 
     def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
-        of_queues = {QueueKey(name): one for name, one in (queues or {}).items()}
+        of_queues = {QueueKey(name): control for name, control in (queues or {}).items()}
         self.settings = Controls(queues=of_queues, types=types or {})
 
     async def claim(self) -> set[Any]:
@@ -81,10 +81,10 @@ class Driven:
 
 @pytest.fixture
 async def driven(engine: Engine) -> AsyncIterator[Driven]:
-    made = Driven(Connections(engine.url, worker_name="tester", patience=timedelta(seconds=15)))
-    async with made.engine.connect() as made.connection:
-        yield made
-    await made.engine.dispose()
+    new_driven = Driven(Connections(engine.url, worker_name="tester", patience=timedelta(seconds=15)))
+    async with new_driven.engine.connect() as new_driven.connection:
+        yield new_driven
+    await new_driven.engine.dispose()
 
 
 async def test_a_late_arrival_in_a_paused_queue_is_claimed_as_soon_as_it_is_resumed(
@@ -132,18 +132,18 @@ async def test_a_type_limit_above_concurrency_applies_when_resized_during_a_clai
 async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
     driven: Driven, engine: Engine, jobs: Jobs
 ) -> None:
-    seen: list[Controls] = []
+    controls_seen: list[Controls] = []
     registry = JobQueue()
     registry.handler("send")(lambda: None)
     parts = shared(driven.engine, registry, queues=("mail",))
-    reader = ControlReader(parts, on_change=seen.append, is_notified=lambda: True)
+    reader = ControlReader(parts, on_change=controls_seen.append, is_notified=lambda: True)
     jobs.add_worker(WORKER)
     await reader.read()
     with Session(engine) as session:
         upsert_queue(session, QueueSettings(name="somebody_elses"))
         session.commit()
         await reader.read()
-        assert (seen, reader.current.queue("mail"), reader.current.type("send")) == ([], DEFAULTS, DEFAULTS)
+        assert (controls_seen, reader.current.queue("mail"), reader.current.type("send")) == ([], DEFAULTS, DEFAULTS)
         minute = timedelta(minutes=1)
         upsert_queue(
             session,
@@ -155,7 +155,7 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
         session.commit()
     await reader.read()
     await reader.read()
-    (changed,) = seen
+    (changed,) = controls_seen
     assert changed is reader.current
     assert changed.queue("mail") == Control(
         is_paused=True, weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9

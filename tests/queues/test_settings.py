@@ -24,14 +24,14 @@ MINUTE = timedelta(minutes=1)
 def test_a_declared_setting_is_a_column_a_live_setting_and_an_option() -> None:
     declared = set(settings_of(QueueColumns))
     assert declared == {column for column in declared if column in Job.Queue.__table__.c}
-    assert declared <= {one.name for one in fields(Control)} & {one.name for one in fields(QueueStatus)}
+    assert declared <= {field.name for field in fields(Control)} & {field.name for field in fields(QueueStatus)}
     assert declared <= set(QueueSettings("mail").row)
     assert declared <= {option.name for option in queues.commands["set"].params}
     assert set(settings_of(Limits)) <= {option.name for option in types.commands["set"].params}
 
 
 @pytest.mark.parametrize(
-    ("field", "given"),
+    ("field", "settings"),
     [
         ("name", {"name": "no spaces"}),
         ("fairness_key", {"fairness_key": "x" * 101}),
@@ -51,7 +51,7 @@ def test_a_declared_setting_is_a_column_a_live_setting_and_an_option() -> None:
         ("retention", {"fairness_key": "42", "retention": Retention(completed=timedelta(1))}),
     ],
 )
-def test_invalid_queue_settings_are_refused_by_field(field: str, given: dict[str, Any]) -> None:
+def test_invalid_queue_settings_are_refused_by_field(field: str, settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError) as raised:
-        QueueSettings(**{"name": "mail", **given})
+        QueueSettings(**{"name": "mail", **settings})
     assert raised.value.option == field

@@ -25,7 +25,7 @@ def document(url: str, *arguments: str) -> dict[str, Any]:
 
 
 def test_prune_deletes_only_by_age_status_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
-    mail, other = ended(jobs, engine, type_name="mail"), ended(jobs, engine, CANCELLED)
+    mail, other_chain = ended(jobs, engine, type_name="mail"), ended(jobs, engine, CANCELLED)
     dead, young = ended(jobs, engine, DEAD), ended(jobs, engine, days=29)
     with engine.begin() as connection:
         connection.execute(insert(Job.Queue).values(name="default", retain_completed=DAY))
@@ -36,10 +36,10 @@ def test_prune_deletes_only_by_age_status_and_type(database_url: str, engine: En
         {"type_name": "test", "status": "cancelled", "chains": 1},
     ]
     assert document(database_url, "--older-than", "30d", "--type", "mail")["jobs"] == 1
-    assert set(jobs.statuses()) == {other, dead, young}
+    assert set(jobs.statuses()) == {other_chain, dead, young}
     result = call(database_url, "--older-than", "4w", "--status", "dead")
     assert result.output.startswith("1 chain of 1 job deleted")
-    assert set(jobs.statuses()) == {other, young}
+    assert set(jobs.statuses()) == {other_chain, young}
     assert [dead_letter["resolved_by"] for dead_letter in jobs.dead_letters()] == [getpass.getuser()]
     assert mail
 
@@ -54,13 +54,13 @@ def test_prune_with_app_uses_declared_retention_and_queue_settings(
     monkeypatch.chdir(tmp_path)
     ended(jobs, engine)
     ended(jobs, engine, CANCELLED)
-    kept = ended(jobs, engine, queue="kept")
+    kept_chain = ended(jobs, engine, queue="kept")
     with engine.begin() as connection:
         connection.execute(insert(Job.Queue).values(name="kept", retain_completed=60 * DAY))
     resolved(jobs, engine)
     pruned = document(database_url, "--app", "prunes:jobs")
     assert (pruned["jobs"], pruned["dead_letters"]) == (1, 1)
-    assert jobs.statuses()[kept] is JobStatus.COMPLETED
+    assert jobs.statuses()[kept_chain] is JobStatus.COMPLETED
     for arguments, message in (
         ([], "pass --older-than"),
         (["--app", "prunes:jobs", "--status", "dead"], "pass --older-than"),
@@ -72,7 +72,7 @@ def test_prune_with_app_uses_declared_retention_and_queue_settings(
 
 
 def test_dead_letters_prune_deletes_resolved_ones_by_age_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
-    mail, other, young = (
+    mail, other_letter, young = (
         resolved(jobs, engine, type_name="mail"),
         resolved(jobs, engine),
         resolved(jobs, engine, type_name="mail", days=3),
@@ -85,7 +85,7 @@ def test_dead_letters_prune_deletes_resolved_ones_by_age_and_type(database_url: 
 
     assert prune("--older-than", "30d", "--dry-run").output == "2 dead letters would be deleted\n"
     assert prune("--older-than", "30d", "--type", "mail").output == "1 dead letter deleted\n"
-    assert dead_letters_of(jobs) == {other, young, opened}
+    assert dead_letters_of(jobs) == {other_letter, young, opened}
     assert json.loads(prune("--older-than", "1d", "--json").output) == {"dry_run": False, "dead_letters": 2}
     assert dead_letters_of(jobs) == {opened}
     assert prune().exit_code == 2

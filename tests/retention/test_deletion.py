@@ -39,19 +39,19 @@ def test_a_chain_is_deleted_with_all_its_jobs_in_any_status(session: Session, jo
 
 def test_deletion_removes_attempts_and_dismisses_dead_letters(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
-    other = jobs.add(JobStatus.DEAD)
+    other_id = jobs.add(JobStatus.DEAD)
     with session.begin():
-        for job_id in (chain_id, other):
+        for job_id in (chain_id, other_id):
             session.execute(insert(Job.Attempt).values(job_id=job_id, attempt=1, outcome="failed"))
     session.execute(text("SET LOCAL sa_jobqueue.actor = 'ann'"))
     delete_chains(session, [chain_id])
     session.commit()
-    assert (jobs.attempts(chain_id), len(jobs.attempts(other))) == ([], 1)
-    (dead_letter,), (other_dead_letter,) = jobs.dead_letters(chain_id), jobs.dead_letters(other)
+    assert (jobs.attempts(chain_id), len(jobs.attempts(other_id))) == ([], 1)
+    (dead_letter,), (other_dead_letter,) = jobs.dead_letters(chain_id), jobs.dead_letters(other_id)
     assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("dismissed", "ann")
     assert dead_letter["resolved_at"] is not None
     assert other_dead_letter["resolution"] is None
-    assert redrive_dead_letters(session).ids == [other]
+    assert redrive_dead_letters(session).ids == [other_id]
 
 
 def test_a_deletion_keeps_the_resolution_of_resolved_dead_letters(session: Session, jobs: Jobs) -> None:
@@ -117,9 +117,9 @@ def test_a_chain_that_is_a_blocker_of_another_chain_is_not_deleted(
     blocker, root = jobs.add(), jobs.add(JobStatus.COMPLETED)
     job_id = continuation(jobs, root, status=JobStatus.BLOCKED if is_open else JobStatus.COMPLETED)
     wait_for(engine, job_id, blocker, is_open=is_open)
-    other = jobs.add()
+    other_id = jobs.add()
     with pytest.raises(ChainReferencedError) as caught:
-        delete_chains(session, [other, blocker], cascade=True)
+        delete_chains(session, [other_id, blocker], cascade=True)
     assert caught.value.references == [(blocker, job_id)]
     with Session(engine) as third, third.begin():
         # No lock is kept by what was refused, though the transaction goes on.
@@ -130,14 +130,14 @@ def test_a_chain_that_is_a_blocker_of_another_chain_is_not_deleted(
 
 
 def test_a_foreign_key_of_the_application_raises_conflict_error_on_deletion(engine: Engine, jobs: Jobs) -> None:
-    chain_id, other = jobs.add(), jobs.add()
+    chain_id, other_id = jobs.add(), jobs.add()
     with Session(engine) as session, session.begin() as whole:
         session.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
         session.execute(text("INSERT INTO receipt VALUES (:id)"), {"id": chain_id})
         with pytest.raises(ConflictError) as caught:
             delete_chains(session, [chain_id])
         assert caught.value.constraint == "fk_receipt_job"
-        assert delete_chains(session, [other]).ids == [other]  # the session is as it was
+        assert delete_chains(session, [other_id]).ids == [other_id]  # the session is as it was
         whole.rollback()
 
 
@@ -174,13 +174,13 @@ def test_cascade_deletes_the_blockers_of_roots_and_continuations(session: Sessio
 def test_cascade_deletes_neither_dependants_nor_blockers_of_other_chains(
     session: Session, jobs: Jobs, engine: Engine
 ) -> None:
-    shared, one, other = jobs.add(), jobs.add(JobStatus.BLOCKED), jobs.add(JobStatus.BLOCKED)
-    wait_for(engine, one, shared)
-    wait_for(engine, other, shared)
+    shared, dependant, other_dependant = jobs.add(), jobs.add(JobStatus.BLOCKED), jobs.add(JobStatus.BLOCKED)
+    wait_for(engine, dependant, shared)
+    wait_for(engine, other_dependant, shared)
     with pytest.raises(ChainReferencedError) as caught:
-        delete_chains(session, [one], cascade=True)
-    assert caught.value.references == [(shared, other)]
-    assert delete_chains(session, [one, other], cascade=True).ids == [shared, one, other]
+        delete_chains(session, [dependant], cascade=True)
+    assert caught.value.references == [(shared, other_dependant)]
+    assert delete_chains(session, [dependant, other_dependant], cascade=True).ids == [shared, dependant, other_dependant]
 
 
 @pytest.mark.long

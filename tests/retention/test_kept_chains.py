@@ -160,11 +160,11 @@ async def test_a_worker_names_a_foreign_key_once_and_warns_of_no_chain_that_it_k
     for _ in range(2):
         await pruner.prune()
     assert set(jobs.statuses()) == set(chains[:2])
-    [named] = logged(events, ChainsReferenced)
-    assert (named.constraint, named.chains, named.chain_id) == ("receipt_job_id_fkey", 2, chains[0])
+    [event] = logged(events, ChainsReferenced)
+    assert (event.constraint, event.chains, event.chain_id) == ("receipt_job_id_fkey", 2, chains[0])
     assert not logged(events, WriteQuarantined)
     with Session(engine) as session:
-        [finding] = [one for one in health(session).findings if one.code is Code.QUARANTINED]
+        [finding] = [finding for finding in health(session).findings if finding.code is Code.QUARANTINED]
     assert finding.severity is Severity.OK
     assert "receipt_job_id_fkey" in finding.summary
     assert f"2 chains past their retention are kept, such as {chains[0]}" in finding.summary
@@ -305,7 +305,7 @@ def test_the_command_prunes_the_rest_and_names_what_it_keeps(database_url: str, 
 
     document = json.loads(call("--json"))
     assert (document["jobs"], document["kept"]) == (2, 2)
-    assert {(one["rows"], one["id"]) for one in document["kept_by"]} == {(1, str(chains[0])), (1, str(chains[3]))}
+    assert {(entry["rows"], entry["id"]) for entry in document["kept_by"]} == {(1, str(chains[0])), (1, str(chains[3]))}
     lines = call().splitlines()
     assert any("receipt_job_id_fkey" in line and str(chains[0]) in line for line in lines), lines
     assert any("kept by law" in line and str(chains[3]) in line for line in lines), lines

@@ -32,13 +32,13 @@ MONTH = RetentionRules(default=Retention(completed=30 * DAY, cancelled=30 * DAY)
 
 def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[Pruned]:
     """Prune as a worker does, each call a transaction of its own; return what each did."""
-    done: list[Pruned] = []
+    pages: list[Pruned] = []
     cursor: PruneCursor | None = PruneCursor()
     while cursor is not None:
         with Session(engine) as session, session.begin():
-            done.append(prune(session, rules, cursor=cursor, **options))
-        cursor = done[-1].next
-    return done
+            pages.append(prune(session, rules, cursor=cursor, **options))
+        cursor = pages[-1].next
+    return pages
 
 
 def test_pruning_applies_the_most_specific_retention_rule_to_ended_chains(engine: Engine, jobs: Jobs) -> None:
@@ -90,11 +90,11 @@ def test_pruning_deletes_blockers_after_their_dependants_in_the_same_run(engine:
     wait_for(engine, by, needed, is_open=False)
     with engine.begin() as connection:
         connection.execute(update(Job).values(has_waiters=False))
-    done = walk(engine, scan=2)
+    pages = walk(engine, scan=2)
     assert set(jobs.statuses()) == {needed, by}
     assert edges(engine) == {(by, needed)}
-    assert sum(one.jobs for one in done) == 5
-    assert max(one.jobs for one in done) <= 2  # a page a transaction
+    assert sum(page.jobs for page in pages) == 5
+    assert max(page.jobs for page in pages) <= 2  # a page a transaction
 
 
 def test_a_prune_call_is_bounded_and_the_next_one_continues(
@@ -104,11 +104,11 @@ def test_a_prune_call_is_bounded_and_the_next_one_continues(
     long = ended(jobs, engine)
     for index in range(1, 6):
         continuation(jobs, long, index, COMPLETED)
-    others = [ended(jobs, engine) for _ in range(4)]
+    other_chains = [ended(jobs, engine) for _ in range(4)]
     age(engine, long, 31)
-    assert [one.jobs for one in walk(engine)] == [6, 3, 1]  # a chain is never cut
+    assert [page.jobs for page in walk(engine)] == [6, 3, 1]  # a chain is never cut
     assert jobs.count() == 0
-    assert others
+    assert other_chains
 
 
 def test_pruning_keeps_only_the_chain_that_an_application_row_references(engine: Engine, jobs: Jobs) -> None:
@@ -122,10 +122,10 @@ def test_pruning_keeps_only_the_chain_that_an_application_row_references(engine:
 
 
 def test_pruning_skips_locked_chains_and_deletes_them_in_the_next_run(engine: Engine, jobs: Jobs, session: Session) -> None:
-    held, of_chain, free = ended(jobs, engine), ended(jobs, engine), ended(jobs, engine)
+    locked_chain, of_chain, free = ended(jobs, engine), ended(jobs, engine), ended(jobs, engine)
     later = continuation(jobs, of_chain, 1, COMPLETED)
     age(engine, of_chain, 31)
-    session.execute(select(Job.id).where(Job.id.in_([held, later])).with_for_update())
+    session.execute(select(Job.id).where(Job.id.in_([locked_chain, later])).with_for_update())
     with engine.begin() as connection:
         connection.execute(text("SET LOCAL statement_timeout = '60s'"))
     (pruned,) = walk(engine)
@@ -222,15 +222,15 @@ def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(engine:
 async def test_the_worker_prunes_dead_letters_after_chains_and_skips_locked_ones(
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
-    free, held = resolved(jobs, engine), resolved(jobs, engine)
+    free, locked_letter = resolved(jobs, engine), resolved(jobs, engine)
     bus, events = EventBus(), list[Any]()
     bus.subscribe(events.append)
     pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(dead_letters=90 * DAY)), events=bus))
     with engine.connect() as holder:
-        holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
+        holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": locked_letter})
         await asyncio.wait_for(pruner.walk(to_the_end=False), PATIENCE)
     assert free not in dead_letters_of(jobs)
-    assert dead_letters_of(jobs) == {held}
+    assert dead_letters_of(jobs) == {locked_letter}
     assert events == [ChainsPruned(0, 0, 1)]
     await pruner.walk(to_the_end=False)
     assert dead_letters_of(jobs) == set()

@@ -18,9 +18,9 @@ def test_an_age_is_a_duration_from_zero_to_the_longest(name: str) -> None:
     for age in (timedelta(0), DAY, FOREVER):
         assert getattr(Retention(**{name: age}), name) == age
     for wrong, reason in ((7, "must be a timedelta, got 7"), (-DAY, "got -1 day"), (FOREVER + DAY, "from 0 to 36,500 days")):
-        given: Any = {name: wrong}
+        ages: Any = {name: wrong}
         with pytest.raises(InvalidOptionError, match=reason) as refused:
-            Retention(**given)
+            Retention(**ages)
         assert refused.value.option == f"retention.{name}"
 
 

@@ -40,9 +40,9 @@ WAYS = [by_sql, by_statement, by_session]
 def test_the_steps_and_attempts_of_a_deleted_job_go_with_it_and_its_dead_letter_is_dismissed(
     engine: Engine, jobs: Jobs, delete_job: Callable[[Session, UUID], None]
 ) -> None:
-    gone, kept = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.DEAD)
+    gone, kept_id = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.DEAD)
     with engine.begin() as connection:
-        for job_id in (gone, kept):
+        for job_id in (gone, kept_id):
             step = {"job_id": job_id, "name": "charge", "kind": "step", "attempt": 1, "started_at": func.now()}
             connection.execute(insert(Job.Step).values(step))
             connection.execute(insert(Job.Attempt).values(job_id=job_id, attempt=1, outcome="failed"))
@@ -50,10 +50,10 @@ def test_the_steps_and_attempts_of_a_deleted_job_go_with_it_and_its_dead_letter_
         session.execute(text("SET LOCAL sa_jobqueue.actor = 'ann'"))
         delete_job(session, gone)
     with engine.connect() as connection:
-        assert connection.scalars(select(Job.Step.job_id)).all() == [kept]
-        assert connection.scalars(select(Job.Attempt.job_id)).all() == [kept]
+        assert connection.scalars(select(Job.Step.job_id)).all() == [kept_id]
+        assert connection.scalars(select(Job.Attempt.job_id)).all() == [kept_id]
     resolutions = {letter["job_id"]: (letter["resolution"], letter["resolved_by"]) for letter in jobs.dead_letters()}
-    assert resolutions == {gone: (Resolution.DISMISSED, "ann"), kept: (None, None)}
+    assert resolutions == {gone: (Resolution.DISMISSED, "ann"), kept_id: (None, None)}
 
 
 @pytest.mark.parametrize("delete_job", WAYS)

@@ -38,13 +38,13 @@ def test_schedules_are_listed_and_shown_with_their_times(run: Run) -> None:
     table = run("schedules", "list").stdout
     for expected in ("1 schedule", "nightly", "30 2 * * *", "Europe/Prague", "report", "code"):
         assert expected in table
-    shown = document(run("schedules", "show", "nightly", "--json"))
-    assert (shown["misfire_policy"], shown["source"], shown["error"]) == ("one", "code", None)
+    schedule = document(run("schedules", "show", "nightly", "--json"))
+    assert (schedule["misfire_policy"], schedule["source"], schedule["error"]) == ("one", "code", None)
     assert "next_fire_at" in run("schedules", "show", "nightly").stdout
-    given = ["schedules", "next", "nightly", "--after", "2026-03-28T00:00:00Z", "--count", "3"]
-    times = document(run(*given, "--json"))["times"]
+    command = ["schedules", "next", "nightly", "--after", "2026-03-28T00:00:00Z", "--count", "3"]
+    times = document(run(*command, "--json"))["times"]
     assert times == ["2026-03-28T01:30:00+00:00", "2026-03-29T01:00:00+00:00", "2026-03-30T00:30:00+00:00"]
-    clocks = run(*given).stdout
+    clocks = run(*command).stdout
     assert "Sat 2026-03-28 02:30 CET" in clocks
     assert "Sun 2026-03-29 03:00 CEST" in clocks
     assert "no such schedule: 'x'" in run("schedules", "show", "x", status=1).stderr
@@ -60,9 +60,9 @@ def test_schedules_are_paused_resumed_run_and_deleted(run: Run, engine: Engine) 
     assert "0 jobs enqueued" in run("schedules", "run", "nightly", *span).stdout
     assert "--since: " in run("schedules", "run", "nightly", "--since", "2026-03-28", status=2).stderr
     assert document(run("schedules", "resume", "nightly", "--json")) == {"resumed": ["nightly"]}
-    shown = document(run("schedules", "show", "nightly", "--json"))
-    assert shown["paused_at"] is None
-    assert datetime.fromisoformat(shown["next_fire_at"])
+    schedule = document(run("schedules", "show", "nightly", "--json"))
+    assert schedule["paused_at"] is None
+    assert datetime.fromisoformat(schedule["next_fire_at"])
     with engine.begin() as connection:
         connection.execute(text("UPDATE schedule SET cron = 'never', error = 'cron: is none', next_fire_at = null"))
     assert "cannot fire: cron: is none" in run("schedules", "list").stdout

@@ -75,19 +75,19 @@ def watched(cron: Cron, since: datetime, until: datetime) -> list[datetime]:
     """Watch a wall clock minute by minute, as cron(8) does, and note when it should fire; both ends are included."""
     minutes, hours, *_ = cron.expression.split()
     by_the_clock = "*" not in (minutes[0], hours[0])
-    found, zone, minute = [], ZoneInfo(cron.time_zone), timedelta(minutes=1)
+    times, zone, minute = [], ZoneInfo(cron.time_zone), timedelta(minutes=1)
     instant = since.replace(second=0, microsecond=0)
     while instant <= until:
         now, before = instant.astimezone(zone), (instant - minute).astimezone(zone)
-        shown = [now.replace(tzinfo=None)]
+        clock = [now.replace(tzinfo=None)]
         if by_the_clock and now.utcoffset() != before.utcoffset():
-            while shown[-1] - minute > before.replace(tzinfo=None):  # what was skipped
-                shown.append(shown[-1] - minute)
+            while clock[-1] - minute > before.replace(tzinfo=None):  # what was skipped
+                clock.append(clock[-1] - minute)
         repeated = by_the_clock and now.fold == 1
-        if instant >= since and not repeated and any(fires(minutes, t.minute) and fires(hours, t.hour) for t in shown):
-            found.append(instant)
+        if instant >= since and not repeated and any(fires(minutes, t.minute) and fires(hours, t.hour) for t in clock):
+            times.append(instant)
         instant += minute
-    return found
+    return times
 
 
 def fields(top: int) -> st.SearchStrategy[str]:
@@ -120,8 +120,8 @@ def test_cron_fires_whenever_a_wall_clock_shows_a_matching_time(
 
 def test_latest_computes_only_as_many_past_times_as_requested() -> None:
     until = datetime(2026, 5, 1, tzinfo=UTC)
-    found = Cron("* * * * *").latest(since=until - timedelta(days=3650), until=until, limit=3)
-    assert found == [until - timedelta(minutes=minutes) for minutes in (2, 1, 0)]
+    times = Cron("* * * * *").latest(since=until - timedelta(days=3650), until=until, limit=3)
+    assert times == [until - timedelta(minutes=minutes) for minutes in (2, 1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -56,20 +56,20 @@ def make_due(sessions: Sessions, name: str = "tick") -> datetime:
 
 def names(sessions: Sessions) -> list[str]:
     with sessions() as session:
-        return [one.name for one in list_schedules(session)]
+        return [schedule.name for schedule in list_schedules(session)]
 
 
 async def test_two_workers_write_declared_schedules_and_fire_each_run_once(start: Start, sessions: Sessions) -> None:
     jobs, noted = ticking()
-    async with start(jobs) as one, start(jobs) as other:
+    async with start(jobs) as first_worker, start(jobs) as second_worker:
         await until(lambda: names(sessions) == ["tick"])
         for times in (1, 2):
             at = await asyncio.to_thread(make_due, sessions)
             await until(lambda times=times: len(noted) == times)  # type: ignore[misc]
             assert noted[-1] == at
-        fired = one.of(ScheduleFired) + other.of(ScheduleFired)
+        fired = first_worker.of(ScheduleFired) + second_worker.of(ScheduleFired)
         assert sorted(event.fire_times for event in fired) == [(at,) for at in noted]
-        await until(lambda: len(one.of(JobCompleted) + other.of(JobCompleted)) == 2)
+        await until(lambda: len(first_worker.of(JobCompleted) + second_worker.of(JobCompleted)) == 2)
     with sessions() as session:
         assert session.scalar(select(func.count()).select_from(Job)) == 2
 
@@ -82,8 +82,8 @@ async def test_a_worker_reports_broken_and_undeclared_schedules(start: Start, se
         session.execute(insert(Job.Schedule).values(name="broken", cron="never", type_name="tick"))
     jobs, _ = ticking(name="new")
     async with start(jobs) as log:
-        (left,) = await log.until(SchedulesUndeclared)
-        assert left.schedules == ("old",)
+        (undeclared,) = await log.until(SchedulesUndeclared)
+        assert undeclared.schedules == ("old",)
         (broken,) = await log.until(ScheduleBroken)
         assert broken.schedule == "broken"
         await asyncio.to_thread(make_due, sessions, "old")
@@ -152,11 +152,11 @@ async def test_a_worker_that_declares_again_leaves_schedules_to_live_workers_tha
 async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
     async_engine: AsyncEngine, sessions: Sessions
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
     queried = asyncio.Event()
 
-    def note(*given: Any) -> None:
-        asked.append(given[2].lower())
+    def note(*arguments: Any) -> None:
+        statements.append(arguments[2].lower())
         queried.set()
 
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
@@ -167,15 +167,15 @@ async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
     try:
         for expected in (1, 2, 3):
             async with asyncio.timeout(PATIENCE):
-                while sum("extract" in text for text in asked) < expected:
+                while sum("extract" in text for text in statements) < expected:
                     queried.clear()
                     await queried.wait()
             with pytest.raises(TimeoutError):  # all that it could do at once is done long before
                 async with asyncio.timeout(0.2):
                     await asyncio.Event().wait()
-            assert sum("extract" in text for text in asked) == expected
+            assert sum("extract" in text for text in statements) == expected
             scheduler.wake()
-        assert not any("skip locked" in text for text in asked)
+        assert not any("skip locked" in text for text in statements)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -190,7 +190,7 @@ async def test_pausing_or_resuming_a_schedule_takes_effect_at_once(start: Start,
 
     def resume_late() -> None:
         with sessions.begin() as session:
-            assert [one.overdue for one in list_schedules(session)] == [None]
+            assert [schedule.overdue for schedule in list_schedules(session)] == [None]
             session.execute(update(Job.Schedule).values(paused_at=None))
             session.execute(notify_rules(Job))
 

@@ -62,8 +62,8 @@ def fire(sessions: Sessions, at: datetime | None = None) -> list[ScheduleRun]:
 
 def status(sessions: Sessions, name: str = "nightly") -> Any:
     with sessions() as session:
-        (found,) = list_schedules(session, names=[name])
-        return found
+        (schedule,) = list_schedules(session, names=[name])
+        return schedule
 
 
 def jobs_of(sessions: Sessions) -> list[Job]:
@@ -73,8 +73,8 @@ def jobs_of(sessions: Sessions) -> list[Job]:
 
 def now_of(sessions: Sessions) -> datetime:
     with sessions() as session:
-        found: datetime = session.scalar(select(func.now()))  # type: ignore[assignment]
-        return found
+        server_time: datetime = session.scalar(select(func.now()))  # type: ignore[assignment]
+        return server_time
 
 
 @pytest.fixture
@@ -91,14 +91,14 @@ def eight(sessions: Sessions) -> Iterator[list[Session]]:
 def test_one_of_eight_sessions_fires_a_schedule_and_none_waits(sessions: Sessions, eight: list[Session]) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
-    winner, *others = eight
+    winner, *other_sessions = eight
     assert len(fire_schedules(winner)) == 1
-    assert [fire_schedules(other) for other in others] == [[]] * 7
+    assert [fire_schedules(session) for session in other_sessions] == [[]] * 7
     winner.commit()
-    for other in others:
-        assert fire_schedules(other) == []  # its snapshot is younger now
-        other.commit()
-        assert fire_schedules(other) == []
+    for session in other_sessions:
+        assert fire_schedules(session) == []  # its snapshot is younger now
+        session.commit()
+        assert fire_schedules(session) == []
     assert len(jobs_of(sessions)) == 1
 
 
@@ -139,11 +139,11 @@ def test_eight_sessions_fire_each_time_once_across_clock_changes(sessions: Sessi
                 session.commit()
             at += chance.choice([timedelta(minutes=25), timedelta(minutes=50)])
         fire(sessions, at=end)
-    made: dict[str, list[datetime]] = {name: [] for name in crons}
+    fired_times: dict[str, list[datetime]] = {name: [] for name in crons}
     for job in jobs_of(sessions):
-        made[job.input["of"]].append(datetime.fromisoformat(job.input["at"]))
-    assert made == expected
-    assert [(at.month, at.day) for at in made["nightly"]] == [(3, 29), (10, 25)]
+        fired_times[job.input["of"]].append(datetime.fromisoformat(job.input["at"]))
+    assert fired_times == expected
+    assert [(at.month, at.day) for at in fired_times["nightly"]] == [(3, 29), (10, 25)]
 
 
 def test_a_process_killed_before_its_commit_leaves_the_fire_time_to_others(sessions: Sessions, spawn: Spawn) -> None:
@@ -245,11 +245,13 @@ def test_missed_times_are_recorded_until_they_are_run_or_acknowledged(
     fire(sessions, at=last + 10 * MINUTE)  # the next time does not hide them
     assert recorded() == times
     with sessions() as session:
-        (found,) = [one for one in health(session).findings if one.code is Code.SCHEDULE_MISSED] if missed else [None]
-    if missed is None or found is None:
+        (finding,) = (
+            [finding for finding in health(session).findings if finding.code is Code.SCHEDULE_MISSED] if missed else [None]
+        )
+    if missed is None or finding is None:
         return
     count = missed[0] - missed[1] + 1
-    assert f"left out {count} times, from 2026-05-01 10:30 to " in found.summary
+    assert f"left out {count} times, from 2026-05-01 10:30 to " in finding.summary
     with sessions.begin() as session:
         run_schedule(session, "nightly", since=times[0], until=last - 80 * MINUTE)  # some of them
     assert recorded() == times
@@ -330,8 +332,8 @@ def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(se
         assert get_schedule(session, "nightly").cron == "* * * * *"
         assert [run.schedule for run in fire(sessions, at)] == ["nightly"]
     with sessions.begin() as session:
-        found = get_schedule(session, "nightly", for_update=True)
-        assert (found.name, found.last_job_id) == ("nightly", get_schedule(session, "nightly").last_job_id)
+        schedule = get_schedule(session, "nightly", for_update=True)
+        assert (schedule.name, schedule.last_job_id) == ("nightly", get_schedule(session, "nightly").last_job_id)
         assert fire(sessions, at + MINUTE) == []
     assert [run.schedule for run in fire(sessions, at + MINUTE)] == ["nightly"]
     with sessions() as session, pytest.raises(NotFoundError):
@@ -380,20 +382,20 @@ def forget_jobs(sessions: Sessions) -> None:
 def test_running_a_schedule_for_a_period_creates_each_time_once(sessions: Sessions) -> None:
     scheduled(sessions)
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    made = []
+    ids = []
     for since in (noon - 2 * MINUTE, noon - 4 * MINUTE):
         with sessions.begin() as session:
-            made.append(len(run_schedule(session, "nightly", since=since, until=noon)))
-    assert made == [3, 2]
+            ids.append(len(run_schedule(session, "nightly", since=since, until=noon)))
+    assert ids == [3, 2]
     with sessions() as session:
         refusals: list[tuple[dict[str, Any], str]] = [
             ({"since": noon}, "since"),
             ({"since": noon - timedelta(days=8), "until": noon}, "since"),
             ({"since": noon.replace(tzinfo=None), "until": noon}, "since"),
         ]
-        for given, option in refusals:
+        for period, option in refusals:
             with pytest.raises(InvalidOptionError) as refused:
-                run_schedule(session, "nightly", **given)
+                run_schedule(session, "nightly", **period)
             assert refused.value.option == option
 
 
@@ -441,13 +443,13 @@ def test_a_declared_schedule_is_written_once_and_stays_paused(sessions: Sessions
         assert sync_schedules(session, jobs.schedules).created == ("hourly", "test")
     with sessions.begin() as session:
         pause_schedules(session, ["test"])
-    written = select(Job.Schedule.updated_at).order_by(Job.Schedule.name)
+    updated_times = select(Job.Schedule.updated_at).order_by(Job.Schedule.name)
     with sessions() as session:
-        before = session.scalars(written).all()
+        before = session.scalars(updated_times).all()
     with sessions.begin() as session:
         assert sync_schedules(session, jobs.schedules).unchanged == ("hourly", "test")
     with sessions.begin() as session:
-        assert session.scalars(written).all() == before
+        assert session.scalars(updated_times).all() == before
     hourly, test = status(sessions, "hourly"), status(sessions, "test")
     assert (hourly.queue, hourly.input, hourly.source, hourly.max_attempts) == ("fast", {"deep": False}, "code", 3)
     assert (test.paused_at is not None, test.rate_cost, hourly.rate_cost) == (True, 6, 2)
@@ -498,7 +500,7 @@ def test_an_invalid_schedule_is_refused_and_nothing_is_written(
     with sessions.begin() as session, pytest.raises(error, match=message):
         refused(session)
     with sessions() as session:
-        assert [one.name for one in list_schedules(session) if one.paused_at is None] == ["nightly"]
+        assert [schedule.name for schedule in list_schedules(session) if schedule.paused_at is None] == ["nightly"]
 
 
 def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions) -> None:

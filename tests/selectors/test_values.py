@@ -32,7 +32,7 @@ def every(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def odd(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [one for one in candidates if cast("int", one.id) % 2]
+    return [candidate for candidate in candidates if cast("int", candidate.id) % 2]
 
 
 def none(_candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -67,16 +67,18 @@ class Choosing(Queue):
     ) -> int:
         """Offer, choose, claim, as the claimer does."""
         by_priority = sorted(self.cursors.late, key=lambda lane: -lane.priority)
-        late = dict([one for lane in by_priority for one in self.cursors.late[lane].items()][:WINDOW])
+        late = dict([late_job for lane in by_priority for late_job in self.cursors.late[lane].items()][:WINDOW])
         capacity = WINDOW - len(late)
         plan = self._plan(dict.fromkeys(quotas, capacity), capacity, 0, lanes, is_split)._replace(late=late, limit=WINDOW)
-        found, at = run(self.selection.read(cast("Any", None), self.cursors.parameters(plan, self.excluded)))
-        assert {one.id for one, _ in found} <= {row.id for row in self.rows if self._is_eligible(row)} - self.excluded
-        assert len(found) <= WINDOW
-        self.lanes.offered(plan, found, at)
-        chosen = run(self.selection.choose([one for one, _ in found], limit, self.monotonic))
-        xids = {one.id: xid for one, xid in found}
-        by_id = Plan([Segment([], 0, [SHARED, OWN])], {one.id: xids[one.id] for one in chosen}, limit)
+        candidates, at = run(self.selection.read(cast("Any", None), self.cursors.parameters(plan, self.excluded)))
+        assert {candidate.id for candidate, _ in candidates} <= {
+            row.id for row in self.rows if self._is_eligible(row)
+        } - self.excluded
+        assert len(candidates) <= WINDOW
+        self.lanes.offered(plan, candidates, at)
+        chosen = run(self.selection.choose([candidate for candidate, _ in candidates], limit, self.monotonic))
+        xids = {candidate.id: xid for candidate, xid in candidates}
+        by_id = Plan([Segment([], 0, [SHARED, OWN])], {candidate.id: xids[candidate.id] for candidate in chosen}, limit)
         jobs = self._claimed(self.cursors.parameters(by_id, self.excluded))
         self.lanes.chosen({}, cast("Any", jobs))
         return len(jobs)
@@ -91,11 +93,11 @@ class Choosing(Queue):
         self.offered = candidates
         return self.chosen(candidates)
 
-    async def _candidates(self, _connection: Any, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    async def _candidates(self, _connection: Any, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Answer as `candidates`."""
-        found = self._find(given, locks=False)
-        assert len(set(found)) == len(found)
-        return [(self.now, str(row.xid), *_columns_of(row)) for row in found] or [(self.now, None, *[None] * len(CANDIDATE))]
+        rows = self._find(parameters, locks=False)
+        assert len(set(rows)) == len(rows)
+        return [(self.now, str(row.xid), *_columns_of(row)) for row in rows] or [(self.now, None, *[None] * len(CANDIDATE))]
 
 
 def _columns_of(row: Row) -> tuple[Any, ...]:
@@ -128,7 +130,7 @@ class Chosen(Story):
             self.full_scan()
         self.queue._claim(dict.fromkeys(PARTITIONS, limit), limit, limit)
         offered: Sequence[Any] = self.queue.offered
-        return [one.id for one in offered]
+        return [candidate.id for candidate in offered]
 
 
 def test_unselected_candidates_are_offered_again_without_being_read_again() -> None:
@@ -172,7 +174,7 @@ def test_quarantined_jobs_are_not_offered() -> None:
 
 
 def test_candidates_past_max_wait_start_before_selected_ones() -> None:
-    story = Chosen(lambda candidates: [one for one in candidates if cast("int", one.id) > 2])
+    story = Chosen(lambda candidates: [candidate for candidate in candidates if cast("int", candidate.id) > 2])
     rows = story.add(*[A] * 2)
     selection = story.queue.selection
     selection._selector = replace(selection._selector, max_wait=timedelta(seconds=10))

@@ -31,23 +31,23 @@ class FaultySource(JobQueueSource):
     """`format("faulty")`: as ours, with the options `fault` and `marks`, a directory with a mark for each past failure."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        given = dict(options)
-        self._fault = Fault(given.pop("fault"), Path(given.pop("marks")))
-        super().__init__(given)
+        plain_options = dict(options)
+        self._fault = Fault(plain_options.pop("fault"), Path(plain_options.pop("marks")))
+        super().__init__(plain_options)
 
     @classmethod
     def name(cls) -> str:
         return "faulty"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        made = super().writer(schema, overwrite)
-        assert isinstance(made, BatchWriter)
-        return FaultyBatch(made, self._fault)
+        batch_writer = super().writer(schema, overwrite)
+        assert isinstance(batch_writer, BatchWriter)
+        return FaultyBatch(batch_writer, self._fault)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        made = super().streamWriter(schema, overwrite)
-        assert isinstance(made, StreamWriter)
-        return FaultyStream(made, self._fault)
+        stream_writer = super().streamWriter(schema, overwrite)
+        assert isinstance(stream_writer, StreamWriter)
+        return FaultyStream(stream_writer, self._fault)
 
 
 class Fault:
@@ -105,9 +105,9 @@ def _die_in_copy() -> None:
 class FaultyBatch(BatchWriter):
     """Writes a DataFrame, and fails."""
 
-    def __init__(self, made: BatchWriter, fault: Fault) -> None:
-        super().__init__(made._options, made._queue)
-        self.write_id = made.write_id
+    def __init__(self, batch_writer: BatchWriter, fault: Fault) -> None:
+        super().__init__(batch_writer._options, batch_writer._queue)
+        self.write_id = batch_writer.write_id
         self.fault = fault
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -119,8 +119,8 @@ class FaultyBatch(BatchWriter):
         if self.fault.name == "server crash":
             with psycopg.connect(
                 url_of(self._options).set(drivername="postgresql").render_as_string(hide_password=False)
-            ) as one:
-                one.execute("TRUNCATE job_bulk_staging")
+            ) as connection:
+                connection.execute("TRUNCATE job_bulk_staging")
         super().commit(messages)
         if self.fault.name == "raise after commit":
             raise InjectedError("after the commit")
@@ -129,8 +129,8 @@ class FaultyBatch(BatchWriter):
 class FaultyStream(StreamWriter):
     """Writes a stream's batches, and fails."""
 
-    def __init__(self, made: StreamWriter, fault: Fault) -> None:
-        super().__init__(made._options, made._queue)
+    def __init__(self, stream_writer: StreamWriter, fault: Fault) -> None:
+        super().__init__(stream_writer._options, stream_writer._queue)
         self.fault = fault
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -147,9 +147,9 @@ class FaultyStream(StreamWriter):
             raise InjectedError("after the commit of batch 1")
 
 
-def write_and_die(made: BatchWriter, batches: list[list[pa.RecordBatch]], where: str) -> None:
+def write_and_die(batch_writer: BatchWriter, batches: list[list[pa.RecordBatch]], where: str) -> None:
     """Be a driver that dies: `before`, `in` or `after` its commit. Runs in a process of its own."""
-    staged = [made.write(iter(one)) for one in batches]
+    staged = [batch_writer.write(iter(batch)) for batch in batches]
     whole = bulk.commit_write
 
     def commit_and_die(session: Session, **options: Any) -> Any:
@@ -161,5 +161,5 @@ def write_and_die(made: BatchWriter, batches: list[list[pa.RecordBatch]], where:
     vars(writing)["commit_write"] = commit_and_die
     if where == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    made.commit(list(staged))
+    batch_writer.commit(list(staged))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -18,20 +18,20 @@ from sa_jobqueue.pipeline.spark.streaming import StreamReader
 
 def reader(url: str, dataset: str, options: dict[str, Any] | None = None, **types: str) -> Reader:
     """Make a reader as Spark does. `types`: a user's schema, each column's type by name."""
-    given = {name.lower(): str(value) for name, value in (options or {}).items()}
-    source = JobQueueSource({"url": url, "path": dataset} | given)
+    plain_options = {name.lower(): str(value) for name, value in (options or {}).items()}
+    source = JobQueueSource({"url": url, "path": dataset} | plain_options)
     schema = StructType()
     for name, kind in types.items():
         schema.add(name, kind)
-    made = source.reader(schema if types else source.schema())
-    assert isinstance(made, Reader)
-    return made
+    new_reader = source.reader(schema if types else source.schema())
+    assert isinstance(new_reader, Reader)
+    return new_reader
 
 
 def read(url: str, dataset: str, **options: object) -> list[dict[str, Any]]:
     """Read a dataset as Spark's tasks do, one part after the other."""
-    one = reader(url, dataset, options)
-    return [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
+    dataset_reader = reader(url, dataset, options)
+    return [row for part in dataset_reader.partitions() for batch in dataset_reader.read(part) for row in batch.to_pylist()]
 
 
 ATTEMPT = (
@@ -43,19 +43,21 @@ ALL = ReadAllAvailable()
 
 def stream(url: str, dataset: str = "attempts", **options: object) -> StreamReader:
     """Make a stream's reader as Spark does."""
-    given = {name.lower(): str(value) for name, value in options.items()}
-    source = JobQueueSource({"url": url, "path": dataset} | given)
-    made = source.streamReader(source.schema())
-    assert isinstance(made, StreamReader)
-    return made
+    plain_options = {name.lower(): str(value) for name, value in options.items()}
+    source = JobQueueSource({"url": url, "path": dataset} | plain_options)
+    stream_reader = source.streamReader(source.schema())
+    assert isinstance(stream_reader, StreamReader)
+    return stream_reader
 
 
-def batches(one: StreamReader, start: dict[str, Any] | None = None) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
+def batches(
+    stream_reader: StreamReader, start: dict[str, Any] | None = None
+) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """Deliver a stream's batches until there is no more, each with the offset it ends at, as Spark does."""
-    begin = one.initialOffset() if start is None else start
-    while (end := one.latestOffset(begin, one.getDefaultReadLimit())) != begin:
-        parts = one.partitions(begin, end)
-        yield [row for part in parts for batch in one.read(part) for row in batch.to_pylist()], end
+    begin = stream_reader.initialOffset() if start is None else start
+    while (end := stream_reader.latestOffset(begin, stream_reader.getDefaultReadLimit())) != begin:
+        parts = stream_reader.partitions(begin, end)
+        yield [row for part in parts for batch in stream_reader.read(part) for row in batch.to_pylist()], end
         begin = end
 
 

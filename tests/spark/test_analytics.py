@@ -53,7 +53,7 @@ def utc(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, list):
-        return [utc(one) for one in value]
+        return [utc(member) for member in value]
     return utc_of(value.asDict()) if hasattr(value, "asDict") else value
 
 
@@ -67,9 +67,9 @@ def collected(frame: DataFrame, *by: str) -> Group:
 
 
 def plain(frame: DataFrame, *by: str) -> Group:
-    found = [utc(row) for row in frame.collect()]
-    grouped = {tuple(row.pop(name) for name in by): row for row in found}
-    assert len(grouped) == len(found)
+    rows = [utc(row) for row in frame.collect()]
+    grouped = {tuple(row.pop(name) for name in by): row for row in rows}
+    assert len(grouped) == len(rows)
     return grouped
 
 
@@ -77,9 +77,9 @@ def close(row: dict[str, Any]) -> dict[str, Any]:
     return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def grouped(found: Iterable[dict[str, Any]], *by: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def grouped(rows: Iterable[dict[str, Any]], *by: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     groups = defaultdict(list)
-    for row in found:
+    for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
     return groups
 
@@ -99,12 +99,12 @@ def hour(instant: datetime) -> datetime:
 
 def times(job: dict[str, Any]) -> dict[str, float | None]:
     claimed = job["started_at"] is not None and job["started_at"] >= job["scheduled_at"]
-    done = job["status"] == "completed"
-    by_worker = done and job["completed_by"] is not None
+    is_completed = job["status"] == "completed"
+    by_worker = is_completed and job["completed_by"] is not None
     return {
         "wait": lasted(job["scheduled_at"], job["started_at"]) if claimed else None,
         "run": lasted(job["started_at"], job["completed_at"]) if claimed and by_worker else None,
-        "total": lasted(job["created_at"], job["completed_at"]) if done else None,
+        "total": lasted(job["created_at"], job["completed_at"]) if is_completed else None,
     }
 
 
@@ -182,7 +182,7 @@ def test_retry_rates_count_jobs_that_were_claimed_again_after_a_failure(history:
             attempts = of_job.get((job["id"],), [])
             outcomes.update(attempt["outcome"] for attempt in attempts)
             outcomes["completed"] += job["completed_by"] is not None
-            retried += any(one["outcome"] in FAILURES and one["attempt"] < job["attempt"] for one in attempts)
+            retried += any(attempt["outcome"] in FAILURES and attempt["attempt"] < job["attempt"] for attempt in attempts)
         names = ("completed", *(outcome.value for outcome in AttemptOutcome))
         total = outcomes.total()
         expected[type_name,] = {name: outcomes[name] for name in names} | {
@@ -204,16 +204,16 @@ def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history
     failed = [attempt for attempt in rows.attempts if attempt["error_fingerprint"]]
     expected = {}
     for (fingerprint,), attempts in grouped(failed, "error_fingerprint").items():
-        last = max(attempts, key=lambda one: (one["ended_at"], one["job_id"], one["attempt"]))
+        last = max(attempts, key=lambda attempt: (attempt["ended_at"], attempt["job_id"], attempt["attempt"]))
         error = json.loads(last["error"])
-        days = Counter(one["ended_at"].replace(hour=0, minute=0, second=0, microsecond=0) for one in attempts)
+        days = Counter(attempt["ended_at"].replace(hour=0, minute=0, second=0, microsecond=0) for attempt in attempts)
         expected[fingerprint,] = {
             "error_type": error["type"],
             "count": len(attempts),
-            "jobs": len({one["job_id"] for one in attempts}),
-            "type_names": sorted({type_of[one["job_id"]] for one in attempts}),
+            "jobs": len({attempt["job_id"] for attempt in attempts}),
+            "type_names": sorted({type_of[attempt["job_id"]] for attempt in attempts}),
             "share": len(attempts) / len(failed),
-            "first_seen": min(one["ended_at"] for one in attempts),
+            "first_seen": min(attempt["ended_at"] for attempt in attempts),
             "last_seen": last["ended_at"],
             "example_job_id": last["job_id"],
             "example_message": error["message"],
@@ -237,16 +237,23 @@ def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: Histor
     for by in (("type_name", "reason"), ()):
         expected = {}
         for key, dead_letters in grouped(rows.dead_letters, *by).items():
-            ages = [(AS_OF - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"] is None]
-            taken = [(one["resolved_at"] - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"]]
-            found = dict.fromkeys(("redriven", "dismissed", *limits, "unresolved_over_30d"), 0)
-            found |= Counter(one["resolution"] for one in dead_letters if one["resolution"])
-            found |= Counter(
+            ages = [(AS_OF - letter["died_at"]).total_seconds() for letter in dead_letters if letter["resolution"] is None]
+            resolution_seconds = [
+                (letter["resolved_at"] - letter["died_at"]).total_seconds()
+                for letter in dead_letters
+                if letter["resolution"]
+            ]
+            count_by_bucket = dict.fromkeys(("redriven", "dismissed", *limits, "unresolved_over_30d"), 0)
+            count_by_bucket |= Counter(letter["resolution"] for letter in dead_letters if letter["resolution"])
+            count_by_bucket |= Counter(
                 next((name for name, top in limits.items() if age < top), "unresolved_over_30d") for age in ages
             )
-            found |= {"dead_letters": len(dead_letters), "unresolved": len(ages)}
-            summary = {"oldest_unresolved_seconds": max(ages, default=None), "resolution_p50_seconds": rank(taken, 0.5)}
-            expected[key] = found | summary | {"resolution_p95_seconds": rank(taken, 0.95)}
+            count_by_bucket |= {"dead_letters": len(dead_letters), "unresolved": len(ages)}
+            summary = {
+                "oldest_unresolved_seconds": max(ages, default=None),
+                "resolution_p50_seconds": rank(resolution_seconds, 0.5),
+            }
+            expected[key] = count_by_bucket | summary | {"resolution_p95_seconds": rank(resolution_seconds, 0.95)}
         assert collected(dead_letter_ageing(history, by, as_of=AS_OF), *by) == expected
     assert expected[()]["unresolved_1h_to_1d"] == 1
     assert expected[()]["unresolved_1d_to_7d"] == 2
@@ -315,7 +322,7 @@ def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows
 
     target = timedelta(seconds=2)
     jobs = {job["id"]: job for job in rows.jobs}
-    attempts = [{**one, "job": jobs[one["job_id"]]} for one in rows.attempts]
+    attempts = [{**attempt, "job": jobs[attempt["job_id"]]} for attempt in rows.attempts]
     attempts += [
         {"job": job, "attempt": job["attempt"], "started_at": job["started_at"], "ended_at": job["completed_at"]}
         for job in rows.jobs
@@ -323,9 +330,9 @@ def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows
     ]
     busy: dict[tuple[Any, ...], float] = defaultdict(float)
     started = defaultdict(list)
-    for one in attempts:
-        begin, end, kind = one["started_at"], one["ended_at"] or AS_OF, one["job"]["type_name"]
-        started[hour(begin), kind].append(one)
+    for attempt in attempts:
+        begin, end, kind = attempt["started_at"], attempt["ended_at"] or AS_OF, attempt["job"]["type_name"]
+        started[hour(begin), kind].append(attempt)
         bucket = hour(begin)
         while bucket <= end:
             inside = min(end, bucket + timedelta(hours=1)) - max(begin, bucket)
@@ -333,11 +340,13 @@ def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows
             bucket += timedelta(hours=1)
     expected = {}
     for key in {key for key, load in busy.items() if load} | set(started):
-        runs = [taken for one in started[key] if (taken := lasted(one["started_at"], one["ended_at"])) is not None]
+        runs = [
+            taken for duration in started[key] if (taken := lasted(duration["started_at"], duration["ended_at"])) is not None
+        ]
         waits = [
             wait
-            for one in started[key]
-            if one["attempt"] == one["job"]["attempt"] and (wait := times(one["job"])["wait"]) is not None
+            for attempt in started[key]
+            if attempt["attempt"] == attempt["job"]["attempt"] and (wait := times(attempt["job"])["wait"]) is not None
         ]
         mean = sum(runs) / len(runs) if runs else None
         load = max(busy[key], len(started[key]) / 3600 * (mean or 0))
@@ -381,13 +390,13 @@ def test_live_and_archived_history_are_equal_and_their_union_has_no_duplicates(
 
         # An archive whose rows are partly deleted from the queue, and changed there where they are not.
         job = rows.ids["retried"]
-        rest = History(
+        archived_history = History(
             read.jobs.where(f"id >= '{job}'").replace("resize", "changed", ["type_name"]),
             read.attempts.where(f"job_id >= '{job}'"),
             read.dead_letters.limit(3),
             read.blockers.limit(1),
         )
-        both = rest.union(history)
+        both = archived_history.union(history)
         assert both.jobs.select("id").distinct().count() == both.jobs.count() == len(rows.jobs)
         assert {row.type_name for row in both.jobs.where(f"id = '{job}'").collect()} == {"changed"}
         for name in ("attempts", "dead_letters", "blockers"):

@@ -45,8 +45,8 @@ def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
         with pytest.raises(Killed):
             archive(spark, tmp_path, before=MONTH, url=database_url, tasks=2, options=SMALL, on_progress=kill)
         there = {name: rows.keys() for name, rows in in_archive(tmp_path).items()}
-        left = {name: rows.keys() for name, rows in in_tables(engine).items()}
-        assert all(before[name].keys() == there[name] | left[name] for name in before), point
+        remaining_ids = {name: rows.keys() for name, rows in in_tables(engine).items()}
+        assert all(before[name].keys() == there[name] | remaining_ids[name] for name in before), point
     report = archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL)
     assert (report.engine, report.resumed, report.chains, report.jobs) == ("spark", 1, 7, 9)
     archived = in_archive(tmp_path)

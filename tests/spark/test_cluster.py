@@ -133,9 +133,11 @@ def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, data
     )
     environment = os.environ | {"PYTHONPATH": f"{archive}:{tmp_path}", "SA_JOBQUEUE_URL": database_url}
     command = [str(bare_python(tmp_path)), "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(archive / "sa_jobqueue/pipeline/spark/writing.py")
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == str(archive / "sa_jobqueue/pipeline/spark/writing.py")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT type_name, input FROM job")).all() == [("effect", 5)]
 
@@ -209,18 +211,18 @@ class Cluster:
 
     def await_line(self, name: str, words: str) -> None:
         """Wait until a process prints something."""
-        wait_until(lambda: words in self.log(name), what=f"{words!r} of {name}")
+        wait_until(lambda: words in self.log(name), description=f"{words!r} of {name}")
 
     def executors(self) -> dict[int, int]:
         """Return the processes of the executors, by the processes of Python that they have started for tasks."""
         parents = {int(path.name): parent_of(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
-        found = {}
+        executors_found = {}
         for pid in (int(path.suffix[1:]) for path in self.gate.iterdir() if path.suffix):
             ancestor = pid
             while ancestor and "CoarseGrainedExecutorBackend" not in command_of(ancestor):
                 ancestor = parents.get(ancestor, 0)
-            found[pid] = ancestor
-        return found
+            executors_found[pid] = ancestor
+        return executors_found
 
     def close(self) -> None:
         """End all processes."""
@@ -242,10 +244,10 @@ class Cluster:
         self._stack.callback(end, process)
 
 
-def wait_until(condition: Callable[[], bool], *, what: str) -> None:
+def wait_until(condition: Callable[[], bool], *, description: str) -> None:
     deadline = time.monotonic() + STARTED_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not become true"
+        assert time.monotonic() < deadline, f"{description} did not become true"
         time.sleep(0.05)
 
 
@@ -290,9 +292,9 @@ def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
     zipped(tmp_path)
     (tmp_path / "shipped.py").write_text(APPLICATION)
     with ExitStack() as stack:
-        made = Cluster(tmp_path, database_url)
-        stack.callback(made.close)
-        yield made
+        new_cluster = Cluster(tmp_path, database_url)
+        stack.callback(new_cluster.close)
+        yield new_cluster
 
 
 @pytest.mark.long
@@ -312,9 +314,9 @@ def test_a_cluster_writes_with_speculation_and_runs_workers_while_an_executor_is
     settings = [part for name, value in speculation.items() for part in ("--conf", f"spark.{name}={value}")]
     shipped = ("--py-files", f"{cluster.folder}/library.zip,{cluster.folder}/shipped.py")
     command = cluster.submit(*settings, *shipped, str(cluster.folder / "write.py"))
-    done = run(command, cluster)
-    assert done.stdout.splitlines()[-1] == "written 400", done.stdout[-3000:] + done.stderr[-5000:]
-    assert (cluster.folder / "copied").exists(), done.stderr[-9000:]
+    process = run(command, cluster)
+    assert process.stdout.splitlines()[-1] == "written 400", process.stdout[-3000:] + process.stderr[-5000:]
+    assert (cluster.folder / "copied").exists(), process.stderr[-9000:]
     assert count("SELECT count(DISTINCT input) FROM job") == count("SELECT count(*) FROM job") == 400
     assert count("SELECT count(*) FROM job_bulk_staging WHERE write_id <> 'nightly'") == 0
 
@@ -328,14 +330,14 @@ def test_a_cluster_writes_with_speculation_and_runs_workers_while_an_executor_is
         text=True,
     )
     try:
-        wait_until(lambda: len(list(cluster.gate.iterdir())) == 2, what="two jobs run")
+        wait_until(lambda: len(list(cluster.gate.iterdir())) == 2, description="two jobs run")
         executors = cluster.executors()
         assert len(set(executors.values())) == 2, executors
         victim = min(executors.values())
         os.kill(victim, signal.SIGKILL)
         # Its Python would end the job, if the gate opened before it ends too.
         orphans = [pid for pid, executor in executors.items() if executor == victim]
-        wait_until(lambda: not any(map(is_running, orphans)), what="the end of its Python")
+        wait_until(lambda: not any(map(is_running, orphans)), description="the end of its Python")
         (cluster.gate / "open").touch()
         printed, _ = client.communicate(timeout=600)
     finally:
@@ -346,7 +348,7 @@ def test_a_cluster_writes_with_speculation_and_runs_workers_while_an_executor_is
     assert count("SELECT count(DISTINCT n) FROM effect") == count("SELECT count(*) FROM effect") == 400
     assert count("SELECT count(*) FROM job_attempt WHERE outcome = 'lost'") == 1
     libraries = count("SELECT string_agg(DISTINCT library, ' ') FROM effect").split()
-    assert all("library.zip/sa_jobqueue/" in one for one in libraries), libraries
+    assert all("library.zip/sa_jobqueue/" in library for library in libraries), libraries
 
 
 def run(command: list[str], cluster: Cluster) -> subprocess.CompletedProcess[str]:

@@ -57,19 +57,21 @@ def test_a_spark_connect_client_writes_runs_workers_reads_and_streams(
     needs("grpc")
     with engine.begin() as connection:
         connection.execute(text(workers_app.EFFECTS))
-    url, shown = (make_url(database_url).set(password=one).render_as_string(hide_password=False) for one in (HIDDEN, SHOWN))
+    url, shown_url = (
+        make_url(database_url).set(password=password).render_as_string(hide_password=False) for password in (HIDDEN, SHOWN)
+    )
     remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
-    client = [sys.executable, "-c", CLIENT, remote, url, shown, str(tmp_path)]
-    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert done.stdout.splitlines() == ["written 20", "read 20", "worked 20 idle"]
+    client = [sys.executable, "-c", CLIENT, remote, url, shown_url, str(tmp_path)]
+    process = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
+    assert process.returncode == 0, process.stderr[-5000:]
+    assert process.stdout.splitlines() == ["written 20", "read 20", "worked 20 idle"]
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
     streamed = parquet.read_table(tmp_path / "ended").column("id").to_pylist()
     assert sorted(streamed) == sorted(map(str, jobs.statuses()))
     spark._jsc.sc().listenerBus().waitUntilEmpty()
     events = "".join(file.read_text() for file in event_log.iterdir() if not file.name.startswith("."))
     assert HIDDEN not in events
-    assert HIDDEN not in done.stdout + done.stderr
+    assert HIDDEN not in process.stdout + process.stderr
     # Connect writes what a client asks for into its log, options and all: why the guide wants the redaction, or a file.
     assert SHOWN in events
 
@@ -109,6 +111,6 @@ def test_workers_of_a_connect_client_import_its_files_and_do_not_block_its_exit(
     url = make_url(database_url).render_as_string(hide_password=False)
     remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
     client = [sys.executable, "-c", SHIPPING, remote, url, str(tmp_path)]
-    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert done.stdout.splitlines() == ["failed True", "worked 3 idle"]
+    process = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr[-5000:]
+    assert process.stdout.splitlines() == ["failed True", "worked 3 idle"]

@@ -110,8 +110,8 @@ def test_a_write_repeated_with_other_rows_is_committed_once(
     frame: DataFrame, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
     def write(rows: DataFrame, **options: str) -> None:
-        named = {"url": database_url, "type": "t", "writeId": "nightly", **options}
-        rows.write.format("jobqueue").mode("append").options(**named).save()
+        all_options = {"url": database_url, "type": "t", "writeId": "nightly", **options}
+        rows.write.format("jobqueue").mode("append").options(**all_options).save()
 
     write(frame.where("input = 'none'"))
     count_up("batch write: no rows at first", 0)
@@ -147,8 +147,8 @@ def test_a_spark_connect_write_with_killed_tasks_is_committed_once(
     needs("grpc")
     remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
     client = [sys.executable, "-c", CLIENT, remote, database_url, str(tmp_path)]
-    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
+    process = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
+    assert process.returncode == 0, process.stderr[-5000:]
     assert len(list(tmp_path.iterdir())) == TASKS // 2
     count_up("batch write through Connect: kill, then again", ROWS)
 
@@ -158,8 +158,10 @@ def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
     where: str, at_once: int, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
     rows: list[Row] = [{"input": str(n)} for n in range(100)]
-    one = writer(database_url, ["input"], type="t", writeId="nightly")
-    driver = get_context("spawn").Process(target=write_and_die, args=(one, [[batch(rows[:50])], [batch(rows[50:])]], where))
+    batch_writer = writer(database_url, ["input"], type="t", writeId="nightly")
+    driver = get_context("spawn").Process(
+        target=write_and_die, args=(batch_writer, [[batch(rows[:50])], [batch(rows[50:])]], where)
+    )
     driver.start()
     driver.join(timeout=240)
     assert driver.exitcode == -signal.SIGKILL
@@ -205,11 +207,11 @@ def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
         query = start()
         query.awaitTermination()
     else:
-        assert len([one for one in marks.iterdir() if one.name.startswith("batch-")]) == 8  # two tasks a batch
+        assert len([mark for mark in marks.iterdir() if mark.name.startswith("batch-")]) == 8  # two tasks a batch
     count_up(f"stream: {fault}{', then again' if is_raised else ''}", ROWS)
     with engine.connect() as connection:
         batches = connection.execute(text("SELECT sequence, enqueued FROM job_bulk_write ORDER BY 1")).all()
-    assert [tuple(one) for one in batches] == [(0, 500), (1, 500), (2, 500), (3, 500)]
+    assert [tuple(batch) for batch in batches] == [(0, 500), (1, 500), (2, 500), (3, 500)]
     result = written(database_url, str(query.id), sequence=3)
     assert result is not None
     assert result.enqueued == 500

@@ -22,7 +22,7 @@ def workflows(draw: st.DrawFn) -> list[Node]:
             waits = draw(st.sets(st.integers(0, chain - 1), max_size=3)) if chain else set()
             run, begin = draw(st.integers(0, 5)), draw(st.integers(0, 20))
             node = Node(
-                f"{chain}{index}", f"{chain}0", index, tuple(f"{one}0" for one in waits), run, at(begin), at(begin + run)
+                f"{chain}{index}", f"{chain}0", index, tuple(f"{wait}0" for wait in waits), run, at(begin), at(begin + run)
             )
             nodes.append(node)
     return draw(st.permutations(nodes))
@@ -30,7 +30,7 @@ def workflows(draw: st.DrawFn) -> list[Node]:
 
 def predecessors(nodes: list[Node], node: Node) -> list[Node]:
     def last(chain: str) -> Node:
-        return max((one for one in nodes if one.chain_id == chain), key=lambda one: one.chain_index)
+        return max((node for node in nodes if node.chain_id == chain), key=lambda node: node.chain_index)
 
     previous = [one for one in nodes if (one.chain_id, one.chain_index) == (node.chain_id, node.chain_index - 1)]
     return previous + [last(chain) for chain in node.waits_for]
@@ -39,7 +39,7 @@ def predecessors(nodes: list[Node], node: Node) -> list[Node]:
 def paths(nodes: list[Node], node: Node) -> list[list[Node]]:
     """Return every way that leads to a job's end."""
     before = predecessors(nodes, node)
-    return [[*path, node] for one in before for path in paths(nodes, one)] or [[node]]
+    return [[*path, node] for predecessor in before for path in paths(nodes, predecessor)] or [[node]]
 
 
 @settings(max_examples=200, deadline=None)
@@ -55,8 +55,8 @@ def test_the_critical_path_is_the_longest_of_all_paths(nodes: list[Node]) -> Non
     assert shape.length == max(map(len, every))
     depth = {node.id: max(len(path) for path in paths(nodes, node)) for node in nodes}
     assert shape.width == max(list(depth.values()).count(level) for level in depth.values())
-    moments = {one.started_at for one in nodes}
-    at_once = [sum(one.started_at <= moment < one.ended_at for one in nodes) for moment in moments]  # type: ignore[operator]
+    moments = {node.started_at for node in nodes}
+    at_once = [sum(node.started_at <= moment < node.ended_at for node in nodes) for moment in moments]  # type: ignore[operator]
     assert shape.max_parallel == max(at_once)
     assert not shape.is_cyclic
 
@@ -74,18 +74,18 @@ def test_jobs_in_a_cycle_are_reported_and_excluded() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh"))))
 def test_a_component_is_named_by_its_smallest_member(edges: list[tuple[str, str]]) -> None:
     def reached(start: str) -> set[str]:
-        found, left = {start}, [start]
-        while left:
-            one = left.pop()
-            beside = {b for a, b in edges if a == one} | {a for a, b in edges if b == one}
-            left += beside - found
-            found |= beside
-        return found
+        table, unvisited = {start}, [start]
+        while unvisited:
+            member = unvisited.pop()
+            beside = {b for a, b in edges if a == member} | {a for a, b in edges if b == member}
+            unvisited += beside - table
+            table |= beside
+        return table
 
     pairs = pa.table({name: pa.array([edge[place] for edge in edges], pa.string()) for place, name in enumerate("ab")})
-    found = components(pairs)
-    named = dict(zip(found["chain_id"].to_pylist(), found["workflow_id"].to_pylist(), strict=True))
-    assert named == {one: min(reached(one)) for edge in edges for one in edge}
+    table = components(pairs)
+    workflow_by_chain = dict(zip(table["chain_id"].to_pylist(), table["workflow_id"].to_pylist(), strict=True))
+    assert workflow_by_chain == {member: min(reached(member)) for edge in edges for member in edge}
 
 
 def test_workers_needed_matches_a_published_erlang_table() -> None:

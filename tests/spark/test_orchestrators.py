@@ -92,15 +92,15 @@ def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
 
         def requested() -> list[str]:
             with dg.build_sensor_context(instance=instance, definitions=assets.definitions) as context:
-                found = assets.when_ended(context)
-            return [] if isinstance(found, dg.SkipReason) else [request.partition_key for request in found]
+                requests = assets.when_ended(context)
+            return [] if isinstance(requests, dg.SkipReason) else [request.partition_key for request in requests]
 
         def materialize(asset: Any, day: str, *, raise_on_error: bool = True) -> bool:
             every = [assets.reminders_loaded, assets.reminders_sent]
-            done = dg.materialize(
+            run_result = dg.materialize(
                 every, partition_key=day, instance=instance, selection=[asset], raise_on_error=raise_on_error
             )
-            return bool(done.success)
+            return bool(run_result.success)
 
         for _ in range(2):
             assert materialize(assets.reminders_loaded, first)
@@ -169,5 +169,5 @@ def test_airflow_enqueues_a_day_waits_for_its_jobs_and_fails_when_some_died(
     reminders = importlib.import_module("reminders")
     assert run("2026-11-19", reminders.jobs) == {"load": "success", "ended": "success"}
     assert run("2026-11-20", dying) == {"load": "success", "ended": "failed"}
-    named = count(engine, "SELECT count(*) FROM job_bulk_write WHERE write_id LIKE 'daily\\_reminders.manual\\_\\_%'")
-    assert named == 2  # by the run ids of `dags test`
+    write_count = count(engine, "SELECT count(*) FROM job_bulk_write WHERE write_id LIKE 'daily\\_reminders.manual\\_\\_%'")
+    assert write_count == 2  # by the run ids of `dags test`

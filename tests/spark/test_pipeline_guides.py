@@ -77,5 +77,5 @@ def test_the_guide_to_workers_on_executors_runs(
     ids = [jobs.add(type_name="embed", queue="embed", input=n) for n in range(3)]
     names = run_page("workers-on-executors.md")
     assert capsys.readouterr().out.splitlines()[0] == "3 0 idle"
-    assert [jobs.get(one)["output"] for one in ids] == [0, 2, 4]
+    assert [jobs.get(job_id)["output"] for job_id in ids] == [0, 2, 4]
     assert names["report"].ended is WorkersEnd.DRAINED

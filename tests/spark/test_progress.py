@@ -38,7 +38,7 @@ def test_finished_tasks_are_counted_while_others_run(spark: SparkSession, tmp_pa
         thread = threading.Thread(target=run)
         thread.start()
         try:
-            wait_until(lambda: measure() == (2, 4), what="two of four tasks")
+            wait_until(lambda: measure() == (2, 4), description="two of four tasks")
         finally:
             gate.touch()
             thread.join(PATIENCE)

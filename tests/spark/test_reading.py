@@ -62,8 +62,8 @@ def test_every_value_round_trips_through_a_read(database_url: str, engine: Engin
             {"id": pending},
         )
     rows = {row["id"]: row for row in read(database_url, "jobs")}
-    assert [json.loads(rows[one]["input"]) for one in ids] == values
-    assert [json.loads(rows[one]["output"]) for one in ids] == values
+    assert [json.loads(rows[job_id]["input"]) for job_id in ids] == values
+    assert [json.loads(rows[job_id]["output"]) for job_id in ids] == values
     # The JSON null is a value, SQL's is not.
     assert (rows[pending]["input"], rows[pending]["output"]) == ("null", None)
     assert {row["queue"] for row in rows.values()} == {strange}
@@ -114,13 +114,13 @@ def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: 
     tables = {"jobs": "job", "attempts": "job_attempt", "dead_letters": "dead_letter", "blockers": "job_blocker"}
     for name, dataset in DATASETS.items():
         columns = {column.name: f'"{column.name}"' for column in dataset.columns}
-        columns |= {one.name: f"{one.name}::text" for one in dataset.columns if one.kind is Kind.JSON}
+        columns |= {column.name: f"{column.name}::text" for column in dataset.columns if column.kind is Kind.JSON}
         columns |= {
             "application": "NULL::text",
             "xid": "changed_xid::text::bigint",
             "timeout_seconds": "extract(epoch FROM timeout)::float8",
         }
-        chosen = ", ".join(f"{columns[one]} AS {one}" if one != "index" else '"index"' for one in dataset.names)
+        chosen = ", ".join(f"{columns[name]} AS {name}" if name != "index" else '"index"' for name in dataset.names)
         with engine.connect() as connection:
             stored = [dict(row) for row in connection.execute(text(f"SELECT {chosen} FROM {tables[name]}")).mappings()]
         assert stored, name
@@ -129,7 +129,7 @@ def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: 
 
 def comparable(row: dict[str, Any]) -> str:
     """Return a row as text: ids and states as such, instants in UTC."""
-    return str({key: str(one.astimezone(UTC) if isinstance(one, datetime) else one) for key, one in row.items()})
+    return str({key: str(value.astimezone(UTC) if isinstance(value, datetime) else value) for key, value in row.items()})
 
 
 @both_servers
@@ -137,12 +137,12 @@ def test_partitions_are_complete_and_disjoint(database_url: str, jobs: Jobs) -> 
     assert read(database_url, "jobs", numPartitions=4) == []  # an empty table is one part, and no error
     expected = {str(job_id) for job_id in jobs.add_many(500)}
     for parts in (1, 2, 7):
-        one = reader(database_url, "jobs", {"num_partitions": parts, "columns": "id"})
-        planned = one.partitions()
+        jobs_reader = reader(database_url, "jobs", {"num_partitions": parts, "columns": "id"})
+        planned = jobs_reader.partitions()
         assert len(planned) == parts
-        found = [[row["id"] for batch in one.read(part) for row in batch.to_pylist()] for part in planned]
-        assert sorted(job_id for part in found for job_id in part) == sorted(expected)
-        assert max(map(len, found)) <= 2 * min(map(len, found))
+        ids_by_part = [[row["id"] for batch in jobs_reader.read(part) for row in batch.to_pylist()] for part in planned]
+        assert sorted(job_id for part in ids_by_part for job_id in part) == sorted(expected)
+        assert max(map(len, ids_by_part)) <= 2 * min(map(len, ids_by_part))
     assert len(reader(database_url, "jobs").partitions()) == 1  # a small table is not worth a second connection
 
 
@@ -200,12 +200,12 @@ def test_a_read_up_to_the_watermark_is_repeatable(database_url: str, engine: Eng
     with psycopg.connect(plain_url(database_url)) as writing:
         writing.execute("SELECT pg_current_xact_id()")
         jobs.add_many(4)  # after a transaction that is still open
-        one = reader(database_url, "jobs", {"upTo": "watermark"})
-        parts = one.partitions()
-        assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 3
+        jobs_reader = reader(database_url, "jobs", {"upTo": "watermark"})
+        parts = jobs_reader.partitions()
+        assert sum(batch.num_rows for part in parts for batch in jobs_reader.read(part)) == 3
         assert len(read(database_url, "jobs")) == 7
     # Even when that transaction is gone, and more has come: the range was fixed when the read was planned.
-    assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 3
+    assert sum(batch.num_rows for part in parts for batch in jobs_reader.read(part)) == 3
     assert len(read(database_url, "jobs", upTo="watermark")) == 7
 
 
@@ -219,12 +219,12 @@ def test_a_row_changed_during_a_read_is_read_exactly_once(
 ) -> None:
     expected = Counter(str(job_id) for job_id in jobs.add_many(600))
     monkeypatch.setattr(copying, "BLOCK_BYTES", 2000)
-    one = reader(database_url, "jobs", {"numPartitions": 3})
-    seen: Counter[str] = Counter()
+    jobs_reader = reader(database_url, "jobs", {"numPartitions": 3})
+    count_by_id: Counter[str] = Counter()
     passed = 0
-    for part in one.partitions():
-        for batch in one.read(part):
-            seen.update(row["id"] for row in batch.to_pylist())
+    for part in jobs_reader.partitions():
+        for batch in jobs_reader.read(part):
+            count_by_id.update(row["id"] for row in batch.to_pylist())
             passed += 1
             if passed % 10 == 1:
                 # Every row moves: behind where this part has read, and into where the next one will.
@@ -239,8 +239,8 @@ def test_a_row_changed_during_a_read_is_read_exactly_once(
         with engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM job"))
     assert passed > 20
-    assert max(seen.values()) == 1
-    assert expected <= seen
+    assert max(count_by_id.values()) == 1
+    assert expected <= count_by_id
 
 
 def test_the_applications_own_columns_are_read_and_streamed_as_one_json_object(database_url: str, engine: Engine) -> None:
@@ -249,15 +249,15 @@ def test_the_applications_own_columns_are_read_and_streamed_as_one_json_object(d
         engine, tables=[table for table in model.metadata.tables.values() if table.schema == "tenants"]
     )
     with Session(engine) as session:
-        written = [model("mail", tenant=7, region="ä"), model("secret", tenant=8)]
-        session.add_all(written)
+        written_jobs = [model("mail", tenant=7, region="ä"), model("secret", tenant=8)]
+        session.add_all(written_jobs)
         session.commit()
-        cancel_jobs(session, [one.id for one in written], model=model)
+        cancel_jobs(session, [job.id for job in written_jobs], model=model)
         session.commit()
     app = "tests.spark.applications:TenantJob"
     rows = read(database_url, "jobs", app=app, columns="type_name,application", redact="secret")
-    found = {row["type_name"]: row["application"] for row in rows}
-    assert found == {"mail": '{"region": "ä", "tenant": 7}', "secret": '"(redacted)"'}
+    application_by_type = {row["type_name"]: row["application"] for row in rows}
+    assert application_by_type == {"mail": '{"region": "ä", "tenant": 7}', "secret": '"(redacted)"'}
     (streamed,) = [rows for rows, _ in batches(stream(database_url, "jobs", app=app, startingXid="earliest")) if rows]
     assert {json.loads(row["application"])["tenant"] for row in streamed} == {7, 8}
     assert {row["application"] for row in read(database_url, "jobs", schema="tenants")} == {None}
@@ -271,8 +271,8 @@ def test_an_abandoned_read_leaves_no_connection(
 ) -> None:
     jobs.add_many(300)
     monkeypatch.setattr(copying, "BLOCK_BYTES", 1000)
-    one = reader(database_url, "jobs")
-    batches = one.read(one.partitions()[0])
+    jobs_reader = reader(database_url, "jobs")
+    batches = jobs_reader.read(jobs_reader.partitions()[0])
     assert isinstance(batches, Iterator)
     next(batches)
     ours = text(
@@ -284,18 +284,18 @@ def test_an_abandoned_read_leaves_no_connection(
         with engine.connect() as connection:
             return int(connection.execute(ours).scalar_one()) == count
 
-    wait_until(lambda: are(1), what="the read alone is connected, and the plan's connection is gone")
+    wait_until(lambda: are(1), description="the read alone is connected, and the plan's connection is gone")
     batches.close()  # type: ignore[attr-defined]
-    wait_until(lambda: are(0), what="its connection is closed")
+    wait_until(lambda: are(0), description="its connection is closed")
 
 
 def test_a_read_connection_has_timeouts_and_is_read_only(database_url: str) -> None:
     bounds = ("statement_timeout", "idle_in_transaction_session_timeout", "default_transaction_read_only")
-    for given, statement in (({}, "10min"), ({"statementTimeout": "0.05"}, "50ms")):
-        options = reader(database_url, "jobs", given).options
+    for read_options, statement in (({}, "10min"), ({"statementTimeout": "0.05"}, "50ms")):
+        options = reader(database_url, "jobs", read_options).options
         with connect(options, read_only=True) as connection:
-            shown = [connection.execute(text(f"SHOW {name}")).scalar_one() for name in bounds]
-            assert shown == [statement, "1min", "on"]
+            settings = [connection.execute(text(f"SHOW {name}")).scalar_one() for name in bounds]
+            assert settings == [statement, "1min", "on"]
     with connect(options) as connection, pytest.raises(ReadError, match="statement timeout"), sanitised(options):
         connection.execute(text("SELECT pg_sleep(60)"))
 
@@ -336,7 +336,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("refused", REFUSED, ids=lambda one: f"{one.option} {one.reason}")
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda parameter: f"{parameter.option} {parameter.reason}")
 def test_an_invalid_read_option_is_refused_before_connecting(refused: Refused) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         reader("postgresql://nobody@127.0.0.1:1/none", refused.dataset, refused.options, **refused.types)
@@ -355,9 +355,9 @@ def test_a_read_needs_a_dataset_and_a_database(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_private_columns_can_be_excluded() -> None:
-    left = JobQueueSource({"path": "jobs", "excludeprivate": "true"}).schema().names
-    assert not {"input", "output", "last_error", "deduplication_key"} & set(left)
-    assert left == [column.name for column in DATASETS["jobs"].columns if not column.private]
+    column_names = JobQueueSource({"path": "jobs", "excludeprivate": "true"}).schema().names
+    assert not {"input", "output", "last_error", "deduplication_key"} & set(column_names)
+    assert column_names == [column.name for column in DATASETS["jobs"].columns if not column.private]
 
 
 class Numbers(DataSource):

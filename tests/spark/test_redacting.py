@@ -30,12 +30,12 @@ def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: s
     error = json.dumps({"type": "Declined", "message": CARD, "traceback": CARD, "log": [CARD]})
     rows = [(kind, json.dumps(CARD), None, error) for kind in TYPES]
     frame = plainly.createDataFrame(rows, "type_name string, input string, output string, last_error string")
-    found = {row.type_name: row for row in redacted(frame).collect()}
+    row_by_type = {row.type_name: row for row in redacted(frame).collect()}
     for kind in TYPES:
         hidden = is_redacted(kind) or (kind is None and patterns != "")
-        assert found[kind].input == json.dumps(REDACTED if hidden else CARD), kind
-        assert found[kind].output is None
-        shown = json.loads(found[kind].last_error)
+        assert row_by_type[kind].input == json.dumps(REDACTED if hidden else CARD), kind
+        assert row_by_type[kind].output is None
+        shown = json.loads(row_by_type[kind].last_error)
         assert shown == ({"type": "Declined", "message": REDACTED} if hidden else json.loads(error))
     with pytest.raises(InvalidOptionError, match="type_name"):
         redacted(frame.drop("type_name"))
@@ -56,8 +56,8 @@ def test_redacted_payloads_never_leave_the_database(database_url: str, jobs: Job
     hidden = {"charge", "pay.out", "a_b"}
     for row in read(database_url, "jobs", redact="charge,pay.*,a_b"):
         assert json.loads(row["input"]) == (REDACTED if row["type_name"] in hidden else CARD)
-        shown = {"type": "Declined", "message": REDACTED} if row["type_name"] in hidden else error
-        assert (json.loads(row["last_error"]), row["output"]) == (shown, None)
+        shown_error = {"type": "Declined", "message": REDACTED} if row["type_name"] in hidden else error
+        assert (json.loads(row["last_error"]), row["output"]) == (shown_error, None)
     for dataset, count in (("attempts", 6), ("dead_letters", 6), ("blockers", 0)):
         rows = read(database_url, dataset, redact="charge,pay.*,a_b")
         assert len(rows) >= count

@@ -34,17 +34,17 @@ def secret_url(database_url: str) -> str:
     return make_url(database_url).set(password=PASSWORD).render_as_string(hide_password=False)
 
 
-def texts(found: object) -> Iterator[str]:
+def texts(exposed: object) -> Iterator[str]:
     """Return everything that an object shows of itself, parts and causes included."""
-    yield repr(found)
-    yield str(found)
-    if isinstance(found, BaseException):
-        for one in (found.__cause__, found.__context__ if not found.__suppress_context__ else None):
-            if one is not None:
-                yield from texts(one)
-    for one in getattr(found, "__dict__", {}).values():
-        yield repr(one)
-        yield str(one)
+    yield repr(exposed)
+    yield str(exposed)
+    if isinstance(exposed, BaseException):
+        for cause in (exposed.__cause__, exposed.__context__ if not exposed.__suppress_context__ else None):
+            if cause is not None:
+                yield from texts(cause)
+    for member in getattr(exposed, "__dict__", {}).values():
+        yield repr(member)
+        yield str(member)
 
 
 def test_no_object_made_from_options_reveals_the_password(secret_url: str, jobs: Jobs) -> None:
@@ -53,7 +53,7 @@ def test_no_object_made_from_options_reveals_the_password(secret_url: str, jobs:
     reader: Any = source.reader(source.schema())
     stream: Any = JobQueueSource({"path": "jobs", "url": secret_url}).streamReader(source.schema())
     begin = stream.initialOffset()
-    things = [
+    objects = [
         source,
         reader,
         stream,
@@ -62,12 +62,12 @@ def test_no_object_made_from_options_reveals_the_password(secret_url: str, jobs:
         begin,
         stream.latestOffset(begin, ReadAllAvailable()),
     ]
-    things += [*reader.partitions(), *stream.partitions(begin, begin | {"xid": str(int(begin["xid"]) + 0)})]
-    things += [stream.reportLatestOffset(), stream_lag(secret_url)]
+    objects += [*reader.partitions(), *stream.partitions(begin, begin | {"xid": str(int(begin["xid"]) + 0)})]
+    objects += [stream.reportLatestOffset(), stream_lag(secret_url)]
     with connect(reader.options) as connection:
-        things += [connection, connection.engine]
-    for one in things:
-        assert not [shown for shown in texts(one) if PASSWORD in shown], type(one)
+        objects += [connection, connection.engine]
+    for member in objects:
+        assert not [text for text in texts(member) if PASSWORD in text], type(member)
     # What travels to the executors with no reader is not even there unseen.
     assert PASSWORD.encode() not in pickle.dumps(reader.partitions())
     assert f"{Secret(PASSWORD)} {Secret(PASSWORD)!r}" == "Secret() Secret()"
@@ -98,7 +98,7 @@ def test_a_connection_error_contains_no_password(url: str, caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG)
     with pytest.raises((DatabaseUnavailableError, InvalidOptionError)) as caught:
         stream_lag(url)
-    assert not [shown for shown in texts(caught.value) if PASSWORD in shown]
+    assert not [text for text in texts(caught.value) if PASSWORD in text]
     assert PASSWORD not in caplog.text
 
 
@@ -138,13 +138,13 @@ def test_spark_never_shows_the_password(
     tmp_path: Path,
 ) -> None:
     jobs.add_many(3)
-    shown: list[str] = []
+    texts_shown: list[str] = []
     frame = spark.read.format("jobqueue").option("url", secret_url).load("jobs")
     view = frame.filter("status = 'pending'").groupBy("queue").count()
     view.collect()
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         view.explain(mode=mode)
-    shown.append(view._jdf.queryExecution().logical().toJSON())
+    texts_shown.append(view._jdf.queryExecution().logical().toJSON())
     spark.sql(f"CREATE OR REPLACE TEMP VIEW secret_jobs USING jobqueue OPTIONS (url '{secret_url}', dataset 'jobs')")
     assert spark.table("secret_jobs").count() == 3
     query = (
@@ -157,25 +157,27 @@ def test_spark_never_shows_the_password(
         .start()
     )
     query.awaitTermination()
-    shown.append(str(query.lastProgress))
-    shown += [file.read_text() for file in (tmp_path / "checkpoint").rglob("*") if file.suffix != ".crc" and file.is_file()]
+    texts_shown.append(str(query.lastProgress))
+    texts_shown += [
+        file.read_text() for file in (tmp_path / "checkpoint").rglob("*") if file.suffix != ".crc" and file.is_file()
+    ]
     # Tasks that fail, and a plan that does.
     with engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE job RENAME TO elsewhere")
     with pytest.raises(Exception, match="ReadError") as failed:
         frame.count()  # planned already: it is the tasks that fail
-    shown.append(str(failed.value))
+    texts_shown.append(str(failed.value))
     wrong = make_url(secret_url).set(database="nowhere").render_as_string(hide_password=False)
     with pytest.raises(Exception, match="nowhere") as failed:
         spark.read.format("jobqueue").option("url", wrong).load("jobs").count()
-    shown.append(str(failed.value))
+    texts_shown.append(str(failed.value))
     spark._jsc.sc().listenerBus().waitUntilEmpty()
     (log,) = (file for file in event_log.iterdir() if not file.name.startswith("."))
     events = log.read_bytes()
     assert b"secret_jobs" in events  # it is the log of this session, written out, and readable as it lies there
     output = capfd.readouterr()
     assert "groupBy" in output.out or "HashAggregate" in output.out
-    for text in [*shown, events.decode(), output.out, output.err]:
+    for text in [*texts_shown, events.decode(), output.out, output.err]:
         assert PASSWORD not in text
 
 
@@ -188,7 +190,7 @@ def test_an_authentication_error_contains_no_password(make_database: MakeDatabas
         url = make_url(here).set(username="nobody_logs_in", password=PASSWORD).render_as_string(hide_password=False)
         with pytest.raises(DatabaseUnavailableError, match="nobody_logs_in") as caught:
             stream_lag(url)
-        assert not [shown for shown in texts(caught.value) if PASSWORD in shown]
+        assert not [text for text in texts(caught.value) if PASSWORD in text]
         connection.execute("DROP ROLE nobody_logs_in")
 
 

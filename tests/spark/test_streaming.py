@@ -26,27 +26,27 @@ from tests.spark.reading import ALL, ATTEMPT, batches, connected, numbers, strea
 
 @both_servers
 def test_a_stream_does_not_skip_rows_of_open_transactions(database_url: str) -> None:
-    one = stream(database_url)
+    job_stream = stream(database_url)
     write(database_url, 1, 3)
-    start = one.initialOffset()
+    start = job_stream.initialOffset()
     with connected(database_url) as slow:
         slow.execute(ATTEMPT, (4, 5))
         write(database_url, 6, 9)  # younger, and committed first
-        (rows, end), *more = batches(one, start)
+        (rows, end), *more = batches(job_stream, start)
         assert (numbers(rows), more) == ([1, 2, 3], [])
         # A reader that trusts what is visible would have to continue behind 9, and never come back for 4 and 5.
         newest = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
         assert newest > Offset.of(end).xid
-        assert list(batches(one, end)) == []
-    ((rows, end),) = batches(one, end)
+        assert list(batches(job_stream, end)) == []
+    ((rows, end),) = batches(job_stream, end)
     assert numbers(rows) == [4, 5, 6, 7, 8, 9]
-    assert list(batches(one, end)) == []
+    assert list(batches(job_stream, end)) == []
 
 
 def connect_and_ask(url: str, question: str) -> Any:
     with connected(url) as connection:
-        (found,) = connection.execute(question).fetchone() or (None,)
-        return found
+        (answer,) = connection.execute(question).fetchone() or (None,)
+        return answer
 
 
 @both_servers
@@ -69,21 +69,21 @@ def test_a_stream_starts_at_the_given_position(database_url: str) -> None:
 
 def test_a_filtered_stream_without_rows_advances(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "EMPTY_WINDOW", 100)
-    one = stream(database_url, "jobs", status="dead")
-    start = one.initialOffset()
+    job_stream = stream(database_url, "jobs", status="dead")
+    start = job_stream.initialOffset()
 
     def pass_by(transactions: int) -> dict[str, Any]:
         with connected(database_url) as connection:
             connection.autocommit = True
             for _ in range(transactions):
                 connection.execute("SELECT pg_current_xact_id()")
-        return one.latestOffset(start, ALL)
+        return job_stream.latestOffset(start, ALL)
 
     assert pass_by(20) == start  # not a batch at every trigger
     moved = pass_by(100)
     assert Offset.of(moved).xid >= Offset.of(start).xid + 100
-    ((rows, end),) = batches(one, start)
-    assert (rows, one.latestOffset(end, ALL)) == ([], end)
+    ((rows, end),) = batches(job_stream, start)
+    assert (rows, job_stream.latestOffset(end, ALL)) == ([], end)
 
 
 def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url: str) -> None:
@@ -113,19 +113,29 @@ def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(
             for _ in range(300):  # transactions that are others' matter
                 connection.execute("SELECT pg_current_xact_id()")
                 connection.commit()
-    one = stream(database_url, dataset, maxRowsPerTrigger=7)
-    found = [rows for rows, _ in batches(one)]
-    assert [len(rows) for rows in found] == [7, 4, 12, 7]
-    by_xid = [Counter(row["xid"] for row in rows) for rows in found]
-    assert sum(len(one) for one in by_xid) == len(sizes)  # none is in two batches
+    job_stream = stream(database_url, dataset, maxRowsPerTrigger=7)
+    rows_by_batch = [rows for rows, _ in batches(job_stream)]
+    assert [len(rows) for rows in rows_by_batch] == [7, 4, 12, 7]
+    by_xid = [Counter(row["xid"] for row in rows) for rows in rows_by_batch]
+    assert sum(len(job_stream) for job_stream in by_xid) == len(sizes)  # none is in two batches
     # A limit of the engine's own goes first, as when it is asked for one last batch.
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    assert len([row for part in one.partitions(start, end) for batch in one.read(part) for row in batch.to_pylist()]) == 30
+    start = job_stream.initialOffset()
+    end = job_stream.latestOffset(start, ALL)
+    assert (
+        len(
+            [
+                row
+                for part in job_stream.partitions(start, end)
+                for batch in job_stream.read(part)
+                for row in batch.to_pylist()
+            ]
+        )
+        == 30
+    )
     parts = stream(database_url, dataset, numPartitions=4).partitions(start, end)
     assert len(parts) == 4
-    assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 30
-    assert one.latestOffset(start, ReadMaxRows(1)) != start
+    assert sum(batch.num_rows for part in parts for batch in job_stream.read(part)) == 30
+    assert job_stream.latestOffset(start, ReadMaxRows(1)) != start
 
 
 @both_servers
@@ -137,8 +147,8 @@ def test_jobs_are_streamed_when_they_end_and_dead_letters_when_they_change(
     jobs.add(JobStatus.PENDING)
     streams = {name: stream(database_url, name) for name in ("jobs", "dead_letters")}
     ends = {}
-    for name, one in streams.items():
-        ((rows, ends[name]),) = batches(one)
+    for name, job_stream in streams.items():
+        ((rows, ends[name]),) = batches(job_stream)
         expected = {str(finished), str(dead)} if name == "jobs" else {str(dead)}
         assert {row["id" if name == "jobs" else "job_id"] for row in rows} == expected
     with engine.begin() as connection:
@@ -157,18 +167,20 @@ def test_jobs_are_streamed_when_they_end_and_dead_letters_when_they_change(
 
 def test_only_rows_deleted_before_being_read_are_missed(database_url: str, engine: Engine, jobs: Jobs) -> None:
     deleted, deleted_later, stays = (jobs.add(JobStatus.COMPLETED) for _ in range(3))
-    one = stream(database_url, "jobs")
-    start = one.initialOffset()
+    job_stream = stream(database_url, "jobs")
+    start = job_stream.initialOffset()
     delete = text("DELETE FROM job WHERE id = :id")
     with engine.begin() as connection:
         connection.execute(delete, {"id": deleted})  # by an archive, say
-    end = one.latestOffset(start, ALL)
+    end = job_stream.latestOffset(start, ALL)
     with engine.begin() as connection:
         connection.execute(delete, {"id": deleted_later})  # between the planning of a batch and its reading
-    rows = [row for part in one.partitions(start, end) for batch in one.read(part) for row in batch.to_pylist()]
+    rows = [
+        row for part in job_stream.partitions(start, end) for batch in job_stream.read(part) for row in batch.to_pylist()
+    ]
     assert [row["id"] for row in rows] == [str(stays)]
     later = jobs.add(JobStatus.COMPLETED)
-    ((rows, _),) = batches(one, end)
+    ((rows, _),) = batches(job_stream, end)
     assert [row["id"] for row in rows] == [str(later)]
 
 
@@ -176,18 +188,18 @@ def test_a_checkpoint_of_another_cluster_is_refused(
     oldest_server: PostgresServer, newest_server: PostgresServer, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     here = make_database(oldest_server)
-    one = stream(here)
+    job_stream = stream(here)
     write(here, 1, 1)
-    ((_, end),) = batches(one)
+    ((_, end),) = batches(job_stream)
     now = Offset.of(end)
     ahead = Offset(now.system, 2**63 + 5).as_json()
     assert Offset.of(ahead).xid == 2**63 + 5
     with pytest.raises(OtherClusterError, match="it was restored, or a replica was promoted"):
-        one.latestOffset(ahead, ALL)
+        job_stream.latestOffset(ahead, ALL)
     with pytest.raises(OtherClusterError, match="it was restored, or a replica was promoted"):
-        one.partitions(end, ahead)
+        job_stream.partitions(end, ahead)
     with pytest.raises(OtherClusterError, match="version 2"):
-        one.latestOffset({"v": 2}, ALL)
+        job_stream.latestOffset({"v": 2}, ALL)
     # A replica that has not come so far has nothing yet; only what was planned already must be there.
     behind = StreamLag(now.xid - 1, now.xid - 1, now.system, is_replica=True)
     now.check(behind)
@@ -200,7 +212,7 @@ def test_a_checkpoint_of_another_cluster_is_refused(
         existing.latestOffset(end, ALL)
     with pytest.raises(OtherClusterError, match="belongs to cluster"):
         existing.partitions(end, ahead)
-    (part,) = one.partitions(one.initialOffset(), end)
+    (part,) = job_stream.partitions(job_stream.initialOffset(), end)
     with pytest.raises(OtherClusterError, match="belongs to cluster"):
         next(existing.read(part))  # an executor may be sent elsewhere than the driver
 

@@ -41,8 +41,8 @@ def run(blocks: list[str], names: dict[str, Any], folder: Path) -> None:
 
 
 def blocks(*containing: str) -> list[str]:
-    found = OURS.findall(PAGE.read_text())
-    return [block for block in found if any(words in block for words in containing)] if containing else found
+    marks = OURS.findall(PAGE.read_text())
+    return [block for block in marks if any(words in block for words in containing)] if containing else marks
 
 
 @pytest.fixture

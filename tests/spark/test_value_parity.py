@@ -141,9 +141,9 @@ def test_columns_of_one_name_are_refused(spark: SparkSession, database_url: str)
         ("SELECT 1 AS a, 2 AS a", {}, "a: is there twice"),
         ("SELECT 1 AS a", {"payload": ["a", "a"]}, "a: is there twice"),
     ):
-        given: dict[str, Any] = options
+        row_options: dict[str, Any] = options
         with pytest.raises(InvalidColumnError, match=words):
-            enqueue(spark.sql(query), "any", url=database_url, **given)
+            enqueue(spark.sql(query), "any", url=database_url, **row_options)
     number: Any = 5
     with pytest.raises(InvalidOptionError, match="payload: must be a column, its name, or names of columns, got 5"):
         enqueue(spark.sql("SELECT 1 AS a"), "any", url=database_url, payload=number)
@@ -162,7 +162,7 @@ def test_a_row_with_a_number_that_json_lacks_is_refused(spark: SparkSession, dat
         result = enqueue(rows, target, url=database_url, mode="PERMISSIVE")
         assert (result.enqueued, result.rejected) == (1, len(odd))
         rejected = list_rejected_rows(session, result.write_id).items
-        assert {one.reason for one in rejected} == {"has NaN or Infinity, which JSON has no numbers for"}
+        assert {reject.reason for reject in rejected} == {"has NaN or Infinity, which JSON has no numbers for"}
     with pytest.raises(WriteError, match="input has NaN or Infinity"):
         enqueue(rows, "any", url=database_url)
 
@@ -173,9 +173,9 @@ def test_the_payload_type_of_the_parity_test_has_a_field_for_each_column() -> No
 
 
 def test_rows_of_spark_without_handlers_choose_no_codec() -> None:
-    given = [{"sa_jobqueue.codec": "encrypted", "data": "x"}, {"n": 1}, {"sa_jobqueue.codec": "encrypted"}]
-    texts = pa.array([*map(json.dumps, given), None, "sa_jobqueue.codec {"])
+    documents = [{"sa_jobqueue.codec": "encrypted", "data": "x"}, {"n": 1}, {"sa_jobqueue.codec": "encrypted"}]
+    texts = pa.array([*map(json.dumps, documents), None, "sa_jobqueue.codec {"])
     batch = pa.RecordBatch.from_arrays([texts, pa.array(["send"] * len(texts))], ["input", "type_name"])
     *stored, none, wrong = Checker().check(batch).columns["input"].to_pylist()
-    assert [opened("input", json.loads(one), Registry().find_codec) for one in stored] == given
+    assert [opened("input", json.loads(document), Registry().find_codec) for document in stored] == documents
     assert (none, wrong) == (None, "sa_jobqueue.codec {")

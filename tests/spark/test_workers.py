@@ -38,11 +38,11 @@ WAIT_LIMIT = timedelta(seconds=90)
 """How long anything may last: the first task of a process imports everything, on a machine that may be busy."""
 
 
-def eventually(condition: Callable[[], bool], *, what: str) -> None:
+def eventually(condition: Callable[[], bool], *, description: str) -> None:
     """Poll until a condition holds that sends no notification."""
     deadline = time.monotonic() + WAIT_LIMIT.total_seconds()
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not become true"
+        assert time.monotonic() < deadline, f"{description} did not become true"
         time.sleep(0.02)
 
 
@@ -62,10 +62,10 @@ def effects(engine: Engine) -> Callable[[], list[Any]]:
 @pytest.fixture
 def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
     """Give a maker of worker sets that wait for nothing longer than they must; they are cancelled at the end."""
-    made: list[WorkerSet] = []
+    worker_sets: list[WorkerSet] = []
 
     def make(**options: Any) -> WorkerSet:
-        given: dict[str, Any] = {
+        all_options: dict[str, Any] = {
             "slots": 2,
             "idle_exit": timedelta(milliseconds=500),
             "shutdown_timeout": timedelta(seconds=20),
@@ -74,20 +74,20 @@ def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
             "heartbeat_timeout": timedelta(seconds=10),
             "cancel_timeout": timedelta(seconds=10),
         }
-        made.append(WorkerSet(spark, APP, url=database_url, **given | options))
-        return made[-1]
+        worker_sets.append(WorkerSet(spark, APP, url=database_url, **all_options | options))
+        return worker_sets[-1]
 
     yield make
-    for one in made:
-        if one.is_running:
-            one.cancel()
+    for workers in worker_sets:
+        if workers.is_running:
+            workers.cancel()
 
 
 def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
     with Session(engine) as session, session.begin():
-        made = [workers_app.effect.job(dict(payload)) for _ in range(count)]
-        session.add_all(made)
-        return {job.id for job in made}
+        new_jobs = [workers_app.effect.job(dict(payload)) for _ in range(count)]
+        session.add_all(new_jobs)
+        return {job.id for job in new_jobs}
 
 
 def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
@@ -113,15 +113,15 @@ def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
     assert os.getpid() not in {row.pid for row in effects()}
     with engine.connect() as connection:  # they said goodbye, and keep no connection
         assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
-    eventually(lambda: _connections(engine) == 0, what="every connection is closed")
+    eventually(lambda: _connections(engine) == 0, description="every connection is closed")
 
 
 def test_worker_batches_repeat_until_stopped(engine: Engine, worker_set: MakeSet, effects: Callable[[], list[Any]]) -> None:
     with worker_set(slots=1, max_runtime=timedelta(seconds=1), idle_exit=timedelta(seconds=3)) as workers:
         # A worker leaves after a second whatever there is to do; that of another round does what comes then.
-        eventually(lambda: workers.report.rounds >= 1, what="the first round is over")
+        eventually(lambda: workers.report.rounds >= 1, description="the first round is over")
         add(engine, 1)
-        eventually(lambda: len(effects()) == 1, what="it is done")
+        eventually(lambda: len(effects()) == 1, description="it is done")
         assert workers.is_running
         report = workers.stop()
     assert report.rounds >= 2
@@ -134,7 +134,7 @@ def test_a_drain_finishes_running_jobs_and_claims_no_more(
     running = add(engine, 2, gate=str(tmp_path))
     workers = worker_set(until_idle=False)
     with workers:
-        eventually(lambda: len(list(tmp_path.iterdir())) == 2, what="both slots have a job")
+        eventually(lambda: len(list(tmp_path.iterdir())) == 2, description="both slots have a job")
         waiting = add(engine, 2)
         workers.drain()
 
@@ -142,7 +142,7 @@ def test_a_drain_finishes_running_jobs_and_claims_no_more(
             with Session(engine) as session:
                 return {worker.state for worker in list_workers(session)} == {"draining"}
 
-        eventually(all_draining, what="both have heard")
+        eventually(all_draining, description="both have heard")
         (tmp_path / "open").touch()
         report = workers.wait(WAIT_LIMIT)
     assert (report.ended, report.completed) == (WorkersEnd.DRAINED, 2)
@@ -170,7 +170,7 @@ def test_draining_the_workers_through_the_database_ends_the_set(engine: Engine, 
             with Session(engine) as session, session.begin():
                 return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"])).ids) == 1
 
-        eventually(asked, what="there is one to ask")
+        eventually(asked, description="there is one to ask")
         assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.DRAINED
 
 
@@ -179,7 +179,7 @@ def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
 ) -> None:
     ids = add(engine, 6, gate=str(tmp_path))
     with worker_set(concurrency=3, idle_exit=timedelta(seconds=4)) as workers:
-        eventually(lambda: len(_holders(tmp_path)) == 6, what="three jobs are held by either process")
+        eventually(lambda: len(_holders(tmp_path)) == 6, description="three jobs are held by either process")
         killed, frozen = sorted(set(_holders(tmp_path).values()))
         os.kill(killed, signal.SIGKILL)
         os.kill(frozen, signal.SIGSTOP)
@@ -187,7 +187,7 @@ def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
             jobs.silence(pid)
         try:
             # Spark starts the killed task again, and its worker does what both have lost.
-            eventually(lambda: len(effects()) == 6, what="all six are done by a third process")
+            eventually(lambda: len(effects()) == 6, description="all six are done by a third process")
         finally:
             (tmp_path / "open").touch()
             os.kill(frozen, signal.SIGCONT)
@@ -197,7 +197,7 @@ def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
     assert {row.pid for row in effects()}.isdisjoint({killed, frozen})
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
     assert report.ended is WorkersEnd.IDLE
-    outcomes = [one["outcome"] for job_id in ids for one in jobs.attempts(job_id)]
+    outcomes = [attempt["outcome"] for job_id in ids for attempt in jobs.attempts(job_id)]
     assert outcomes == ["lost"] * 6
 
 
@@ -207,14 +207,14 @@ def test_jobs_that_do_not_drain_are_cancelled_and_rescued(
     (job_id,) = add(engine, 1, gate=str(tmp_path))
     workers = worker_set(slots=1, until_idle=False)
     workers.start()
-    eventually(lambda: len(_holders(tmp_path)) == 1, what="it runs")
+    eventually(lambda: len(_holders(tmp_path)) == 1, description="it runs")
     (pid,) = _holders(tmp_path).values()
     workers.cancel()
     assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.CANCELLED
-    eventually(lambda: not _is_process(pid), what="Spark has killed the process")
+    eventually(lambda: not _is_process(pid), description="Spark has killed the process")
     jobs.silence(pid)
-    with worker_set(slots=1, idle_exit=timedelta(seconds=4)) as others:
-        assert others.wait(WAIT_LIMIT).completed == 1
+    with worker_set(slots=1, idle_exit=timedelta(seconds=4)) as other_workers:
+        assert other_workers.wait(WAIT_LIMIT).completed == 1
     assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]
 
 
@@ -245,11 +245,11 @@ def test_worker_start_errors_are_raised_without_secrets(
         workers.wait(WAIT_LIMIT)
     texts = [str(refused.value), repr(refused.value), str(failed.value), repr(workers._settings), caplog.text]
     texts += [path.read_text(errors="replace") for path in event_log.iterdir()]
-    assert all(secret not in one for one in texts)
+    assert all(secret not in text for text in texts)
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "option"),
     [
         ({"slots": 0}, "slots"),
         ({"idle_exit": timedelta(0)}, "idle_exit"),
@@ -263,26 +263,26 @@ def test_worker_start_errors_are_raised_without_secrets(
     ],
 )
 def test_invalid_worker_set_options_are_refused_before_starting(
-    spark: SparkSession, database_url: str, options: dict[str, Any], named: str
+    spark: SparkSession, database_url: str, options: dict[str, Any], option: str
 ) -> None:
-    given: dict[str, Any] = {"app": APP, "slots": 1, "url": database_url} | options
+    all_options: dict[str, Any] = {"app": APP, "slots": 1, "url": database_url} | options
     with pytest.raises(InvalidOptionError) as refused:
-        WorkerSet(spark, given.pop("app"), **given)
-    assert refused.value.option == named
+        WorkerSet(spark, all_options.pop("app"), **all_options)
+    assert refused.value.option == option
 
 
 def test_only_failed_attempts_count_as_failed() -> None:
     counts = SlotCounts()
-    of: dict[str, Any] = {"job_id": uuid7(), "type_name": "t", "attempt": 1}
+    attempt: dict[str, Any] = {"job_id": uuid7(), "type_name": "t", "attempt": 1}
     for outcome in AttemptOutcome:
         if outcome not in {AttemptOutcome.CANCELLED, AttemptOutcome.SUPERSEDED}:  # after which a job does not run again
-            counts.count(JobRescheduled(**of, outcome=outcome, delay=timedelta(0), error=None))
+            counts.count(JobRescheduled(**attempt, outcome=outcome, delay=timedelta(0), error=None))
     assert counts.failed == 3  # failed, timed out and lost, but neither snoozed nor released
-    counts.count(JobDied(**of, reason=DeadReason.EXHAUSTED, error=None))
-    counts.count(JobCancelled(**of))
-    counts.count(JobStarted(**of))
-    counts.count(JobCompleted(**of, ran=timedelta(0)))
-    counts.count(AttemptLost(**of))
+    counts.count(JobDied(**attempt, reason=DeadReason.EXHAUSTED, error=None))
+    counts.count(JobCancelled(**attempt))
+    counts.count(JobStarted(**attempt))
+    counts.count(JobCompleted(**attempt, ran=timedelta(0)))
+    counts.count(AttemptLost(**attempt))
     assert (counts.started, counts.completed, counts.failed, counts.lost) == (1, 1, 5, 1)
 
 

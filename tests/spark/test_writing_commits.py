@@ -40,8 +40,8 @@ from tests.spark.writing import Row, batch, count, write, writer
 def stage(url: str, *tasks: Sequence[Row], write_id: str = "nightly") -> dict[int, int]:
     """Stage rows as tasks do; return how many each has staged."""
     names = list(dict.fromkeys(name for task in tasks for row in task for name in row))
-    one = writer(url, names, write_id=write_id, type="t")
-    staged = [one.write(iter([batch(rows)])) for rows in tasks]
+    batch_writer = writer(url, names, write_id=write_id, type="t")
+    staged = [batch_writer.write(iter([batch(rows)])) for rows in tasks]
     return {part.task_id: part.rows for part in staged}
 
 
@@ -73,8 +73,8 @@ def running(act: Callable[[], object], engine: Engine, *, until_it_waits: bool =
 
 def _waiting(engine: Engine) -> int:
     with engine.connect() as connection:
-        found = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        return int(connection.execute(text(found)).scalar_one())
+        statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return int(connection.execute(text(statement)).scalar_one())
 
 
 @both_servers
@@ -85,14 +85,14 @@ def test_a_repeated_write_waits_for_the_first_and_does_nothing(
     results: list[WriteResult] = []
 
     def repeat() -> None:
-        with sessions.begin() as other:
-            results.append(commit(other, second))
+        with sessions.begin() as session:
+            results.append(commit(session, second))
 
-    one = commit(session, first)
+    first_commit = commit(session, first)
     with running(repeat, engine) as errors:
         session.commit()
     assert not errors
-    assert results == [one] == [find_write(session, "nightly")]
+    assert results == [first_commit] == [find_write(session, "nightly")]
     assert (count(session), count(session, Job.Stage)) == (3, 0)
 
 
@@ -104,8 +104,8 @@ def test_a_repeated_write_commits_when_the_first_is_rolled_back(
     commit(session, first)
 
     def repeat() -> None:
-        with sessions.begin() as other:
-            commit(other, second)
+        with sessions.begin() as session:
+            commit(session, second)
 
     with running(repeat, engine) as errors:
         session.rollback()
@@ -115,13 +115,13 @@ def test_a_repeated_write_commits_when_the_first_is_rolled_back(
 
 @both_servers
 def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, session: Session) -> None:
-    taken, twice, fresh = (str(uuid7()) for _ in range(3))
-    session.add(Job("before", id=UUID(taken)))
+    taken_id, twice, fresh = (str(uuid7()) for _ in range(3))
+    session.add(Job("before", id=UUID(taken_id)))
     session.commit()
     rows: list[Row] = [
-        {"id": taken, "input": '{"n": null}', "priority": 1},
-        {"id": twice, "input": "1", "blockers": [taken]},
-        {"id": twice, "input": "2", "blockers": [taken]},
+        {"id": taken_id, "input": '{"n": null}', "priority": 1},
+        {"id": twice, "input": "1", "blockers": [taken_id]},
+        {"id": twice, "input": "2", "blockers": [taken_id]},
         {"id": fresh, "input": "3", "deduplication_key": "k"},
         {"id": str(uuid7()), "input": "4", "deduplication_key": "k"},
         {"input": "5", "blockers": [twice]},
@@ -135,13 +135,13 @@ def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, s
     session.rollback()
     result = write(database_url, rows, type="t", mode="PERMISSIVE")
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (7, 3, 1, 3)
-    found = session.scalars(select(Job).where(Job.type_name == "t").order_by(Job.input)).all()
-    assert [job.input for job in found] == [1, 3, 5]
-    assert [job.open_blockers for job in found] == [1, 0, 1]
+    loaded_jobs = session.scalars(select(Job).where(Job.type_name == "t").order_by(Job.input)).all()
+    assert [job.input for job in loaded_jobs] == [1, 3, 5]
+    assert [job.open_blockers for job in loaded_jobs] == [1, 0, 1]
     rejected = session.scalars(select(Job.Reject).order_by(Job.Reject.row)).all()
-    assert [(one.row, one.field) for one in rejected] == [(0, "id"), (2, "id"), (6, "input")]
+    assert [(reject.row, reject.field) for reject in rejected] == [(0, "id"), (2, "id"), (6, "input")]
     assert rejected[0].reason == "is that of another job, in the queue or in this write"
-    assert json.loads(rejected[0].record or "") == {"id": taken, "type_name": "t", "priority": 1, "input": {"n": None}}
+    assert json.loads(rejected[0].record or "") == {"id": taken_id, "type_name": "t", "priority": 1, "input": {"n": None}}
     # A key that is taken is no id: with onDuplicate=fail, it still refuses the write.
     with pytest.raises(ConflictError, match="onDuplicate is fail"):
         write(database_url, [{"deduplication_key": "k"}, {"id": twice}], type="t", mode="PERMISSIVE", onDuplicate="fail")
@@ -163,8 +163,8 @@ def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock
 
     def enqueue(write_id: str, tasks: dict[int, int]) -> Callable[[], None]:
         def act() -> None:
-            with sessions.begin() as other:
-                results[write_id] = commit(other, tasks, write_id=write_id)
+            with sessions.begin() as session:
+                results[write_id] = commit(session, tasks, write_id=write_id)
 
         return act
 
@@ -173,8 +173,8 @@ def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock
             session.rollback()
         assert not errors + more
     assert session.scalars(select(Job.deduplication_key).order_by(Job.deduplication_key)).all() == ["a", "m", "z"]
-    assert sorted(one.enqueued for one in results.values()) == [0, 3]
-    assert sorted(one.duplicates for one in results.values()) == [0, 3]
+    assert sorted(result.enqueued for result in results.values()) == [0, 3]
+    assert sorted(result.duplicates for result in results.values()) == [0, 3]
 
 
 @both_servers
@@ -184,8 +184,8 @@ def test_the_first_row_of_a_deduplication_key_or_its_open_chain_wins(database_ur
     rows = [{"deduplication_key": f"k{n % 3}", "input": str(n)} for n in range(9)] + [{"input": "null"}]
     result = write(database_url, rows, type="t")
     assert (result.staged, result.enqueued, result.duplicates) == (10, 3, 7)
-    found = {job.deduplication_key: job.input for job in session.scalars(select(Job))}
-    assert found == {"k0": "before", "k1": 1, "k2": 2, None: None}
+    input_by_key = {job.deduplication_key: job.input for job in session.scalars(select(Job))}
+    assert input_by_key == {"k0": "before", "k1": 1, "k2": 2, None: None}
     with pytest.raises(ConflictError, match=r"onDuplicate is fail: Key .*\(t, k1\)"):
         write(database_url, [{"deduplication_key": "new"}, {"deduplication_key": "k1"}], type="t", onDuplicate="fail")
     with pytest.raises(ConflictError, match="a job has this id already"):
@@ -261,26 +261,28 @@ def test_the_result_says_whether_the_write_had_committed_before(database_url: st
 
 
 def test_a_writer_that_gives_up_keeps_the_staged_rows_of_another(database_url: str, session: Session) -> None:
-    one, other = (writer(database_url, ["input"], type="t", writeId="nightly") for _ in range(2))
-    parts = [[each.write(iter([batch([{"input": "1"}] * 5)]))] for each in (one, other)]
-    other.abort([None])
+    first_writer, second_writer = (writer(database_url, ["input"], type="t", writeId="nightly") for _ in range(2))
+    parts = [[each.write(iter([batch([{"input": "1"}] * 5)]))] for each in (first_writer, second_writer)]
+    second_writer.abort([None])
     assert count(session, Job.Stage) == 5
     session.rollback()
-    one.commit(list(parts[0]))
+    first_writer.commit(list(parts[0]))
     assert count(session) == 5
 
 
 def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = writer(database_url, ["input"], type="t")
+    batch_writer = writer(database_url, ["input"], type="t")
     opened: list[object] = []
 
-    def counted(*given: Any, **named: Any) -> Any:
-        opened.append(given)
-        return connect(*given, **named)
+    def counted(*arguments: Any, **options: Any) -> Any:
+        opened.append(arguments)
+        return connect(*arguments, **options)
 
     monkeypatch.setattr(writing, "connect", counted)
     empty = batch([{"input": "1"}]).slice(0, 0)
-    assert [one.write(iter(batches)).rows for batches in ([], [empty], [empty, batch([{"input": "1"}]), empty])] == [0, 0, 1]
+    assert [
+        batch_writer.write(iter(batches)).rows for batches in ([], [empty], [empty, batch([{"input": "1"}]), empty])
+    ] == [0, 0, 1]
     assert len(opened) == 1
 
 
@@ -288,15 +290,15 @@ def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: 
 def test_staging_lost_in_a_server_crash_is_detected_and_the_write_can_be_repeated(
     database_url: str, session: Session
 ) -> None:
-    one = writer(database_url, ["input"], type="t", writeId="nightly")
-    parts = [one.write(iter([batch([{"input": "1"}] * 5)])) for _ in range(2)]
+    batch_writer = writer(database_url, ["input"], type="t", writeId="nightly")
+    parts = [batch_writer.write(iter([batch([{"input": "1"}] * 5)])) for _ in range(2)]
     session.execute(text("TRUNCATE job_bulk_staging"))  # as the restart of a server that was killed does
     session.commit()
-    parts.append(one.write(iter([batch([{"input": "1"}])])))
+    parts.append(batch_writer.write(iter([batch([{"input": "1"}])])))
     with pytest.raises(StagedRowsLostError, match="11 rows were staged and 1 are there") as lost:
-        one.commit(list(parts))
+        batch_writer.commit(list(parts))
     assert (lost.value.expected, lost.value.actual) == (11, 1)
-    one.abort(list(parts))
+    batch_writer.abort(list(parts))
     assert (count(session), count(session, Job.Write), count(session, Job.Stage)) == (0, 0, 0)
     session.rollback()
     assert write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly").enqueued == 5
@@ -320,23 +322,23 @@ def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
 def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
     database_url: str, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = writer(database_url, ["input"], type="t")
-    part = one.write(iter([batch([{"input": "1"}] * 5)]))
+    batch_writer = writer(database_url, ["input"], type="t")
+    part = batch_writer.write(iter([batch([{"input": "1"}] * 5)]))
     broken: list[str] = []
 
-    def commit_and_break(other: Session, **options: Any) -> WriteResult:
-        result = commit_write(other, **options)
+    def commit_and_break(session: Session, **options: Any) -> WriteResult:
+        result = commit_write(session, **options)
         if not broken:
             broken.append("deadlock")
-            other.execute(text("DO $$BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '40P01'; END$$"))
+            session.execute(text("DO $$BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '40P01'; END$$"))
         if len(broken) == 1:  # it commits, and the answer is lost
             broken.append("connection")
-            other.connection().exec_driver_sql("COMMIT")
-            other.connection().exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+            session.connection().exec_driver_sql("COMMIT")
+            session.connection().exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
         return result
 
     monkeypatch.setattr("sa_jobqueue.pipeline.spark.writing.commit_write", commit_and_break)
-    one.commit([part])
+    batch_writer.commit([part])
     assert broken == ["deadlock", "connection"]
     assert (count(session), count(session, Job.Write)) == (5, 1)
 
@@ -360,8 +362,8 @@ def test_a_commit_notifies_each_queue_once(database_url: str, notifications: Not
 @both_servers
 def test_written_blockers_equal_those_of_a_session(database_url: str, session: Session, jobs: Jobs) -> None:
     def existing_chains() -> list[UUID]:
-        done, dead, still = (jobs.add(status) for status in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING))
-        return [done, dead, still]
+        completed_id, dead, still = (jobs.add(status) for status in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING))
+        return [completed_id, dead, still]
 
     def described(ids: Sequence[UUID], old: Sequence[UUID]) -> list[tuple[UUID, list[UUID], str]]:
         return [
@@ -375,28 +377,28 @@ def test_written_blockers_equal_those_of_a_session(database_url: str, session: S
 
     def blockers_of(ids: Sequence[UUID], old: Sequence[UUID]) -> list[Any]:
         session.expire_all()
-        found = []
+        blockers_found = []
         places = {job_id: place for place, job_id in enumerate([*ids, *old])}
         for job_id in [*ids, *old]:
             job = session.get_one(Job, job_id)
             edges = session.scalars(select(Job.Blocker).where(Job.Blocker.job_id == job_id).order_by(Job.Blocker.index))
             listed = [(edge.index, places[edge.blocked_by_chain_id], edge.is_resolved, edge.on_failure) for edge in edges]
-            found.append((job.status, job.open_blockers, job.has_waiters, listed))
-        return found
+            blockers_found.append((job.status, job.open_blockers, job.has_waiters, listed))
+        return blockers_found
 
     old, ids = existing_chains(), [uuid7() for _ in range(6)]
     for job_id, waits, policy in described(ids, old):
-        session.add(Job("t", id=job_id, blockers=[WaitFor(one, policy) for one in waits]))  # type: ignore[arg-type]
+        session.add(Job("t", id=job_id, blockers=[WaitFor(chain_id, policy) for chain_id in waits]))  # type: ignore[arg-type]
     session.commit()
-    wanted = blockers_of(ids, old)
+    expected_blockers = blockers_of(ids, old)
 
     old, ids = existing_chains(), [uuid7() for _ in range(6)]
     rows = [
-        {"id": str(job_id), "blockers": [str(one) for one in waits], "on_failure": policy}
+        {"id": str(job_id), "blockers": [str(chain_id) for chain_id in waits], "on_failure": policy}
         for job_id, waits, policy in described(ids, old)
     ]
     write(database_url, rows[3:], rows[:3], type="t")
-    assert blockers_of(ids, old) == wanted
+    assert blockers_of(ids, old) == expected_blockers
 
 
 @both_servers
@@ -406,11 +408,11 @@ def test_jobs_blocked_by_chains_of_the_same_write_are_unblocked(
     ids = [str(uuid7()) for _ in range(3)]
     rows: list[Row] = [{"id": ids[0]}, {"id": ids[1], "blockers": [ids[0]]}, {"id": ids[2], "blockers": [ids[0], ids[1]]}]
     write(database_url, rows, type="t")
-    for job_id, left in ((ids[0], 1), (ids[1], 0)):
+    for job_id, open_count in ((ids[0], 1), (ids[1], 0)):
         with sessions.begin() as other:
             complete_job(other, UUID(job_id), None)
         last = session.get_one(Job, UUID(ids[2]), populate_existing=True)
-        assert last.open_blockers == left
+        assert last.open_blockers == open_count
         session.rollback()
     assert last.status is JobStatus.PENDING
     with sessions.begin() as other:
@@ -448,7 +450,13 @@ def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Ses
     result = write(database_url, bad, type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (0, 5)
     rejected = session.execute(select(Job.Reject.field, Job.Reject.reason).order_by(Job.Reject.row)).all()
-    assert [one.field for one in rejected] == ["blockers[0]", "blockers[1]", "blockers[0]", "blockers[0]", "on_failure"]
+    assert [reject.field for reject in rejected] == [
+        "blockers[0]",
+        "blockers[1]",
+        "blockers[0]",
+        "blockers[0]",
+        "on_failure",
+    ]
     assert count(session) == 3
 
 
@@ -462,8 +470,8 @@ def test_a_blocker_that_ends_concurrently_leaves_no_job_blocked(
     complete_job(session, chain_id, None)  # holds the chain's root
 
     def enqueue() -> None:
-        with sessions.begin() as other:
-            commit(other, tasks)
+        with sessions.begin() as session:
+            commit(session, tasks)
 
     with running(enqueue, engine) as errors:
         session.commit()
@@ -475,7 +483,7 @@ def test_a_blocker_that_ends_concurrently_leaves_no_job_blocked(
 def test_the_cost_of_blockers_grows_linearly(database_url: str, engine: Engine) -> None:
     jobs, waiters, each = 4_000, 100, 40
     ids = [str(uuid7()) for _ in range(jobs)]
-    rows: list[Row] = [{"id": one, "blockers": None} for one in ids]
+    rows: list[Row] = [{"id": job_id, "blockers": None} for job_id in ids]
     rows += [{"id": str(uuid7()), "blockers": ids[each * n : each * (n + 1)]} for n in range(waiters)]
     tasks = stage(database_url, rows)
     parameters = {"write_id": "nightly", "sequence": 0, "task_ids": list(tasks)}
@@ -487,23 +495,23 @@ def test_the_cost_of_blockers_grows_linearly(database_url: str, engine: Engine) 
             bulk.circular_edges(Job),
             bulk.enqueue_staged(Job, keyed=False, skip=True),
         ):
-            own: dict[str, Any] = {"ended_ids": [], "completed": []}
+            chain_parameters: dict[str, Any] = {"ended_ids": [], "completed": []}
             compiled = statement.compile(dialect=connection.dialect)
-            given = compiled.construct_params(parameters | own)
+            bound_parameters = compiled.construct_params(parameters | chain_parameters)
             sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"
             (plan,) = connection.exec_driver_sql(
-                sql, {name: given[name] for name in compiled.positiontup or given}
+                sql, {name: bound_parameters[name] for name in compiled.positiontup or bound_parameters}
             ).scalar_one()
             assert _most(plan["Plan"]) <= 3 * (jobs + waiters + waiters * each), _shape(plan["Plan"])
 
 
 def _most(node: dict[str, Any]) -> int:
     """Return how many rows passed through the busiest node, those a join threw away included."""
-    own = (node.get("Actual Rows", 0) + node.get("Rows Removed by Join Filter", 0)) * node.get("Actual Loops", 1)
-    return int(max([own, *(_most(one) for one in node.get("Plans", ()))]))
+    rows_here = (node.get("Actual Rows", 0) + node.get("Rows Removed by Join Filter", 0)) * node.get("Actual Loops", 1)
+    return int(max([rows_here, *(_most(plan_node) for plan_node in node.get("Plans", ()))]))
 
 
 def _shape(node: dict[str, Any], depth: int = 0) -> str:
     read = node.get("Relation Name", node.get("CTE Name", ""))
-    own = f"{'  ' * depth}{node['Node Type']} {read} {node.get('Actual Rows')} x {node.get('Actual Loops')}"
-    return "\n".join([own, *(_shape(one, depth + 1) for one in node.get("Plans", ()))])
+    line = f"{'  ' * depth}{node['Node Type']} {read} {node.get('Actual Rows')} x {node.get('Actual Loops')}"
+    return "\n".join([line, *(_shape(plan_node, depth + 1) for plan_node in node.get("Plans", ()))])

@@ -53,8 +53,8 @@ def test_a_timestamp_outside_pythons_range_is_a_bad_row(
     assert raised.value.excerpt == "2"
     permissive = writer(database_url, ["input", name], type="t", mode="PERMISSIVE")
     permissive.commit([permissive.write(iter([rows]))])
-    found = account(database_url, permissive.write_id)
-    assert (found.enqueued, found.rejected) == (1, 1)
+    bulk_write = account(database_url, permissive.write_id)
+    assert (bulk_write.enqueued, bulk_write.rejected) == (1, 1)
     assert [field for field, _ in rejects(session).values()] == [name]
     (record,) = session.scalars(select(Job.Reject.record))
     assert str(microseconds) in str(record)
@@ -62,7 +62,7 @@ def test_a_timestamp_outside_pythons_range_is_a_bad_row(
 
 def rejects(session: Session) -> dict[int, tuple[str, str]]:
     """Return the rejections by row."""
-    return {one.row: (one.field, one.reason) for one in session.scalars(select(Job.Reject))}
+    return {reject.row: (reject.field, reject.reason) for reject in session.scalars(select(Job.Reject))}
 
 
 @both_servers
@@ -93,7 +93,7 @@ def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Sessio
     jobs = [Job(**row) for row in described]
     session.add_all(jobs)
     session.flush()
-    wanted = [_columns_of(job) for job in jobs]
+    expected_rows = [_columns_of(job) for job in jobs]
     session.rollback()
 
     rows = []
@@ -104,8 +104,8 @@ def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Sessio
         rows.append(row)
     result = write(database_url, rows[:3], rows[3:])
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (10, 10, 0, 0)
-    found = [_columns_of(session.get_one(Job, row["id"])) for row in described]
-    assert found == wanted
+    actual_rows = [_columns_of(session.get_one(Job, row["id"])) for row in described]
+    assert actual_rows == expected_rows
     assert count(session, Job.Stage) == 0
 
 
@@ -143,12 +143,12 @@ def test_a_bad_row_is_refused_with_the_error_of_a_job(database_url: str, session
     rows = [{"type_name": "t"} | row for row, _ in bad]
     result = write(database_url, [*rows, {"type_name": "good", "delay": 0.0}], mode="permissive")
     assert (result.enqueued, result.rejected) == (1, len(bad))
-    found = rejects(session)
+    rejects_by_row = rejects(session)
     for place, (row, job) in enumerate(bad):
         with pytest.raises(InvalidJobError) as refused:
             Job(**({"type_name": "t"} | row | job))
         reason = refused.value.reason.partition("; uuid.UUID(")[0]  # Spark has ids as text
-        assert found[place] == (refused.value.field, reason[:300]), row
+        assert rejects_by_row[place] == (refused.value.field, reason[:300]), row
     record = session.scalars(select(Job.Reject.record).where(Job.Reject.row == 9)).one()
     assert json.loads(record or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
 
@@ -212,15 +212,15 @@ def test_rows_that_only_postgresql_refuses_are_found_by_bisection(
 def test_a_bad_row_fails_the_write_and_its_error_shows_little_of_the_payload(database_url: str, session: Session) -> None:
     private = "private " * 100
     rows = [{"input": "1"}, {"input": f'{{"a": "{private}', "deduplication_key": "invoice-7"}]
-    one = writer(database_url, ["input", "deduplication_key"], type="t")
-    one.write(iter([batch(rows[:1])]))
+    batch_writer = writer(database_url, ["input", "deduplication_key"], type="t")
+    batch_writer.write(iter([batch(rows[:1])]))
     with pytest.raises(BadRowError) as refused:
-        one.write(iter([batch(rows[:1]), batch(rows)]))
+        batch_writer.write(iter([batch(rows[:1]), batch(rows)]))
     error = refused.value
     assert (error.partition, error.row, error.key, error.field) == (0, 2, "invoice-7", "input")
     assert len(error.excerpt) <= 200
     assert private not in str(error)
-    one.abort([None])
+    batch_writer.abort([None])
     assert (count(session), count(session, Job.Stage), count(session, Job.Write)) == (0, 0, 0)
 
 
@@ -309,11 +309,17 @@ def test_rows_of_application_types_are_validated_and_stored_as_by_its_handlers(d
     assert (first.input, first.input_version, first.queue, first.priority) == ({"to": "a", "copies": 2}, 2, "mails", 3)
     assert (first.max_attempts, first.timeout) == (4, timedelta(minutes=1))
     assert (second.input, second.input_version, second.queue, second.priority) == ({"to": "b", "copies": 1}, 2, "slow", 0)
-    assert [one.rate_cost for one in (first, second, third)] == [5, 2, None]
+    assert [job.rate_cost for job in (first, second, third)] == [5, 2, None]
     assert (third.input, third.queue, third.max_attempts, third.timeout) == ({"x": [1]}, "default", 20, None)
-    found = rejects(session)
-    assert [found[place][0] for place in range(3, 8)] == ["input.to", "input_version", "input", "type_name", "input"]
-    assert "known job types: letter, mail, parcel, raw" in found[6][1]
+    rejects_by_row = rejects(session)
+    assert [rejects_by_row[place][0] for place in range(3, 8)] == [
+        "input.to",
+        "input_version",
+        "input",
+        "type_name",
+        "input",
+    ]
+    assert "known job types: letter, mail, parcel, raw" in rejects_by_row[6][1]
     with pytest.raises(UnknownJobTypeError, match="fax"):
         writer(database_url, ["input"], app=app, type="fax")
 
@@ -331,17 +337,17 @@ def test_rows_have_the_codec_and_the_fairness_key_of_their_handler(database_url:
     ]
     result = write(database_url, rows, app=app, mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (5, 2)
-    written = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()
+    written_rows = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()
     with session.begin_nested():
         session.add_all([writing_app.letter.job(mail), writing_app.parcel.job(mail)])
-    made = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()[len(written) :]
+    enqueued_rows = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()[len(written_rows) :]
     sealed = {"sa_jobqueue.codec": "reversed", "data": compact[::-1]}
-    assert [tuple(row) for row in made] == [(sealed, ""), ({"to": "ada", "copies": 2}, "ada")]
-    assert [tuple(row) for row in written[2:]] == [(*made[1][:1], key) for key in ("ada", "ada", "own")]
+    assert [tuple(row) for row in enqueued_rows] == [(sealed, ""), ({"to": "ada", "copies": 2}, "ada")]
+    assert [tuple(row) for row in written_rows[2:]] == [(*enqueued_rows[1][:1], key) for key in ("ada", "ada", "own")]
     codecs = writing_app.letter.job_type.registry.find_codec
-    assert [opened("input", row.input, codecs) for row in written[:2]] == [{"to": "ada", "copies": 2}] * 2
-    assert all(row.input.keys() == {"sa_jobqueue.codec", "data"} for row in written[:2])
-    assert {place: found[0] for place, found in rejects(session).items()} == {2: "input.to", 6: "fairness_key"}
+    assert [opened("input", row.input, codecs) for row in written_rows[:2]] == [{"to": "ada", "copies": 2}] * 2
+    assert all(row.input.keys() == {"sa_jobqueue.codec", "data"} for row in written_rows[:2])
+    assert {place: reject[0] for place, reject in rejects(session).items()} == {2: "input.to", 6: "fairness_key"}
 
 
 def test_rows_of_a_type_have_what_is_recorded_for_it(database_url: str, session: Session) -> None:
@@ -349,11 +355,11 @@ def test_rows_of_a_type_have_what_is_recorded_for_it(database_url: str, session:
     declared = {"queue": "mails", "priority": 3, "max_attempts": 4, "timeout": minute, "rate_cost": 5, "input_version": 2}
     session.execute(insert(Job.JobType).values(type_name="mail", **declared))
     session.commit()
-    own = {"queue": "own", "priority": 0, "max_attempts": 9, "input_version": 1}
+    recorded_values = {"queue": "own", "priority": 0, "max_attempts": 9, "input_version": 1}
     rows: list[Row] = [
-        {"type_name": "mail", **dict.fromkeys(own)},
+        {"type_name": "mail", **dict.fromkeys(recorded_values)},
         {"type_name": "mail", "queue": "own", "priority": 0},
-        {"type_name": "mail", **own},
+        {"type_name": "mail", **recorded_values},
         {"type_name": "other"},
     ]
     assert write(database_url, rows).enqueued == len(rows)
@@ -379,16 +385,16 @@ def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database:
     Base.metadata.create_all(engine)
     odd = 'a, "b" \\ {c}\n'
     rows: list[Row] = [{"id": odd}, {"id": "second", "blockers": [odd]}, {"id": None, "blockers": ["second", odd]}]
-    one = writer(url, ["id", "blockers"], schema=NASTY_SCHEMA, prefix="my_", type="t")
-    one.commit([one.write(iter([batch(rows)]))])
+    batch_writer = writer(url, ["id", "blockers"], schema=NASTY_SCHEMA, prefix="my_", type="t")
+    batch_writer.commit([batch_writer.write(iter([batch(rows)]))])
     with Session(engine) as session:
-        found = {job.id: job for job in session.scalars(select(TextJob))}
-        assert len(found) == 3
-        made = next(job_id for job_id in found if job_id not in {odd, "second"})
-        assert UUID(made).version == 7
-        assert [found[job_id].open_blockers for job_id in (odd, "second", made)] == [0, 1, 2]
+        job_by_id = {job.id: job for job in session.scalars(select(TextJob))}
+        assert len(job_by_id) == 3
+        generated_id = next(job_id for job_id in job_by_id if job_id not in {odd, "second"})
+        assert UUID(generated_id).version == 7
+        assert [job_by_id[job_id].open_blockers for job_id in (odd, "second", generated_id)] == [0, 1, 2]
         edges = session.scalars(
-            select(TextJob.Blocker).where(TextJob.Blocker.job_id == made).order_by(TextJob.Blocker.index)
+            select(TextJob.Blocker).where(TextJob.Blocker.job_id == generated_id).order_by(TextJob.Blocker.index)
         )
         assert [edge.blocked_by_chain_id for edge in edges] == ["second", odd]
     engine.dispose()
@@ -400,7 +406,7 @@ def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
 ) -> None:
     kinds = {"type_name": TEXT, "delay": DecimalType(10, 3), "timeout": LONG, "queue": NullType(), "priority": LONG}
     schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
-    one = JobQueueSource({"url": database_url}).writer(schema, False)
+    batch_writer = JobQueueSource({"url": database_url}).writer(schema, False)
     arrays = [
         pa.array(["t"]),
         pa.array([Decimal("1.250")], pa.decimal128(10, 3)),
@@ -408,7 +414,7 @@ def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
         pa.nulls(1),
         pa.array([5], pa.int64()),
     ]
-    one.commit([one.write(iter([pa.RecordBatch.from_arrays(arrays, names=schema.names)]))])
+    batch_writer.commit([batch_writer.write(iter([pa.RecordBatch.from_arrays(arrays, names=schema.names)]))])
     job = session.scalars(select(Job)).one()
     assert (job.scheduled_at - job.created_at, job.timeout) == (timedelta(seconds=1.25), timedelta(seconds=90))
     assert (job.queue, job.priority) == ("default", 5)
@@ -439,7 +445,7 @@ def test_the_tasks_of_a_python_worker_share_a_connection(
     assert third not in {first, second}  # a task that failed may have left a COPY half way
     open_still = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        wait_until(lambda: connection.scalar(open_still, {"pid": third}) == 0, what="the idle connection is closed")
+        wait_until(lambda: connection.scalar(open_still, {"pid": third}) == 0, description="the idle connection is closed")
 
 
 @pytest.mark.parametrize("app", [None, "tests.spark.writing_app:jobs"])

@@ -64,9 +64,9 @@ Row = dict[str, Any]
 def writer(url: str, names: Iterable[str], **options: str) -> BatchWriter:
     """Make a writer as Spark's planner does, for columns of the usual types."""
     schema = StructType([StructField(name, KINDS[name]) for name in names])
-    made = JobQueueSource({"url": url, **options}).writer(schema, False)
-    assert isinstance(made, BatchWriter)
-    return made
+    batch_writer = JobQueueSource({"url": url, **options}).writer(schema, False)
+    assert isinstance(batch_writer, BatchWriter)
+    return batch_writer
 
 
 def batch(rows: Sequence[Row]) -> pa.RecordBatch:
@@ -79,19 +79,19 @@ def batch(rows: Sequence[Row]) -> pa.RecordBatch:
 def write(url: str, *tasks: Sequence[Row], **options: str) -> WriteResult:
     """Write rows as Spark does, each task's one after the other, and return the account."""
     names = list(dict.fromkeys(name for task in tasks for row in task for name in row))
-    one = writer(url, names or ["type_name"], **options)
-    one.commit([one.write(iter([batch(rows)] if rows else [])) for rows in tasks])
-    return account(url, one.write_id)
+    batch_writer = writer(url, names or ["type_name"], **options)
+    batch_writer.commit([batch_writer.write(iter([batch(rows)] if rows else [])) for rows in tasks])
+    return account(url, batch_writer.write_id)
 
 
 def account(url: str, write_id: str) -> WriteResult:
     """Return a write's account."""
     engine = create_engine(url)
     with Session(engine) as session:
-        found = find_write(session, write_id)
+        bulk_write = find_write(session, write_id)
     engine.dispose()
-    assert found is not None
-    return found
+    assert bulk_write is not None
+    return bulk_write
 
 
 def count(session: Session, model: Any = Job) -> int:

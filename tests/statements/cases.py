@@ -53,11 +53,11 @@ def claim_parameters(
     at: datetime = START, *, limit: int = BATCH, types: Sequence[str] = ("test", "mail"), **more: Any
 ) -> dict[str, Any]:
     """Give a claim's parameters: one segment."""
-    given = lanes(at)
-    given |= {"types": list(types), "segment_first_type": [1], "segment_last_type": [len(types)]}
-    given |= {"segment_first": [1], "segment_last": [len(given["queues"])], "segment_quota": [limit]}
-    given |= {"late_ids": [], "late_xids": [], "apart": [], "limit": limit}
-    return given | {"worker_id": WORKER, "grace": timedelta(seconds=15)} | more
+    parameters = lanes(at)
+    parameters |= {"types": list(types), "segment_first_type": [1], "segment_last_type": [len(types)]}
+    parameters |= {"segment_first": [1], "segment_last": [len(parameters["queues"])], "segment_quota": [limit]}
+    parameters |= {"late_ids": [], "late_xids": [], "apart": [], "limit": limit}
+    return parameters | {"worker_id": WORKER, "grace": timedelta(seconds=15)} | more
 
 
 def late_parameters(late: Mapping[UUID, str], **more: Any) -> dict[str, Any]:
@@ -69,11 +69,17 @@ def late_parameters(late: Mapping[UUID, str], **more: Any) -> dict[str, Any]:
 def catch_up_parameters(xmax: str, xip: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     """Give the parameters of a catch-up since a snapshot."""
     names = ("queues", "fairness_keys", "priorities", "types")
-    given: dict[str, Any] = {f"{kind}_{name}": [] for kind in ("known", "ended") for name in names}
-    given |= {"known_at": [], "known_id": [], "read_to": None, "queues": ["default", "other"], "types": ["test", "mail"]}
-    given |= {"shared_types": ["test", "mail"], "xmax": xmax, "xip": list(xip), "most": 1000}
-    given |= {"paused_keys": [], "most_read": 1000}
-    return given | more
+    parameters: dict[str, Any] = {f"{kind}_{name}": [] for kind in ("known", "ended") for name in names}
+    parameters |= {
+        "known_at": [],
+        "known_id": [],
+        "read_to": None,
+        "queues": ["default", "other"],
+        "types": ["test", "mail"],
+    }
+    parameters |= {"shared_types": ["test", "mail"], "xmax": xmax, "xip": list(xip), "most": 1000}
+    parameters |= {"paused_keys": [], "most_read": 1000}
+    return parameters | more
 
 
 def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:

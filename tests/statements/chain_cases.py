@@ -21,7 +21,7 @@ SEVERAL = 20
 def chained(ids: Sequence[UUID], *, continues: bool = False) -> dict[str, Any]:
     """Give the parameters that complete first attempts, each with its root, and with `continues` its continuation."""
     count = len(ids)
-    given: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "ids": list(ids),
         "attempts": [1] * count,
         "outputs": ["null"] * count,
@@ -29,7 +29,7 @@ def chained(ids: Sequence[UUID], *, continues: bool = False) -> dict[str, Any]:
         "worker_id": WORKER,
     }
     if continues:
-        given |= {
+        parameters |= {
             "outputs": [None] * count,
             "parents": list(ids),
             "next_id": [uuid7() for _ in ids],
@@ -41,7 +41,7 @@ def chained(ids: Sequence[UUID], *, continues: bool = False) -> dict[str, Any]:
             "delays": [None] * count,
             "ats": [None] * count,
         }
-    return given
+    return parameters
 
 
 def edges(ids: Sequence[UUID]) -> dict[str, Any]:

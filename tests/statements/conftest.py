@@ -86,14 +86,14 @@ LONG = [
 @pytest.fixture(
     scope="session",
     params=[
-        *(pytest.param(one, id=str(one)) for one in DEFAULT),
-        *(pytest.param(one, id=str(one), marks=pytest.mark.long) for one in LONG),
+        *(pytest.param(name, id=str(name)) for name in DEFAULT),
+        *(pytest.param(name, id=str(name), marks=pytest.mark.long) for name in LONG),
     ],
 )
 def state(request: pytest.FixtureRequest) -> Iterator[State]:
     """Give one of the states: statements prepared on an empty table, and what happened to it since."""
-    which, name = request.param
-    server = extreme(request, which)
+    version, name = request.param
+    server = extreme(request, version)
     with ExitStack() as stack:
         url = stack.enter_context(throw_away_database(server.url))
         create_schema(url, Base.metadata)

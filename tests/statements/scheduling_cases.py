@@ -41,10 +41,10 @@ def arrivals_of(world: World) -> dict[str, Any]:
             "types": ["", "mail"] * 2,
         }.items()
     }
-    known = {"known_at": [world.now] * 4, "known_id": [NOBODY] * 4}
-    given = {"queues": ["default"], "types": ["test", "mail"], "shared_types": ["test"], "read_to": world.now}
-    given |= {"paused_keys": ["other\x1f1"], "most_read": 10 * BATCH}
-    return of_lanes | known | given | {"xmax": "3", "xip": ["3"], "most": BATCH}
+    known_lanes = {"known_at": [world.now] * 4, "known_id": [NOBODY] * 4}
+    parameters = {"queues": ["default"], "types": ["test", "mail"], "shared_types": ["test"], "read_to": world.now}
+    parameters |= {"paused_keys": ["other\x1f1"], "most_read": 10 * BATCH}
+    return of_lanes | known_lanes | parameters | {"xmax": "3", "xip": ["3"], "most": BATCH}
 
 
 _ONE = {"queue": "default", "fairness_keys": ["", "1"], "type_name": "test", "since": "0"}

@@ -40,19 +40,19 @@ EDGES: list[tuple[TypeEngine[Any], Sequence[Any]]] = [
 ]
 
 
-def _returned(engine: Engine, of: TypeEngine[Any], values: Sequence[Any] | None) -> Any:
+def _returned(engine: Engine, element_type: TypeEngine[Any], values: Sequence[Any] | None) -> Any:
     with engine.connect() as connection:
-        given = bindparam("given", type_=ArrayParameter(of))
-        return connection.scalar(select(given.cast(ARRAY(of))), {"given": values})
+        parameter = bindparam("given", type_=ArrayParameter(element_type))
+        return connection.scalar(select(parameter.cast(ARRAY(element_type))), {"given": values})
 
 
 @both_servers
-@pytest.mark.parametrize(("of", "values"), EDGES, ids=lambda value: str(value)[:10])
-def test_array_values_round_trip(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
+@pytest.mark.parametrize(("element_type", "values"), EDGES, ids=lambda value: str(value)[:10])
+def test_array_values_round_trip(engine: Engine, element_type: TypeEngine[Any], values: Sequence[Any]) -> None:
     # Without nulls they are written another way, and what one must be quoted for may hide what another must.
-    for some in (values, [one for one in values if one is not None], *([one] for one in values)):
-        assert _returned(engine, of, some) == list(some)
-    assert _returned(engine, of, None) is None
+    for some in (values, [value for value in values if value is not None], *([value] for value in values)):
+        assert _returned(engine, element_type, some) == list(some)
+    assert _returned(engine, element_type, None) is None
 
 
 def test_any_text_array_round_trips(engine: Engine) -> None:
@@ -67,8 +67,8 @@ def test_any_text_array_round_trips(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "value"), [(Text(), "a\0b"), (Text(), "\ud800"), (Text(), 7), (Uuid(), "no id"), (Integer(), "x")]
+    ("element_type", "value"), [(Text(), "a\0b"), (Text(), "\ud800"), (Text(), 7), (Uuid(), "no id"), (Integer(), "x")]
 )
-def test_values_the_server_cannot_store_are_refused(engine: Engine, of: TypeEngine[Any], value: Any) -> None:
+def test_values_the_server_cannot_store_are_refused(engine: Engine, element_type: TypeEngine[Any], value: Any) -> None:
     with pytest.raises((SQLAlchemyError, TypeError, UnicodeEncodeError)):
-        _returned(engine, of, [value])
+        _returned(engine, element_type, [value])

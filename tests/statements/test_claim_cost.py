@@ -110,13 +110,13 @@ UPDATE job SET status = 'completed', completed_at = now() WHERE status = 'pendin
 
 
 @both_servers
-@pytest.mark.parametrize("known", ["analysed", "never analysed", "analysed when empty"])
-def test_ordering_key_catch_up_reads_only_recently_ended_jobs(server: Any, known: str) -> None:
-    if known == "analysed when empty":
+@pytest.mark.parametrize("known_lanes", ["analysed", "never analysed", "analysed when empty"])
+def test_ordering_key_catch_up_reads_only_recently_ended_jobs(server: Any, known_lanes: str) -> None:
+    if known_lanes == "analysed when empty":
         server.execute("ANALYZE job")
     worker = Worker(server)
     server.execute(_ENDED.replace("%s", str(DEAD)))
-    if known == "analysed":
+    if known_lanes == "analysed":
         server.execute("ANALYZE job")
     worker.catch_up()
     quiet = worker.catch_up()

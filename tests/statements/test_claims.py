@@ -59,11 +59,11 @@ def test_extreme_timestamps_do_not_break_a_claim(jobs: Jobs, run: Run) -> None:
     """One that Python or the database could not hold would fail every claim that meets it."""
     before = watermark(run)
     first = datetime(1900, 1, 1, tzinfo=UTC)
-    made = {jobs.add(scheduled_at=first, timeout=timedelta.resolution), jobs.add(timeout=LONGEST)}
+    job_ids = {jobs.add(scheduled_at=first, timeout=timedelta.resolution), jobs.add(timeout=LONGEST)}
     far = jobs.add(scheduled_at=datetime(9000, 1, 1, tzinfo=UTC))
     rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip))
-    assert {row.id: row.wait > 2e11 for row in rows} == dict.fromkeys(made, False) | {far: True}
-    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == made
+    assert {row.id: row.wait > 2e11 for row in rows} == dict.fromkeys(job_ids, False) | {far: True}
+    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == job_ids
 
 
 def test_jobs_are_claimed_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> None:
@@ -102,8 +102,8 @@ def test_a_claim_leaves_jobs_not_due_not_handled_or_not_served(jobs: Jobs, run: 
 
 
 def test_a_claim_skips_locked_rows(jobs: Jobs, run: Run, session: Session) -> None:
-    held, free = jobs.add(due_in=-9), jobs.add(due_in=-1)
-    session.execute(select(Job.id).where(Job.id == held).with_for_update())
+    locked_id, free = jobs.add(due_in=-9), jobs.add(due_in=-1)
+    session.execute(select(Job.id).where(Job.id == locked_id).with_for_update())
     assert claimed_ids(run(CLAIM, claim_parameters())) == [free]
 
 
@@ -116,20 +116,21 @@ def test_a_claim_takes_rows_locked_only_by_a_foreign_key(jobs: Jobs, run: Run, s
 
 def test_a_scan_starts_at_the_cursor_of_its_lane(jobs: Jobs, run: Run) -> None:
     behind, at, ahead = (jobs.add(due_in=due) for due in (-30, -20, -10))
-    given = claim_parameters()
-    given["cursor_at"] = [jobs.get(at)["scheduled_at"]] * len(given["queues"])
-    given["cursor_id"] = [at] * len(given["queues"])
-    assert claimed_ids(run(CLAIM, given)) == [ahead]
+    parameters = claim_parameters()
+    parameters["cursor_at"] = [jobs.get(at)["scheduled_at"]] * len(parameters["queues"])
+    parameters["cursor_id"] = [at] * len(parameters["queues"])
+    assert claimed_ids(run(CLAIM, parameters)) == [ahead]
     assert jobs.status(behind) is jobs.status(at) is JobStatus.PENDING
 
 
 def test_each_lane_has_its_own_cursor(jobs: Jobs, run: Run) -> None:
     low, high = jobs.add(due_in=-30), jobs.add(priority=5, due_in=-30)
-    given = claim_parameters()
-    given["cursor_at"] = [
-        jobs.get(low)["scheduled_at"] + timedelta(seconds=9) if priority == 0 else START for priority in given["priorities"]
+    parameters = claim_parameters()
+    parameters["cursor_at"] = [
+        jobs.get(low)["scheduled_at"] + timedelta(seconds=9) if priority == 0 else START
+        for priority in parameters["priorities"]
     ]
-    assert claimed_ids(run(CLAIM, given)) == [high]
+    assert claimed_ids(run(CLAIM, parameters)) == [high]
 
 
 def test_segments_never_exceed_their_quotas_and_start_their_own_types(jobs: Jobs, run: Run) -> None:
@@ -147,8 +148,8 @@ def test_segments_never_exceed_their_quotas_and_start_their_own_types(jobs: Jobs
                 jobs.add_many(5, queue=queue, type_name=type_name, priority=priority)
     mail = [segment("default", "mail", 2, "mail"), segment("other", "mail", 1, "mail")]
     test = [segment("default", "", 6, "test"), segment("other", "", 9, "test")]
-    given = cursors.parameters(Plan([*mail, *test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
-    rows = run(CLAIM, given)
+    parameters = cursors.parameters(Plan([*mail, *test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
+    rows = run(CLAIM, parameters)
     assert Counter((row.type_name, row.queue, row.priority) for row in rows) == {
         ("mail", "default", 5): 2,
         ("mail", "other", 5): 1,
@@ -192,18 +193,18 @@ def test_late_arrivals_are_claimed_before_jobs_ahead_of_the_cursor(jobs: Jobs, r
     ahead = jobs.add(priority=9)
     behind = jobs.add(priority=-9, due_in=-3600)
     (xid,) = [xid for job_id, xid in late(run, before).items() if job_id == behind]
-    given = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid])
-    assert claimed_ids(run(CLAIM, given)) == [behind]
+    parameters = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid])
+    assert claimed_ids(run(CLAIM, parameters)) == [behind]
     assert claimed_ids(run(CLAIM, claim_parameters(limit=1))) == [ahead]
 
 
 def test_a_late_arrival_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, run: Run, engine: Engine) -> None:
     before = watermark(run)
     job_id = jobs.add(due_in=-60)
-    found = late(run, before)
+    xid_by_id = late(run, before)
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET queue = 'elsewhere' WHERE id = :id"), {"id": job_id})
-    assert claimed_ids(run(CLAIM, late_parameters(found))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(xid_by_id))) == []
 
 
 def test_a_late_arrival_not_due_or_not_handled_is_not_claimed(jobs: Jobs, run: Run) -> None:
@@ -211,21 +212,21 @@ def test_a_late_arrival_not_due_or_not_handled_is_not_claimed(jobs: Jobs, run: R
     jobs.add(due_in=-60, type_name="unknown")
     jobs.add(due_in=-60, queue="elsewhere")
     future = jobs.add(due_in=60)
-    found = late(run, before)
-    assert set(found) == {future}
-    assert claimed_ids(run(CLAIM, late_parameters(found))) == []
-    assert claimed_ids(run(CLAIM, late_parameters(found, types=["mail"]))) == []
+    xid_by_id = late(run, before)
+    assert set(xid_by_id) == {future}
+    assert claimed_ids(run(CLAIM, late_parameters(xid_by_id))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(xid_by_id, types=["mail"]))) == []
 
 
 def test_catch_up_omits_jobs_that_a_lane_scan_will_find(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     behind, ahead = jobs.add(due_in=-60), jobs.add(due_in=-10)
     elsewhere, mail = jobs.add(queue="other", due_in=-10), jobs.add(type_name="mail", due_in=-10)
-    known = {"known_queues": ["default"], "known_fairness_keys": [""], "known_priorities": [0], "known_types": [""]}
-    known |= {"known_at": [jobs.get(behind)["scheduled_at"]], "known_id": [behind]}
-    assert set(late(run, before, **known)) == {behind, elsewhere}
-    assert set(late(run, before, **known, shared_types=["test"])) == {behind, elsewhere, mail}
-    assert ahead not in late(run, before, **known)
+    known_lanes = {"known_queues": ["default"], "known_fairness_keys": [""], "known_priorities": [0], "known_types": [""]}
+    known_lanes |= {"known_at": [jobs.get(behind)["scheduled_at"]], "known_id": [behind]}
+    assert set(late(run, before, **known_lanes)) == {behind, elsewhere}
+    assert set(late(run, before, **known_lanes, shared_types=["test"])) == {behind, elsewhere, mail}
+    assert ahead not in late(run, before, **known_lanes)
 
 
 def test_catch_up_returns_the_next_job_of_lanes_read_to_their_end(jobs: Jobs, run: Run) -> None:
@@ -237,8 +238,8 @@ def test_catch_up_returns_the_next_job_of_lanes_read_to_their_end(jobs: Jobs, ru
     ended = {"ended_queues": ["default"] * 3, "ended_fairness_keys": [""] * 3, "ended_priorities": [0, 0, 9]}
     ended |= {"ended_types": ["", "mail", ""], "read_to": before.now, "shared_types": ["test"]}
     rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, **ended))
-    found = {row.type_name: row.wait for row in rows if row.queue is not None and row.id is None}
-    assert found == {"": pytest.approx(3600, abs=100), "mail": pytest.approx(7200, abs=100)}
+    wait_by_type = {row.type_name: row.wait for row in rows if row.queue is not None and row.id is None}
+    assert wait_by_type == {"": pytest.approx(3600, abs=100), "mail": pytest.approx(7200, abs=100)}
 
 
 def test_catch_up_reports_when_it_was_truncated(jobs: Jobs, run: Run) -> None:
@@ -256,10 +257,15 @@ def test_a_flood_that_is_not_served_does_not_truncate_a_catch_up(jobs: Jobs, run
     for flood in ({"queue": "elsewhere"}, {"type_name": "unknown"}, {"fairness_key": "paused"}, {"fairness_key": "known"}):
         jobs.add_many(3, **flood)
     served = jobs.add(fairness_key="new")
-    known = {"known_queues": ["default"], "known_fairness_keys": ["known"], "known_priorities": [0], "known_types": [""]}
-    known |= {"known_at": [datetime(2020, 1, 1, tzinfo=UTC)], "known_id": [NOBODY], "shared_types": ["test"]}
-    given = catch_up_parameters(before.xmax, before.xip, most=2, paused_keys=["default\x1fpaused"], **known)
-    (row,) = run(CATCH_UP, given)
+    known_lanes = {
+        "known_queues": ["default"],
+        "known_fairness_keys": ["known"],
+        "known_priorities": [0],
+        "known_types": [""],
+    }
+    known_lanes |= {"known_at": [datetime(2020, 1, 1, tzinfo=UTC)], "known_id": [NOBODY], "shared_types": ["test"]}
+    parameters = catch_up_parameters(before.xmax, before.xip, most=2, paused_keys=["default\x1fpaused"], **known_lanes)
+    (row,) = run(CATCH_UP, parameters)
     assert (row.id, row.is_cut) == (served, False)
 
 
@@ -271,15 +277,17 @@ def test_a_full_scan_reads_one_lane_of_each_queue_that_is_not_served(jobs: Jobs,
     every = [(row.queue, row.fairness_key) for row in run(arrivals.full_scan(Job), page)]
     assert every == [("a", "1"), *(("b", key) for key in "123"), ("c", "1"), *(("d", key) for key in "123"), ("e", "1")]
     for place, (queue, key) in enumerate(every):
-        rest = run(arrivals.full_scan(Job), page | {"after_queue": queue, "after_fairness_key": key, "after_priority": 0})
-        found = {(row.queue, row.fairness_key) for row in rest}
-        assert {lane for lane in every[place + 1 :] if lane[0] in {"b", "d"}} <= found
+        next_page = run(
+            arrivals.full_scan(Job), page | {"after_queue": queue, "after_fairness_key": key, "after_priority": 0}
+        )
+        lanes = {(row.queue, row.fairness_key) for row in next_page}
+        assert {lane for lane in every[place + 1 :] if lane[0] in {"b", "d"}} <= lanes
 
 
 def test_a_claim_leaves_excluded_jobs(jobs: Jobs, run: Run) -> None:
-    made = [jobs.add() for _ in range(4)]
-    assert set(claimed_ids(run(CLAIM, claim_parameters(apart=[*made[:2], NOBODY])))) == set(made[2:])
-    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == set(made[:2])
+    job_ids = [jobs.add() for _ in range(4)]
+    assert set(claimed_ids(run(CLAIM, claim_parameters(apart=[*job_ids[:2], NOBODY])))) == set(job_ids[2:])
+    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == set(job_ids[:2])
 
 
 def test_candidates_are_the_claimable_jobs_and_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
@@ -290,17 +298,22 @@ def test_candidates_are_the_claimable_jobs_and_are_not_locked(engine: Engine, jo
         holder.execute(text("SELECT FROM job FOR UPDATE"))
         rows = run(claims.candidates(Job, inputs=False), claim_parameters(limit=2))
         assert {row.id for row in rows} == {first, second}
-        assert {row.changed_xid for row in rows} == {str(jobs.get(one)["changed_xid"]) for one in (first, second)}
+        assert {row.changed_xid for row in rows} == {str(jobs.get(job_id)["changed_xid"]) for job_id in (first, second)}
     assert jobs.status(third) is JobStatus.PENDING
 
 
 def test_a_claim_by_id_starts_due_jobs_that_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
     before = watermark(run)
-    pending, other, held = jobs.add(), jobs.add(), jobs.add()
-    found = late(run, before)
+    pending, ended_id, locked_id = jobs.add(), jobs.add(), jobs.add()
+    xid_by_id = late(run, before)
     running = jobs.add(JobStatus.RUNNING)
-    wanted = {pending: found[pending], held: found[held], running: str(jobs.get(running)["changed_xid"]), NOBODY: "3"}
+    late_xids = {
+        pending: xid_by_id[pending],
+        locked_id: xid_by_id[locked_id],
+        running: str(jobs.get(running)["changed_xid"]),
+        NOBODY: "3",
+    }
     with engine.begin() as holder:
-        holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": held})
-        assert claimed_ids(run(CLAIM, late_parameters(wanted))) == [pending]
-    assert (jobs.status(other), jobs.get(running)["attempt"]) == (JobStatus.PENDING, 1)
+        holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": locked_id})
+        assert claimed_ids(run(CLAIM, late_parameters(late_xids))) == [pending]
+    assert (jobs.status(ended_id), jobs.get(running)["attempt"]) == (JobStatus.PENDING, 1)

@@ -50,10 +50,10 @@ def stale(jobs: Jobs) -> dict[str, UUID]:
 
 
 def test_each_job_is_completed_with_its_own_output(jobs: Jobs, run: Run) -> None:
-    made = running(jobs, 3)
+    job_ids = running(jobs, 3)
     outputs = ['{"n": 1}', "null", "[2]"]
-    assert ids(run(COMPLETE, complete_parameters(made) | {"outputs": outputs})) == sorted(made)
-    rows = [jobs.get(job_id) for job_id in made]
+    assert ids(run(COMPLETE, complete_parameters(job_ids) | {"outputs": outputs})) == sorted(job_ids)
+    rows = [jobs.get(job_id) for job_id in job_ids]
     assert [row["output"] for row in rows] == [{"n": 1}, None, [2]]
     for row in rows:
         assert (row["status"], row["completed_by"]) == (COMPLETED, WORKER)
@@ -72,11 +72,11 @@ def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, U
     elif statement == "complete_one":
         ((table,),) = run(select(func.to_regclass("job").cast(OID)))
         for job_id in every:
-            given = {"job_id": job_id, "job_attempt": 1, "job_output": "1", "worker_id": WORKER, "table_oid": table}
-            assert ids(run(completions.complete_one(Job), given)) == ([ours] if job_id == ours else [])
+            parameters = {"job_id": job_id, "job_attempt": 1, "job_output": "1", "worker_id": WORKER, "table_oid": table}
+            assert ids(run(completions.complete_one(Job), parameters)) == ([ours] if job_id == ours else [])
     else:
-        given = finish_parameters(every) if statement == "finish" else dying(every)
-        assert ids(run(FINISH, given)) == [ours]
+        parameters = finish_parameters(every) if statement == "finish" else dying(every)
+        assert ids(run(FINISH, parameters)) == [ours]
     assert jobs.status(ours) is not RUNNING
     for why, row in before.items():
         assert dict(jobs.get(stale[why])) == row, why
@@ -87,12 +87,12 @@ def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, U
 def test_a_locked_row_does_not_delay_the_rest_of_a_batch(
     jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
 ) -> None:
-    held, free = running(jobs, 2)
-    session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert ids(run(statement, parameters(sorted([held, free])))) == [free]
-    assert jobs.status(held) is RUNNING
+    locked_id, free = running(jobs, 2)
+    session.execute(select(Job.id).where(Job.id == locked_id).with_for_update())
+    assert ids(run(statement, parameters(sorted([locked_id, free])))) == [free]
+    assert jobs.status(locked_id) is RUNNING
     session.rollback()
-    assert ids(run(statement, parameters([held]))) == [held]
+    assert ids(run(statement, parameters([locked_id]))) == [locked_id]
 
 
 @pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
@@ -157,13 +157,13 @@ def test_an_uncounted_attempt_raises_max_attempts_and_keeps_the_last_error(jobs:
 def test_a_job_that_dies_leaves_a_dead_letter(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add(RUNNING, input={"n": 1}, input_version=3, queue="mail", type_name="send", attempt=1)
     due = jobs.get(job_id)["scheduled_at"]
-    given = dying([job_id])
-    assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD, job_id, False)]
+    parameters = dying([job_id])
+    assert [tuple(row) for row in run(FINISH, parameters)] == [(job_id, JobStatus.DEAD, job_id, False)]
     job, (dead_letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
     assert job["completed_at"] == job["chain_completed_at"] == dead_letter["died_at"]
     assert (job["completed_by"], job["scheduled_at"]) == (None, due)
     assert (dead_letter["id"], dead_letter["chain_id"], dead_letter["queue"], dead_letter["type_name"]) == (
-        given["dead_letter_ids"][0],
+        parameters["dead_letter_ids"][0],
         job_id,
         "mail",
         "send",
@@ -179,9 +179,9 @@ def test_a_job_that_dies_leaves_a_dead_letter(jobs: Jobs, run: Run) -> None:
 
 
 def test_one_statement_ends_attempts_with_different_outcomes(jobs: Jobs, run: Run) -> None:
-    retried, died, cancelled, lost = made = sorted(running(jobs, 4))
-    given = finish_parameters(
-        made,
+    retried, died, cancelled, lost = job_ids = sorted(running(jobs, 4))
+    parameters = finish_parameters(
+        job_ids,
         attempts=[1, 1, 1, 2],
         statuses=["pending", "dead", "cancelled", "dead"],
         delays=[60.0, 0.0, 0.0, 0.0],
@@ -191,12 +191,12 @@ def test_one_statement_ends_attempts_with_different_outcomes(jobs: Jobs, run: Ru
         reasons=[None, "discarded", None, "exhausted"],
         dead_letter_ids=[None, uuid7(), None, uuid7()],
     )
-    rows = run(FINISH, given)
+    rows = run(FINISH, parameters)
     assert {row[0]: row[1] for row in rows} == {
         retried: PENDING,
         died: JobStatus.DEAD,
         cancelled: JobStatus.CANCELLED,
     }
-    assert [jobs.get(job_id)["last_error"] for job_id in made] == [{"type": "A"}, {"type": "B"}, None, None]
+    assert [jobs.get(job_id)["last_error"] for job_id in job_ids] == [{"type": "A"}, {"type": "B"}, None, None]
     assert [(dead_letter["job_id"], dead_letter["reason"]) for dead_letter in jobs.dead_letters()] == [(died, "discarded")]
     assert jobs.status(lost) is RUNNING

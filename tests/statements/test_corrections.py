@@ -36,28 +36,28 @@ def test_leases_in_the_future_start_now_and_keep_their_length(sessions: Sessions
         begun = func.now() + timedelta(days=1)
         session.execute(update(Job).where(Job.id == ahead).values(started_at=begun, leased_until=begun + 5 * MINUTE))
     with sessions.begin() as session:
-        given = {"after": MINUTE, "limit": 10}
-        assert session.execute(corrections.correct_leases(Job), given).scalars().all() == [ahead]
+        parameters = {"after": MINUTE, "limit": 10}
+        assert session.execute(corrections.correct_leases(Job), parameters).scalars().all() == [ahead]
         row = session.execute(
             select(Job.started_at == func.now(), Job.leased_until - func.now(), Job.attempt, Job.status).where(
                 Job.id == ahead
             )
         ).one()
         assert row == (True, 5 * MINUTE, 1, JobStatus.RUNNING)
-        assert present not in session.execute(corrections.correct_leases(Job), given).scalars().all()
+        assert present not in session.execute(corrections.correct_leases(Job), parameters).scalars().all()
 
 
 def test_transaction_ids_in_the_future_are_corrected_and_locked_jobs_skipped(sessions: Sessions, jobs: Jobs) -> None:
-    ahead, held, present = jobs.add(), jobs.add(), jobs.add()
+    ahead, locked_id, present = jobs.add(), jobs.add(), jobs.add()
     with sessions.begin() as session:
         session.execute(text("UPDATE job SET changed_xid = '999999999' WHERE id <> :present"), {"present": present})
     correct = corrections.correct_transactions(Job)
     with sessions() as holder, sessions.begin() as session:
-        holder.execute(select(Job.id).where(Job.id == held).with_for_update())
+        holder.execute(select(Job.id).where(Job.id == locked_id).with_for_update())
         assert session.execute(correct, {"limit": 10}).scalars().all() == [ahead]
         is_own = text("SELECT changed_xid = pg_current_xact_id() FROM job WHERE id = :id")
         assert session.scalar(is_own, {"id": ahead}) is True
-    for expected in ([held], []):
+    for expected in ([locked_id], []):
         with sessions.begin() as session:
             assert session.execute(correct, {"limit": 10}).scalars().all() == expected
 
@@ -66,14 +66,14 @@ def test_schedules_too_far_in_the_future_are_reset_to_their_next_time(sessions: 
     with sessions.begin() as session:
         for name in ("ahead", "as it says", "sooner"):
             upsert_schedule(session, Schedule(name=name, type_name="test", cron="0 4 1 1 *"))
-        times = {one.name: one.next_fire_at for one in list_schedules(session)}
+        times = {schedule.name: schedule.next_fire_at for schedule in list_schedules(session)}
         for name, moved in (("ahead", timedelta(days=366)), ("sooner", -MINUTE)):
             row = update(Job.Schedule).where(Job.Schedule.name == name)
             session.execute(row.values(next_fire_at=Job.Schedule.next_fire_at + moved))
     with sessions.begin() as session:
         assert correct_schedules(session) == ["ahead"]
-        found = {one.name: one.next_fire_at for one in list_schedules(session)}
-        assert found["ahead"] == times["ahead"]
-        assert found["as it says"] == times["as it says"]
+        next_times = {schedule.name: schedule.next_fire_at for schedule in list_schedules(session)}
+        assert next_times["ahead"] == times["ahead"]
+        assert next_times["as it says"] == times["as it says"]
         assert times["sooner"] is not None
-        assert found["sooner"] == times["sooner"] - MINUTE
+        assert next_times["sooner"] == times["sooner"] - MINUTE

@@ -42,10 +42,10 @@ def test_holders_are_found_by_the_index_on_the_deduplication_key(
         jobs.add_many(500)
         jobs.add(deduplication_key=f"k{part}")
     jobs.add(deduplication_key="k5")
-    given: dict[str, Any] = {"type_names": ["test"], "keys": ["k5"], "excluded": []}
+    parameters: dict[str, Any] = {"type_names": ["test"], "keys": ["k5"], "excluded": []}
     window = {"window": timedelta(hours=1)} if ended else {}
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
     with connect(engine.url.render_as_string(hide_password=False)) as driver:
-        plan = Prepared(driver, "holders", deduplication.holders(Job, ended=ended)).explain(given | window)
+        plan = Prepared(driver, "holders", deduplication.holders(Job, ended=ended)).explain(parameters | window)
     assert plan.scans("job") <= {*indexes, "pk_job"}, plan.shape

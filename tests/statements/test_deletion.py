@@ -61,9 +61,9 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[
         with connect(database_url, guarded=False) as connection:
             connection.execute(FILL.encode())
             connection.execute("VACUUM ANALYZE")
-            found = connection.execute(LINE.encode()).fetchall()
-            chains = [row[1] for row in found]
-            jobs = [*chains, *(row[0] for row in found)]
+            plan_rows = connection.execute(LINE.encode()).fetchall()
+            chains = [row[1] for row in plan_rows]
+            jobs = [*chains, *(row[0] for row in plan_rows)]
             unconnected = [row[0] for row in connection.execute(UNCONNECTED.encode())]
             yield (
                 connection,
@@ -75,14 +75,14 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[
 def test_deletion_cost_is_bounded_by_the_deleted_chains(
     filled: tuple[psycopg.Connection[Any], dict[str, Any]], name: str
 ) -> None:
-    connection, given = filled
+    connection, parameters = filled
     if name == "delete_jobs":
-        given = given | {"job_ids": given["unconnected"]}
+        parameters = parameters | {"job_ids": parameters["unconnected"]}
     connection.execute("DEALLOCATE ALL")
     prepared = Prepared(connection, "one", find(name).build())
     for _ in range(6):  # after which the driver's prepared statement may have a plan for every parameter
-        prepared.execute(given)
-    plan = prepared.explain(given)
+        prepared.execute(parameters)
+    plan = prepared.explain(parameters)
     assert plan.scans("job") <= JOB.get(name, set()), plan.shape
     if name in OTHERS:
         table, indexes = OTHERS[name]

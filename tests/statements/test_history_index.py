@@ -32,9 +32,9 @@ def test_recent_changes_are_read_by_ranges_of_transaction_ids(engine: Engine) ->
         _, pages = connection.execute(history.size(Job, JOBS)).one()
         for last in (1, 100):
             query = history.rows(Job, JOBS, ("id", "xid"), Filters(xid_from=newest - last + 1, xid_before=newest + 1))
-            found = connection.execute(query).all()
-            assert {int(xid) for _, xid in found} == set(range(newest - last + 1, newest + 1))
-            assert len(found) == 50 * last
+            ranges = connection.execute(query).all()
+            assert {int(xid) for _, xid in ranges} == set(range(newest - last + 1, newest + 1))
+            assert len(ranges) == 50 * last
             compiled = query.compile(connection)
             values = {name: str(value) for name, value in compiled.params.items()}
             (plan,) = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", values).scalar_one()

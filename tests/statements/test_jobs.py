@@ -16,8 +16,8 @@ pytestmark = both_servers
 
 
 def unknown(run: Run, *types: str) -> set[Any]:
-    given = {"queues": ["default", "other"], "types": list(types), "ttl": timedelta(seconds=15)}
-    rows = run(statements.unknown_types(Job), given)
+    parameters = {"queues": ["default", "other"], "types": list(types), "ttl": timedelta(seconds=15)}
+    rows = run(statements.unknown_types(Job), parameters)
     assert len({row[0] for row in rows}) == len(rows)
     return {row[0] for row in rows}
 
@@ -59,10 +59,10 @@ def test_an_unserved_queue_is_found_by_reading_one_row(jobs: Jobs, run: Run, dat
         jobs.add_many(50, queue="alone", fairness_key=str(number))
     jobs.add(queue="later", fairness_key="1", due_in=60)
     jobs.add_worker("dead", queues=["alone"], silent_for=20)
-    statement, given = statements.unserved_queues(Job), {"ttl": timedelta(seconds=15)}
-    assert run(statement, given) == [("alone",)]
+    statement, parameters = statements.unserved_queues(Job), {"ttl": timedelta(seconds=15)}
+    assert run(statement, parameters) == [("alone",)]
     with connect(database_url) as server:
-        plan = Prepared(server, "unserved", statement).explain(given)
+        plan = Prepared(server, "unserved", statement).explain(parameters)
     # A name of each queue, and a due job of each unserved one.
     read = [node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes if node.get("Relation Name") == "job"]
     assert sum(read) <= 3 + 50 + 5, plan.shape

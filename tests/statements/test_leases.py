@@ -39,10 +39,10 @@ def expire(engine: Engine, job_id: UUID) -> None:
         connection.execute(update(Job.__table__).where(Job.id == job_id).values(leased_until=ended))  # type: ignore[arg-type]
 
 
-def rescue(engine: Engine, *, backoff: Backoff = Backoff(), **given: Any) -> list[Rescued]:
+def rescue(engine: Engine, *, backoff: Backoff = Backoff(), **parameters: Any) -> list[Rescued]:
     """Rescue once, as a worker with a heartbeat timeout of 15 s."""
     with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
-        return rescue_lost(connection, Job, {"limit": 100} | given, backoff)
+        return rescue_lost(connection, Job, {"limit": 100} | parameters, backoff)
 
 
 def rescued_ids(rows: list[Rescued]) -> list[Any]:
@@ -92,7 +92,7 @@ def test_only_an_own_lease_can_be_extended(run: Run, jobs: Jobs) -> None:
 def test_jobs_of_a_silent_worker_are_rescued(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=20)
     jobs.add_worker("alive", silent_for=5)
-    lost, held = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
+    lost, leased_id = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
     (row,) = rescue(engine, ttl=TTL)
     assert tuple(row) == (lost, "send", 1, JobStatus.PENDING, WORKER, lost, False)
@@ -103,7 +103,7 @@ def test_jobs_of_a_silent_worker_are_rescued(engine: Engine, jobs: Jobs) -> None
     assert attempt["error"] == {"type": "Lost", "message": f"worker {WORKER} stopped sending heartbeats", "worker": WORKER}
     assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("lost", WORKER, started)
     assert attempt["error_fingerprint"] == "lost"
-    assert jobs.status(held) is RUNNING
+    assert jobs.status(leased_id) is RUNNING
     assert jobs.dead_letters() == []
 
 
@@ -123,8 +123,8 @@ def test_a_lease_is_not_extended_between_the_search_for_lost_jobs_and_their_resc
     jobs.add_worker()
     late = jobs.add(RUNNING)
     expire(engine, late)
-    given = {"ttl": TTL, "limit": 100}
-    assert [row.id for row in session.execute(leases.lost(Job), given)] == [late]
+    parameters = {"ttl": TTL, "limit": 100}
+    assert [row.id for row in session.execute(leases.lost(Job), parameters)] == [late]
     with engine.begin() as connection:
         connection.execute(text("SET LOCAL lock_timeout = '50ms'"))
         with pytest.raises(OperationalError, match="lock timeout"):
@@ -133,11 +133,11 @@ def test_a_lease_is_not_extended_between_the_search_for_lost_jobs_and_their_resc
 
 def test_a_rescued_job_waits_at_most_its_backoff(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
-    made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
+    attempt_by_id = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
     waits = []
     backoff = Backoff(base=timedelta(seconds=2), cap=timedelta(seconds=100))
-    assert rescued_ids(rescue(engine, ttl=TTL, backoff=backoff)) == sorted(made)
-    for job_id, attempt in made.items():
+    assert rescued_ids(rescue(engine, ttl=TTL, backoff=backoff)) == sorted(attempt_by_id)
+    for job_id, attempt in attempt_by_id.items():
         wait = (jobs.get(job_id)["scheduled_at"] - jobs.attempts(job_id)[0]["ended_at"]).total_seconds()
         assert 0 <= wait <= min(100.0, 2.0 * 2 ** (attempt - 1))
         waits.append(wait)
@@ -164,12 +164,12 @@ def test_a_job_lost_in_its_last_attempt_dies(jobs: Jobs, engine: Engine) -> None
 
 def test_each_job_that_dies_in_a_rescue_has_its_own_dead_letter(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
-    made = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
+    job_ids = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
     rescue(engine, ttl=TTL)
     dead_letters = jobs.dead_letters()
-    assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(made[::2])
+    assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(job_ids[::2])
     assert len({dead_letter["id"] for dead_letter in dead_letters}) == 5
-    assert all(len(jobs.attempts(job_id)) == 1 for job_id in made)
+    assert all(len(jobs.attempts(job_id)) == 1 for job_id in job_ids)
 
 
 def test_a_rescue_takes_at_most_its_limit(engine: Engine, jobs: Jobs) -> None:
@@ -183,17 +183,17 @@ def test_a_rescue_takes_at_most_its_limit(engine: Engine, jobs: Jobs) -> None:
 def test_locked_rows_are_left_to_the_next_rescue(engine: Engine, jobs: Jobs, session: Session) -> None:
     """Their worker may be just writing: a silent one is not always a dead one."""
     jobs.add_worker(silent_for=60)
-    held, free = jobs.add(RUNNING), jobs.add(RUNNING)
-    session.execute(select(Job.id).where(Job.id == held).with_for_update())
+    locked_id, free = jobs.add(RUNNING), jobs.add(RUNNING)
+    session.execute(select(Job.id).where(Job.id == locked_id).with_for_update())
     assert rescued_ids(rescue(engine, ttl=TTL)) == [free]
     session.rollback()
-    assert rescued_ids(rescue(engine, ttl=TTL)) == [held]
+    assert rescued_ids(rescue(engine, ttl=TTL)) == [locked_id]
 
 
 def test_orphans_are_jobs_whose_worker_has_no_row(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("silent", silent_for=999)
-    orphan, others = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")
+    orphan, other_ids = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")
     assert rescue(engine, ttl=timedelta(days=1)) == []
     assert rescued_ids(rescue(engine)) == [orphan]
     assert jobs.get(orphan)["last_error"]["worker"] == "never"
-    assert jobs.status(others) is RUNNING
+    assert jobs.status(other_ids) is RUNNING

@@ -48,16 +48,16 @@ def test_counting_running_jobs_reads_no_dead_tuples_below_its_cursor(
     server: Any, database_url: str, run: Callable[..., list[Any]]
 ) -> None:
     prepared = Prepared(server, "counted", limits.running(Job))
-    given = {"queue": "default", "type_name": None}
+    parameters = {"queue": "default", "type_name": None}
     server.execute(_ENQUEUE, [DEAD])
     with connect(database_url) as pin:
         pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         pin.execute("SELECT count(*) FROM pg_class")
         server.execute(_RUN)
         server.execute("VACUUM job")
-        from_start = prepared.explain(given | {"since": "0"})
-        since = run(limits.running(Job), given | {"since": "0"})[0].since
-        from_floor = prepared.explain(given | {"since": since})
+        from_start = prepared.explain(parameters | {"since": "0"})
+        since = run(limits.running(Job), parameters | {"since": "0"})[0].since
+        from_floor = prepared.explain(parameters | {"since": since})
     # By heap pages: every dead row is looked at without the floor, none with it. An older server reads the index through,
     # which is a page for a hundred of them; since version 18 it skips from worker to worker.
     assert from_start.buffers > DEAD / 10, from_start.shape
@@ -71,8 +71,8 @@ def test_a_count_from_a_cursor_finds_claims_that_committed_late(
     floors = ["0"]
 
     def count() -> tuple[int, int]:
-        given = {"queue": "default", "type_name": None, "since": floors[-1]}
-        all_rows = run(limits.running(Job), given)
+        parameters = {"queue": "default", "type_name": None, "since": floors[-1]}
+        all_rows = run(limits.running(Job), parameters)
         by_key = run(limits.running_by_fairness_key(Job), {"queue": "default", "since": floors[-1]})
         floors.append(str(min(int(row.since) for row in [*all_rows, *by_key])))
         return all_rows[0][0], sum(row.n for row in by_key)
@@ -106,10 +106,10 @@ def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, da
 
     def claim(connection: Connection) -> dict[str, Any]:
         row = connection.execute(limits.lock(Job), given_names).one()
-        given = rate | {"tokens": [row.tokens or 9.0]}
-        given |= {"versions": [row.version]}
-        assert connection.execute(limits.spend(Job), given).all() == [("default",)]
-        return given
+        parameters = rate | {"tokens": [row.tokens or 9.0]}
+        parameters |= {"versions": [row.version]}
+        assert connection.execute(limits.spend(Job), parameters).all() == [("default",)]
+        return parameters
 
     def explain() -> tuple[int, int]:
         with engine.begin() as connection:

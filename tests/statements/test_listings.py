@@ -43,14 +43,14 @@ def test_no_page_reads_more_than_its_scan_limit(session: Session, engine: Engine
 
     Every chain's status must be looked up: each root has completed, and none of the chains.
     """
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     with engine.begin() as connection:
         connection.execute(text(_MANY))
         if analysed:
             connection.execute(text("ANALYZE job, job_blocker"))
     root, *_, some = session.scalars(text("SELECT id FROM job ORDER BY id LIMIT 30001"))
     last = session.scalars(text("SELECT id FROM job ORDER BY id DESC LIMIT 1")).one()
-    event.listen(engine, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     before_any_job = datetime(1990, 1, 1, tzinfo=UTC)
     for newest_first in (True, False):
         for after in (None, some):
@@ -66,10 +66,10 @@ def test_no_page_reads_more_than_its_scan_limit(session: Session, engine: Engine
             list_blocked_jobs(session, root, **walk)
             list_blocked_jobs(session, root, open_only=True, **walk)
         list_chain_jobs(session, root, newest_first=newest_first, limit=20, after=10_000)
-    walks = len(asked)
+    walks = len(statements)
     list_blockers(session, last)
     list_blockers(session, last, after=5000)
-    for number, (statement, parameters) in enumerate(asked.copy()):
+    for number, (statement, parameters) in enumerate(statements.copy()):
         explained = session.connection().exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
         plan = Plan(explained.scalar_one()[0]["Plan"])
         assert plan.buffers < 6 * 500, f"{statement}\n{plan.shape}"

@@ -33,11 +33,14 @@ def test_text_ids_are_ordered_by_code_point_as_in_the_worker(engine: Engine, run
         for name in names:
             row = {"id": name, "chain_id": name, "type_name": "test", "chain_type_name": "test", "scheduled_at": due}
             connection.execute(insert(TextJob.__table__).values(row))  # type: ignore[arg-type]
-    given = claim_parameters(limit=1)
-    given["cursor_id"] = [""] * len(given["queues"])
+    parameters = claim_parameters(limit=1)
+    parameters["cursor_id"] = [""] * len(parameters["queues"])
     order = []
     for _ in names:
-        (row,) = run(claims.claim(TextJob), given)
+        (row,) = run(claims.claim(TextJob), parameters)
         order.append(row.id)
-        given["cursor_at"], given["cursor_id"] = [due] * len(given["queues"]), [row.id] * len(given["queues"])
+        parameters["cursor_at"], parameters["cursor_id"] = (
+            [due] * len(parameters["queues"]),
+            [row.id] * len(parameters["queues"]),
+        )
     assert order == sorted(names)

@@ -52,13 +52,13 @@ class Verdict:
     ok: bool
 
 
-def waiting_queue(seen: list[Any], *, timeout: timedelta = HOUR, **options: Any) -> JobQueue[Any]:
+def waiting_queue(payloads: list[Any], *, timeout: timedelta = HOUR, **options: Any) -> JobQueue[Any]:
     """Return handlers that return who approved, or `timed out`."""
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("sync", **options)
     def sync(payload: str, ctx: AttemptContext) -> str:
-        seen.append(ctx.attempt)
+        payloads.append(ctx.attempt)
         try:
             verdict = ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
         except TimeoutError as error:
@@ -67,7 +67,7 @@ def waiting_queue(seen: list[Any], *, timeout: timedelta = HOUR, **options: Any)
 
     @queue.handler("async", **options)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
-        seen.append(ctx.attempt)
+        payloads.append(ctx.attempt)
         try:
             verdict = await ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
         except TimeoutError as error:
@@ -90,21 +90,21 @@ def is_waiting_for_lock(engine: Engine) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_event_sent_before_the_wait_is_returned_at_once(engine: Engine, jobs: Jobs, kind: str) -> None:
-    seen: list[int] = []
-    queue = waiting_queue(seen)
+    payloads: list[int] = []
+    queue = waiting_queue(payloads)
     assert send(engine)
     (job_id,) = enqueue(engine, queue.job(kind, EVENT))
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "ann"
-    assert seen == [1]
+    assert payloads == [1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_event_wakes_all_jobs_that_wait_for_it(engine: Engine, jobs: Jobs, kind: str) -> None:
     """With a poll interval of ten minutes: the sender's notification wakes the worker."""
-    seen: list[int] = []
-    queue = waiting_queue(seen)
-    first, second, other = enqueue(engine, queue.job(kind, EVENT), queue.job(kind, EVENT), queue.job(kind, "other"))
+    payloads: list[int] = []
+    queue = waiting_queue(payloads)
+    first, second, other_job = enqueue(engine, queue.job(kind, EVENT), queue.job(kind, EVENT), queue.job(kind, "other"))
     async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(minutes=10)))) as log:
         ends = await log.until(JobRescheduled, 3)
         assert {end.outcome for end in ends} == {AttemptOutcome.SNOOZED}
@@ -114,8 +114,8 @@ async def test_an_event_wakes_all_jobs_that_wait_for_it(engine: Engine, jobs: Jo
         assert await asyncio.to_thread(send, engine)
         await log.until(JobCompleted, 2)
     assert [jobs.get(job_id)["output"] for job_id in (first, second)] == ["ann", "ann"]
-    assert jobs.status(other) is JobStatus.PENDING
-    assert sorted(seen) == [1, 1, 1, 2, 2]
+    assert jobs.status(other_job) is JobStatus.PENDING
+    assert sorted(payloads) == [1, 1, 1, 2, 2]
 
 
 async def test_the_first_event_of_a_name_counts(engine: Engine, jobs: Jobs) -> None:
@@ -218,18 +218,18 @@ async def test_an_attempt_that_begins_to_wait_while_the_event_is_being_sent_lear
     engine: Engine, jobs: Jobs, ends: str
 ) -> None:
     """The sender has found no waiter and has not committed: the attempt neither sees the event nor may it go to sleep."""
-    seen: list[int] = []
-    queue = waiting_queue(seen)
+    payloads: list[int] = []
+    queue = waiting_queue(payloads)
     with Session(engine) as session:
         assert send_event(session, EVENT, Verdict("ann", True))
         (job_id,) = enqueue(engine, queue.job("async", EVENT))
         async with working(Worker(queue, engine, options=quick())) as log:
-            await until(lambda: bool(seen))
+            await until(lambda: bool(payloads))
             assert jobs.status(job_id) is JobStatus.RUNNING
             getattr(session, ends)()
             await log.until(JobCompleted if ends == "commit" else JobRescheduled)
     assert jobs.status(job_id) is (JobStatus.COMPLETED if ends == "commit" else JobStatus.PENDING)
-    assert seen == [1]
+    assert payloads == [1]
     if ends == "rollback":
         assert send(engine, "bob")
         await drain(queue, engine)
@@ -271,7 +271,7 @@ def test_a_sender_waits_for_an_attempt_that_is_about_to_wait_and_wakes_it(
             context.wait_for("approval", event=EVENT, timeout=HOUR)
         thread = threading.Thread(target=lambda: sent.append(send(engine)))
         thread.start()
-        wait_until(lambda: is_waiting_for_lock(engine), what="the sender waits")
+        wait_until(lambda: is_waiting_for_lock(engine), description="the sender waits")
         assert sent == []
         connection.commit()
     thread.join()
@@ -300,12 +300,12 @@ def test_a_worker_that_dies_before_its_wait_is_committed_leaves_a_job_that_runs_
         connection.rollback()  # as the server does when the client is gone
     assert send(engine)
     assert jobs.status(job_id) is JobStatus.RUNNING
-    assert [found.id for found in new.rescue()] == [job_id]
+    assert [rescued.id for rescued in new.rescue()] == [job_id]
 
 
 async def test_an_event_in_a_session_drain(engine: Engine) -> None:
-    seen: list[int] = []
-    queue = waiting_queue(seen)
+    payloads: list[int] = []
+    queue = waiting_queue(payloads)
     async_engine = create_async_engine(engine.url)
     async with AsyncSession(async_engine) as session:
         waits, late = queue.job("async", EVENT), queue.job("async", "never")
@@ -379,11 +379,11 @@ async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: 
     (job_id,) = enqueue(engine, queue.job("sync", "it's ok"))
     await drain(queue, engine)
     with Session(engine) as session:
-        found = explain_job(session, job_id)
-    assert found.cause is Cause.WAITING_FOR_EVENT
-    assert found.evidence["event"] == "it's ok"
-    assert "in step 'approval'; it times out in " in found.sentence
-    assert found.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")
+        explanation = explain_job(session, job_id)
+    assert explanation.cause is Cause.WAITING_FOR_EVENT
+    assert explanation.evidence["event"] == "it's ok"
+    assert "in step 'approval'; it times out in " in explanation.sentence
+    assert explanation.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -408,8 +408,8 @@ async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, jobs
 
 
 async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_free(engine: Engine, jobs: Jobs) -> None:
-    seen: list[int] = []
-    queue = waiting_queue(seen)
+    payloads: list[int] = []
+    queue = waiting_queue(payloads)
 
     @queue.handler("first")
     def first(payload: str) -> Any:
@@ -422,7 +422,7 @@ async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_fre
     with Session(engine) as session:
         session.execute(select(Job.id).where(Job.id == chain_id).with_for_update(key_share=True)).one()
         async with working(Worker(queue, engine, options=quick())) as log:
-            await until(lambda: bool(seen))
+            await until(lambda: bool(payloads))
             assert log.of(JobRescheduled) == []
             session.rollback()
             await log.until(JobRescheduled)
@@ -453,7 +453,7 @@ def test_who_sends_an_event_is_recorded(engine: Engine) -> None:
         assert send_event(session, EVENT, {"secret": 1}, by="ann")
         assert not send_event(session, EVENT, by="bob")
         assert session.scalars(select(Job.Event.sent_by)).all() == ["ann"]
-        audit = [(one.operation, one.done_by, one.ids, one.changed) for one in list_audit(session, newest_first=False)]
+        audit = [(row.operation, row.done_by, row.ids, row.changed) for row in list_audit(session, newest_first=False)]
         assert audit == [("send_event", "ann", [EVENT], 1), ("send_event", "bob", [], 0)]
         with pytest.raises(InvalidOptionError, match="by: must be 1 to 200 printable characters"):
             send_event(session, "other", by="x" * 201)
@@ -467,14 +467,14 @@ async def test_awaited_events_are_listed_by_pages_and_a_call_reads_a_bounded_num
     await drain(queue, engine)
     with Session(engine) as session:
         first = list_awaited_events(session, limit=1)
-        assert [one.event for one in first] == ["a"]
-        assert [one.event for one in list_awaited_events(session, limit=2, after=first.next)] == ["b", "c"]
+        assert [event.event for event in first] == ["a"]
+        assert [event.event for event in list_awaited_events(session, limit=2, after=first.next)] == ["b", "c"]
         monkeypatch.setattr("sa_jobqueue.operations.events.SCAN_LIMIT", 2)
         cut = list_awaited_events(session)
-        assert [(one.event, one.jobs, one.is_capped) for one in cut] == [("a", 1, False), ("b", 1, True)]
-        rest = list_awaited_events(session, after=cut.next)
-        assert [(one.event, one.jobs, one.is_capped) for one in rest] == [("c", 1, False)]
-        assert rest.next is None
+        assert [(event.event, event.jobs, event.is_capped) for event in cut] == [("a", 1, False), ("b", 1, True)]
+        next_page = list_awaited_events(session, after=cut.next)
+        assert [(event.event, event.jobs, event.is_capped) for event in next_page] == [("c", 1, False)]
+        assert next_page.next is None
 
 
 async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jobs: Jobs) -> None:
@@ -482,15 +482,15 @@ async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jo
     first, _, _ = enqueue(engine, queue.job("sync", "b"), queue.job("async", "b"), queue.job("sync", "a"))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        found = list_awaited_events(session).items
-        assert [(one.event, one.jobs) for one in found] == [("a", 1), ("b", 2)]
-        assert all(one.times_out_at - one.since == HOUR for one in found)
+        events = list_awaited_events(session).items
+        assert [(event.event, event.jobs) for event in events] == [("a", 1), ("b", 2)]
+        assert all(event.times_out_at - event.since == HOUR for event in events)
         cancel_jobs(session, [first])
         send_event(session, "a", {"by": "ann", "ok": True})
     await drain(queue, engine)
     url = engine.url.render_as_string(hide_password=False)
     listed = CliRunner().invoke(main, ["events", "list", "--url", url, "--json"])
-    assert [(one["event"], one["jobs"]) for one in json.loads(listed.output)["events"]] == [("b", 1)]
+    assert [(event["event"], event["jobs"]) for event in json.loads(listed.output)["events"]] == [("b", 1)]
     assert "waiting jobs" in CliRunner().invoke(main, ["events", "list", "--url", url]).output
 
 

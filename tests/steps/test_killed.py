@@ -105,7 +105,7 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
             with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": os.getcwd()}) as worker:  # noqa: PTH109
                 wait_until(
                     lambda worker=worker: worker.poll() is not None or jobs.status(job_id) is JobStatus.COMPLETED,  # type: ignore[misc]
-                    what="the worker dies or completes the job",
+                    description="the worker dies or completes the job",
                 )
                 worker.terminate()
                 killed = worker.wait() == -signal.SIGKILL
@@ -119,9 +119,9 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
         with engine.connect() as connection:
             assert sorted(connection.scalars(text("SELECT name FROM effect"))) == ["sends", "t"]
         assert jobs.get(job_id)["output"] == ["a", "b", "yes"]
-        made = calls.read_text().split()
-        assert set(made) == {"a", "b"}
-        assert len(made) <= 2 + kills
+        effects_made = calls.read_text().split()
+        assert set(effects_made) == {"a", "b"}
+        assert len(effects_made) <= 2 + kills
         assert kills >= 12, kills  # or the moments were not seen
     finally:
         with engine.begin() as connection:

@@ -126,8 +126,8 @@ async def test_later_attempts_get_the_recorded_result_and_effects_happen_once(
     results: list[Any] = []
     queue = crashing_queue(calls, results, crashes=3)
     (job_id,) = enqueue(engine, queue.job(kind, "hello"))
-    given = create_async_engine(engine.url) if is_async_engine else engine
-    await drain(queue, given)
+    session_engine = create_async_engine(engine.url) if is_async_engine else engine
+    await drain(queue, session_engine)
     assert jobs.get(job_id)["output"] == "HELLO"
     assert calls == ["hello"]
     assert results == [Draft("HELLO", 3)] * 4
@@ -137,7 +137,7 @@ async def test_later_attempts_get_the_recorded_result_and_effects_happen_once(
         ("charge", "", "transaction", 1, None),
     ]
     if is_async_engine:
-        await given.dispose()  # type: ignore[misc]
+        await session_engine.dispose()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -231,9 +231,9 @@ async def test_names_are_unique_in_a_job_and_keys_tell_rounds_apart(engine: Engi
         numbers = await asyncio.gather(*(ctx.step("row", double, number, key=number) for number in range(3)))
         await ctx.step("other", double, 1)
         forms: list[dict[str, Any]] = [{}, {"key": 2}]
-        for given in forms:
+        for form in forms:
             with pytest.raises(DuplicateStepError) as caught:
-                await ctx.step("row" if given else "other", double, 1, **given)
+                await ctx.step("row" if form else "other", double, 1, **form)
             raised.append(str(caught.value))
         return sum(numbers)
 
@@ -256,9 +256,9 @@ def lose(engine: Engine, job_id: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", ["step", "transaction"])
+@pytest.mark.parametrize("step_call", ["step", "transaction"])
 async def test_a_worker_that_lost_its_job_can_write_no_step(
-    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str, what: str
+    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str, step_call: str
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
     raised: list[BaseException] = []
@@ -266,7 +266,7 @@ async def test_a_worker_that_lost_its_job_can_write_no_step(
     @queue.handler("sync")
     def sync(payload: str, ctx: AttemptContext) -> None:
         try:
-            if what == "step":
+            if step_call == "step":
                 ctx.step("lost", lambda: lose(engine, ctx.job.id))
             else:
                 with ctx.transaction("lost") as session:
@@ -280,7 +280,7 @@ async def test_a_worker_that_lost_its_job_can_write_no_step(
     @queue.handler("async")
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
         try:
-            if what == "step":
+            if step_call == "step":
                 await ctx.step("lost", asyncio.to_thread, lose, engine, ctx.job.id, output=type(None))
             else:
                 async with ctx.transaction("lost") as session:
@@ -314,8 +314,8 @@ def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs,
     cancelled = threading.Event()
 
     def cancel() -> None:
-        with Session(engine) as other, other.begin():
-            cancel_jobs(other, [job_id])
+        with Session(engine) as other_session, other_session.begin():
+            cancel_jobs(other_session, [job_id])
         cancelled.set()
 
     with Session(engine) as session:
@@ -323,7 +323,7 @@ def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs,
         record_transaction(session, Job, cast("Any", job), "one:1", **checkpoint)
         thread = threading.Thread(target=cancel)
         thread.start()
-        wait_until(lambda: is_waiting(engine), what="the cancel waits for the job")
+        wait_until(lambda: is_waiting(engine), description="the cancel waits for the job")
         assert not cancelled.is_set()
         session.commit()
     thread.join()
@@ -346,12 +346,12 @@ def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manu
             except LostAttemptError as error:
                 raised.append(error)
 
-    with Session(engine) as other:
-        cancel_jobs(other, [job_id])
+    with Session(engine) as other_session:
+        cancel_jobs(other_session, [job_id])
         thread = threading.Thread(target=checkpoint)
         thread.start()
-        wait_until(lambda: is_waiting(engine), what="the checkpoint waits for the job")
-        other.commit()
+        wait_until(lambda: is_waiting(engine), description="the checkpoint waits for the job")
+        other_session.commit()
     thread.join()
     assert len(raised) == 1
     assert steps_of(engine, job_id) == []
@@ -377,7 +377,7 @@ async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_t
 
 
 async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, jobs: Jobs) -> None:
-    queue, got = JobQueue(), list[Any]()
+    queue, results = JobQueue(), list[Any]()
 
     async def ask() -> str:
         return "hello"
@@ -387,14 +387,14 @@ async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, j
         if ctx.attempt == 1:
             await ctx.step("draft", ask)
             raise ValueError("stop")
-        got.append(await ctx.step("draft", ask, output=Draft))
+        results.append(await ctx.step("draft", ask, output=Draft))
 
     handler.upcast_step("draft")(lambda stored: {"text": stored, "tokens": 5})
     with pytest.raises(InvalidOptionError, match="already has an upcaster of step 'draft'"):
         handler.upcast_step("draft")(str)
     (job_id,) = enqueue(engine, handler.job())
     await drain(queue, engine)
-    assert (got[0], jobs.status(job_id)) == (Draft("hello", 5), JobStatus.COMPLETED)
+    assert (results[0], jobs.status(job_id)) == (Draft("hello", 5), JobStatus.COMPLETED)
 
 
 async def test_an_upcaster_that_fails_is_an_error_that_names_the_step(engine: Engine, jobs: Jobs) -> None:
@@ -542,12 +542,12 @@ async def test_jobs_without_steps_send_no_statement_about_them(engine: Engine, j
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
 
-def sleeping_queue(seen: list[int], *, catches: bool = False) -> JobQueue[Any]:
+def sleeping_queue(wakes: list[int], *, catches: bool = False) -> JobQueue[Any]:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("sync", max_attempts=1)
     def sync(payload: str, ctx: AttemptContext) -> str:
-        seen.append(ctx.step("first", lambda: ctx.attempt))
+        wakes.append(ctx.step("first", lambda: ctx.attempt))
         try:
             ctx.sleep("cooling off", timedelta(days=1))
         except Exception:
@@ -562,8 +562,8 @@ def sleeping_queue(seen: list[int], *, catches: bool = False) -> JobQueue[Any]:
 async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
     engine: Engine, jobs: Jobs, catches: bool
 ) -> None:
-    seen: list[int] = []
-    queue = sleeping_queue(seen, catches=catches)
+    wakes: list[int] = []
+    queue = sleeping_queue(wakes, catches=catches)
     (job_id,) = enqueue(engine, queue.job("sync", "hello"))
     await drain(queue, engine)
     row = jobs.get(job_id)
@@ -580,13 +580,13 @@ async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
     drained = await asyncio.to_thread(drain_test, queue, engine, scheduled=True)
     assert drained.completed == 1
     assert jobs.get(job_id)["output"] == "hello"
-    assert seen == [1, 1, 1]
+    assert wakes == [1, 1, 1]
     assert [row["outcome"] for row in jobs.attempts(job_id)] == ["snoozed", "snoozed"]
 
 
 async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine) -> None:
-    seen: list[int] = []
-    queue = sleeping_queue(seen)
+    wakes: list[int] = []
+    queue = sleeping_queue(wakes)
     async_engine = create_async_engine(engine.url)
     async with AsyncSession(async_engine) as session:
         session.add(queue.job("sync", "hello"))
@@ -595,7 +595,7 @@ async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine) -> None:
         assert (drained.completed, drained.snoozed) == (1, 0)
         await session.rollback()
     await async_engine.dispose()
-    assert seen == [1, 1]
+    assert wakes == [1, 1]
 
 
 async def test_a_sleep_is_refused_where_it_cannot_be(engine: Engine, jobs: Jobs) -> None:
@@ -659,10 +659,10 @@ async def test_the_command_line_shows_steps_and_redrives_from_one(engine: Engine
     (job_id,) = enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)
     url = ["--url", engine.url.render_as_string(hide_password=False)]
-    shown = CliRunner().invoke(main, ["jobs", "show", str(job_id), *url])
-    assert shown.exit_code == 0, shown.output
-    assert "steps" in shown.output
-    assert '"second"' in shown.output
+    result = CliRunner().invoke(main, ["jobs", "show", str(job_id), *url])
+    assert result.exit_code == 0, result.output
+    assert "steps" in result.output
+    assert '"second"' in result.output
     wrong = CliRunner().invoke(main, ["dead-letters", "redrive", "--all", "--from-step", "x", *url])
     assert wrong.exit_code != 0
     assert jobs.status(job_id) is JobStatus.DEAD
@@ -677,9 +677,9 @@ async def test_explain_names_the_sleep_and_the_last_step(engine: Engine, jobs: J
     (job_id,) = enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)
     with Session(engine) as session:
-        found = explain_job(session, job_id)
-    assert found.cause is Cause.SLEEPING
-    assert found.sentence.startswith("It sleeps in step 'cooling off'; it is due in ")
+        explanation = explain_job(session, job_id)
+    assert explanation.cause is Cause.SLEEPING
+    assert explanation.sentence.startswith("It sleeps in step 'cooling off'; it is due in ")
     running = jobs.add(JobStatus.RUNNING)
     jobs.add_worker()
     with Session(engine) as session, session.begin():
@@ -736,42 +736,42 @@ async def test_a_cursor_continues_after_the_last_recorded_position(
     engine: Engine, jobs: Jobs, kind: str, every: int
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
-    done: list[int] = []
-    asked: list[Any] = []
+    handled_ids: list[int] = []
+    positions: list[Any] = []
     ids = [UUID(int=number) for number in range(1, 6)]
 
     def ids_after(position: UUID | None) -> list[UUID]:
-        asked.append(None if position is None else position.int)
-        return [one for one in ids if position is None or one > position]
+        positions.append(None if position is None else position.int)
+        return [job_id for job_id in ids if position is None or job_id > position]
 
     async def ids_after_async(position: UUID | None) -> AsyncIterator[UUID]:
-        for one in ids_after(position):
-            yield one
+        for job_id in ids_after(position):
+            yield job_id
 
-    def handle(one: UUID, ctx: AttemptContext) -> None:
-        done.append(one.int)
-        if one.int == 4 and ctx.attempt == 1:
+    def handle(job_id: UUID, ctx: AttemptContext) -> None:
+        handled_ids.append(job_id.int)
+        if job_id.int == 4 and ctx.attempt == 1:
             raise RuntimeError
 
     @queue.handler("sync", retry=at_once)
     def sync(payload: str, ctx: AttemptContext) -> None:
-        for one in ctx.cursor("ids", ids_after, position=lambda one: one, every=every, output=UUID):
-            handle(one, ctx)
+        for job_id in ctx.cursor("ids", ids_after, position=lambda job_id: job_id, every=every, output=UUID):
+            handle(job_id, ctx)
         if ctx.attempt == 2:
             raise RuntimeError
 
     @queue.handler("async", retry=at_once)
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
-        async for one in ctx.cursor("ids", ids_after_async, position=lambda one: one, every=every, output=UUID):
-            handle(one, ctx)
+        async for job_id in ctx.cursor("ids", ids_after_async, position=lambda job_id: job_id, every=every, output=UUID):
+            handle(job_id, ctx)
         if ctx.attempt == 2:
             raise RuntimeError
 
     (job_id,) = enqueue(engine, queue.job(kind, "x"))
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.COMPLETED, jobs.get(job_id)["last_error"]
-    assert asked == [None, 3 if every == 1 else 2]  # and not at all by the third attempt
-    assert done == [1, 2, 3, 4, *([] if every == 1 else [3]), 4, 5]
+    assert positions == [None, 3 if every == 1 else 2]  # and not at all by the third attempt
+    assert handled_ids == [1, 2, 3, 4, *([] if every == 1 else [3]), 4, 5]
     (row,) = steps_of(engine, job_id)
     assert row == ("ids", "", "cursor", 2, {"position": str(ids[-1]), "is_done": True})
 
@@ -885,12 +885,12 @@ async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine) -> 
     enqueue(engine, queue.job("sync", "x"))
     log = await drain(queue, engine)
     steps = log.of(StepCompleted)
-    assert [(one.kind, one.name, one.key) for one in steps] == [
+    assert [(step.kind, step.name, step.key) for step in steps] == [
         (StepKind.STEP, "ask", "1"),
         (StepKind.TRANSACTION, "charge", ""),
         (StepKind.CURSOR, "rows", ""),
     ]
-    assert all(one.type_name == "sync" and one.attempt == 1 and one.ran >= timedelta(0) for one in steps)
+    assert all(step.type_name == "sync" and step.attempt == 1 and step.ran >= timedelta(0) for step in steps)
 
 
 def test_a_session_drain_rolls_back_a_transaction_that_raises(engine: Engine, effects: Callable[[], list[str]]) -> None:

@@ -67,7 +67,7 @@ def waiting(engine: Engine) -> Waiting:
 
     @jobs.handler("ship")
     async def ship(blockers: Blockers[list[Verdict | None]]) -> list[str]:
-        return [one.by if one else "nobody" for one in blockers.outputs]
+        return [output.by if output else "nobody" for output in blockers.outputs]
 
     return Waiting(engine, jobs, approval, ship)
 
@@ -124,7 +124,7 @@ async def test_two_jobs_wait_for_one_event(waiting: Waiting, jobs: Jobs) -> None
     job_ids = [waiting.enqueue("a"), waiting.enqueue("a")]
     await drain(waiting.jobs, waiting.engine)
     with Session(waiting.engine) as session:
-        assert [(one.event, one.jobs) for one in list_awaited_events(session)] == [("a", 2)]
+        assert [(event.event, event.jobs) for event in list_awaited_events(session)] == [("a", 2)]
     waiting.send("a", "ann")
     await drain(waiting.jobs, waiting.engine)
     assert [output_of(jobs, job_id) for job_id in job_ids] == [["ann"], ["ann"]]
@@ -163,11 +163,11 @@ async def test_explain_names_the_event_that_a_job_is_blocked_by(waiting: Waiting
     job_id = waiting.enqueue("a")
     await drain(waiting.jobs, waiting.engine)
     with Session(waiting.engine) as session:
-        found = explain_job(session, job_id)
-    assert found.cause is Cause.BLOCKED
-    assert found.roots[0].cause is Cause.WAITING_FOR_EVENT
-    assert "It has waited for event 'a'" in found.sentence
-    assert "sa-jobqueue events send a" in found.sentence
+        explanation = explain_job(session, job_id)
+    assert explanation.cause is Cause.BLOCKED
+    assert explanation.roots[0].cause is Cause.WAITING_FOR_EVENT
+    assert "It has waited for event 'a'" in explanation.sentence
+    assert "sa-jobqueue events send a" in explanation.sentence
 
 
 async def test_a_blocked_job_can_be_cancelled_or_deleted_with_its_waits(waiting: Waiting, jobs: Jobs) -> None:
@@ -176,7 +176,7 @@ async def test_a_blocked_job_can_be_cancelled_or_deleted_with_its_waits(waiting:
     with Session(waiting.engine) as session, session.begin():
         assert cancel_jobs(session, [cancelled]).changed == 1
         delete_chains(session, [deleted], cascade=True)
-        assert [one.event for one in list_awaited_events(session)] == ["a"]
+        assert [event.event for event in list_awaited_events(session)] == ["a"]
     waiting.send("a", "ann")
     await drain(waiting.jobs, waiting.engine)
     assert jobs.status(cancelled) is JobStatus.CANCELLED

@@ -12,6 +12,6 @@ from tests.telemetry.spans import Telemetry
 @pytest.fixture
 def telemetry() -> Iterator[Telemetry]:
     """Give providers of the test's own."""
-    made = Telemetry()
-    yield made
-    made.close()
+    new_telemetry = Telemetry()
+    yield new_telemetry
+    new_telemetry.close()

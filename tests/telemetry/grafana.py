@@ -24,20 +24,20 @@ def faults(document: Any) -> list[str]:
     return [*_unknown(document, back, "$"), *_unfit(read, Dashboard, "$")]
 
 
-def _unknown(given: Any, parsed: Any, place: str) -> Iterator[str]:
+def _unknown(document: Any, parsed: Any, place: str) -> Iterator[str]:
     """Yield fields that are lost when it is read and written again."""
-    if isinstance(given, dict) and isinstance(parsed, dict):
-        for name, value in given.items():
+    if isinstance(document, dict) and isinstance(parsed, dict):
+        for name, value in document.items():
             if name in _PLUGIN and place.startswith("$.annotations."):
                 continue
             if name in parsed:
                 yield from _unknown(value, parsed[name], f"{place}.{name}")
             else:
                 yield f"{place}.{name} is not known"
-    elif isinstance(given, list) and isinstance(parsed, list) and len(given) == len(parsed):
-        for number, (one, other) in enumerate(zip(given, parsed, strict=True)):
-            yield from _unknown(one, other, f"{place}[{number}]")
-    elif given != parsed:
+    elif isinstance(document, list) and isinstance(parsed, list) and len(document) == len(parsed):
+        for number, (value, parsed_value) in enumerate(zip(document, parsed, strict=True)):
+            yield from _unknown(value, parsed_value, f"{place}[{number}]")
+    elif document != parsed:
         yield f"{place} becomes {parsed!r}"
 
 
@@ -47,25 +47,25 @@ def _unfit(value: Any, hint: Any, place: str) -> Iterator[str]:
         yield from _unfit_fields(value, place)
         return
     if origin in {Union, types.UnionType}:
-        if not any(next(_unfit(value, one, place), None) is None for one in arguments):
+        if not any(next(_unfit(value, argument, place), None) is None for argument in arguments):
             # Of the alternatives the one that it is meant to be says most: the one with fewest faults.
-            every = [list(_unfit(value, one, place)) for one in arguments if one is not type(None)]
-            yield from min(every, key=lambda found: (type(value).__name__ not in str(hint), len(found)))
+            every = [list(_unfit(value, argument, place)) for argument in arguments if argument is not type(None)]
+            yield from min(every, key=lambda problems: (type(value).__name__ not in str(hint), len(problems)))
     elif origin is Literal:
         if value not in arguments:
             yield f"{place} is {value!r}, and not one of {arguments}"
     elif origin is list and isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _unfit(one, arguments[0], f"{place}[{number}]")
+        for number, member in enumerate(value):
+            yield from _unfit(member, arguments[0], f"{place}[{number}]")
     elif origin is dict and isinstance(value, dict):
-        for name, one in value.items():
-            yield from _unfit(one, arguments[1], f"{place}.{name}")
+        for name, member in value.items():
+            yield from _unfit(member, arguments[1], f"{place}.{name}")
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if value not in {member.value for member in hint}:
             yield f"{place} is {value!r}, which {hint.__name__} has not"
     elif isinstance(hint, type) and hint.__module__.startswith(_MODELS):
-        made = hint.from_json(value) if isinstance(value, dict) else value  # type: ignore[attr-defined]
-        yield from _unfit_fields(made, place) if isinstance(made, hint) else [f"{place} is no {hint.__name__}"]
+        parsed = hint.from_json(value) if isinstance(value, dict) else value  # type: ignore[attr-defined]
+        yield from _unfit_fields(parsed, place) if isinstance(parsed, hint) else [f"{place} is no {hint.__name__}"]
     elif isinstance(value, bool) != (hint is bool) or not isinstance(
         value, (int, float) if hint is float else origin or hint
     ):

@@ -21,20 +21,20 @@ from tests.fixtures.workers import PATIENCE, wait_until
 
 def program(name: str) -> str:
     """Return where a program is; without it a test is skipped, but fails in CI."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         words = f"{name} is not installed: apt-get install prometheus"
         if os.environ.get("CI"):
             pytest.fail(words)
         pytest.skip(words)
-    return found
+    return path
 
 
 def promtool(*arguments: str, within: Path) -> str:
     """Run promtool in a folder; return its output. Fails with that, where it is not content."""
-    done = subprocess.run([program("promtool"), *arguments], cwd=within, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run([program("promtool"), *arguments], cwd=within, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 class Prometheus:
@@ -51,12 +51,12 @@ class Prometheus:
 
     def value(self, expression: str) -> float | None:
         """Return the current value of an expression; None where there is none."""
-        found = self.get("query", query=expression)["result"]
-        return float(found[0]["value"][1]) if found else None
+        series = self.get("query", query=expression)["result"]
+        return float(series[0]["value"][1]) if series else None
 
     def until(self, expression: str, value: float) -> None:
         """Wait until it has a value."""
-        wait_until(lambda: self.value(expression) == value, what=f"{expression} == {value}")
+        wait_until(lambda: self.value(expression) == value, description=f"{expression} == {value}")
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def serving(folder: Path, configuration: str) -> Iterator[Prometheus]:
         # The address in its log: with port 0 the kernel has chosen.
         listening = re.compile(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)')
         ready = "Server is ready"
-        wait_until(lambda: process.poll() is not None or ready in log.read_text(), what="Prometheus")
+        wait_until(lambda: process.poll() is not None or ready in log.read_text(), description="Prometheus")
         match = listening.search(log.read_text())
         assert match is not None, log.read_text()
         yield Prometheus(int(match[1]))

@@ -48,13 +48,13 @@ class Telemetry:
 
     def spans(self, name: str | None = None) -> list[ReadableSpan]:
         """Return the spans that have ended, in the order they began."""
-        found = sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
-        return [span for span in found if name is None or span.name == name]
+        spans = sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+        return [span for span in spans if name is None or span.name == name]
 
     def span(self, name: str) -> ReadableSpan:
         """Return the one span of a name."""
-        (found,) = self.spans(name)
-        return found
+        (span,) = self.spans(name)
+        return span
 
     def points(self) -> Points:
         """Return every figure by its name and attributes."""
@@ -77,18 +77,20 @@ def written(span: ReadableSpan) -> str:
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
     """Return whether a span is within another, of the same trace."""
-    own, above = span.get_span_context(), parent.get_span_context()
-    assert own is not None
+    context, above = span.get_span_context(), parent.get_span_context()
+    assert context is not None
     assert above is not None
-    return span.parent is not None and (span.parent.span_id, own.trace_id) == (above.span_id, above.trace_id)
+    return span.parent is not None and (span.parent.span_id, context.trace_id) == (above.span_id, above.trace_id)
 
 
 def links(span: ReadableSpan) -> dict[str, list[int]]:
     """Return the spans that a span is linked to, by why."""
-    found: dict[str, list[int]] = {}
+    spans_by_link: dict[str, list[int]] = {}
     for link in span.links:
-        found.setdefault(str((link.attributes or {})["messaging.sa_jobqueue.link.kind"]), []).append(link.context.span_id)
-    return found
+        spans_by_link.setdefault(str((link.attributes or {})["messaging.sa_jobqueue.link.kind"]), []).append(
+            link.context.span_id
+        )
+    return spans_by_link
 
 
 def id_of(span: ReadableSpan) -> int:

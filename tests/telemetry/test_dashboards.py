@@ -54,8 +54,8 @@ def targets(dashboard: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["grafana", "--to", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["grafana", "--to", str(tmp_path)])
+    assert result.exit_code == 0, result.output
     shutil.copy(Path(__file__).parent / "rules_test.yml", tmp_path)
     assert "15 rules found" in promtool("check", "rules", "rules.yml", within=tmp_path)
     promtool("test", "rules", "rules_test.yml", within=tmp_path)
@@ -73,18 +73,18 @@ def test_the_dashboard_and_rules_query_only_metrics_that_are_served(engine: Engi
     served = {
         name for family in registry.collect() for name in (family.name, *(sample.name for sample in family.samples))
     } | {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}
-    asked = {name for _, query in targets(dashboard) for name in ASKED.findall(query)}
+    names = {name for _, query in targets(dashboard) for name in ASKED.findall(query)}
     rules = dashboards.read("rules.yml")
-    asked |= {
+    names |= {
         name for line in rules.splitlines() if not line.lstrip().startswith(("#", "- name")) for name in ASKED.findall(line)
     }
-    assert len(asked) > 20
-    assert asked - served == set()
+    assert len(names) > 20
+    assert names - served == set()
     recorded = set(re.findall(r"record: (\S+)", rules))
     assert {name for _, query in targets(dashboard) for name in re.findall(r"sa_jobqueue:[\w:]+", query)} <= recorded
-    named = re.search(r'code!~"([^"]+)"', rules)
-    assert named is not None
-    assert set(named[1].split("|")) <= {code.value for code in Code}
+    match = re.search(r'code!~"([^"]+)"', rules)
+    assert match is not None
+    assert set(match[1].split("|")) <= {code.value for code in Code}
 
 
 def test_every_query_of_the_dashboard_is_valid_promql(dashboard: Any, tmp_path: Path) -> None:
@@ -101,19 +101,19 @@ def test_the_dashboard_conforms_to_grafanas_schema(dashboard: Any) -> None:
     assert faults(dashboard) == []
 
     def broken(change: Callable[[Any], None]) -> list[str]:
-        other = copy.deepcopy(dashboard)
-        change(other)
-        return faults(other)
+        changed = copy.deepcopy(dashboard)
+        change(changed)
+        return faults(changed)
 
     stat = next(number for number, panel in enumerate(dashboard["panels"]) if panel["type"] == "stat")
     # Possible edits by hand: the schema finds each, and names its place.
-    (unknown,) = broken(lambda other: other["panels"][stat]["targets"][0].update(exprr="up"))
+    (unknown,) = broken(lambda document: document["panels"][stat]["targets"][0].update(exprr="up"))
     assert unknown == f"$.panels[{stat}].targets[0].exprr is not known"
     for change in (
-        lambda other: other.update(schemaVersion="39"),
-        lambda other: other["panels"][stat]["options"].update(colorMode="loud"),
-        lambda other: other["panels"][stat]["gridPos"].update(w="wide"),
-        lambda other: other.update(graphTooltip=7),
+        lambda document: document.update(schemaVersion="39"),
+        lambda document: document["panels"][stat]["options"].update(colorMode="loud"),
+        lambda document: document["panels"][stat]["gridPos"].update(w="wide"),
+        lambda document: document.update(graphTooltip=7),
     ):
         assert broken(change) != []
 
@@ -135,9 +135,9 @@ def test_the_dashboard_can_be_imported_unchanged(dashboard: Any) -> None:
         # The data source of the importing Grafana, not of the exporting one.
         assert panel["datasource"]["uid"] == f"${{{variable['name']}}}"
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-    for one, other in combinations((panel["gridPos"] for panel in panels), 2):
-        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+    for area, other_area in combinations((panel["gridPos"] for panel in panels), 2):
+        apart = area["x"] + area["w"] <= other_area["x"] or other_area["x"] + other_area["w"] <= area["x"]
+        assert apart or area["y"] + area["h"] <= other_area["y"] or other_area["y"] + other_area["h"] <= area["y"]
 
 
 def test_existing_dashboard_files_are_not_overwritten_without_force(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_prometheus_scrapes_a_worker_and_the_exporter_and_fires_alerts(
         }
         with serving(tmp_path, json.dumps(configuration)) as prometheus:
             prometheus.until('sum(up{job=~"exporter|worker"})', 2)
-            wait_until(lambda: all(jobs.status(one) is JobStatus.COMPLETED for one in good))
-            wait_until(lambda: all(jobs.status(one) is JobStatus.DEAD for one in bad))
+            wait_until(lambda: all(jobs.status(job_id) is JobStatus.COMPLETED for job_id in good))
+            wait_until(lambda: all(jobs.status(job_id) is JobStatus.DEAD for job_id in bad))
             prometheus.until('sa_jobqueue_attempts_total{outcome="completed"}', 5)
             prometheus.until('sa_jobqueue_dead_letters_total{job_type="bad"}', 2)
             prometheus.until("sa_jobqueue_live_workers", 1)

@@ -104,17 +104,17 @@ def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
     jobs.add_many(3, queue="mail")
     jobs.add(JobStatus.DEAD)
     report = health(engine)
-    asked: list[int] = []
+    calls: list[int] = []
 
     def read() -> Health:
-        if len(asked) > 2:
+        if len(calls) > 2:
             raise OperationalError("SELECT 1", {}, Exception("gone"))
-        asked.append(1)
+        calls.append(1)
         return report
 
     observed.observe_database(read, meter_provider=telemetry.meters)
     points = telemetry.points()
-    assert len(asked) == 2  # one for the names, one for all figures of an export
+    assert len(calls) == 2  # one for the names, one for all figures of an export
     registry = CollectorRegistry()
     registry.register(DatabaseCollector(lambda: report))
     served = {
@@ -123,16 +123,16 @@ def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
         for sample in family.samples
     }
     renamed = {"table.size": "table_bytes", "table.index_size": "table_index_bytes"}
-    seen = {}
+    values = {}
     for (name, attributes), point in points.items():
         stem = renamed.get(name.removeprefix("sa_jobqueue."), name.removeprefix("sa_jobqueue."))
         labels = frozenset(str(value) for _, value in attributes)
         ends = ("", "_seconds", "_bytes", "_ratio", "_per_second")
         # `horizon_age` is of two: its transactions have no unit to take off.
         key = next((f"sa_jobqueue_{stem}{end}", labels) for end in ends if (f"sa_jobqueue_{stem}{end}", labels) in served)
-        seen[key] = point.value
-    assert seen == served
-    assert seen["sa_jobqueue_due_jobs", frozenset({"mail"})] == 3
+        values[key] = point.value
+    assert values == served
+    assert values["sa_jobqueue_due_jobs", frozenset({"mail"})] == 3
 
 
 @pytest.mark.long
@@ -158,10 +158,10 @@ def test_the_exporter_uses_the_opentelemetry_sdk_the_application_configured(
         process.communicate()
     (exported,) = (json.loads(line) for line in (tmp_path / "exported.json").read_text().splitlines())
     (scope,) = exported["resource_metrics"][0]["scope_metrics"]
-    found = {metric["name"]: metric for metric in scope["metrics"]}
-    (depth,) = found["sa_jobqueue.due_jobs"]["data"]["data_points"]
+    metric_by_name = {metric["name"]: metric for metric in scope["metrics"]}
+    (depth,) = metric_by_name["sa_jobqueue.due_jobs"]["data"]["data_points"]
     assert (depth["attributes"], depth["value"]) == ({"sa_jobqueue.queue": "mail"}, 3)
-    assert found["sa_jobqueue.claim_age"]["unit"] == "s"
+    assert metric_by_name["sa_jobqueue.claim_age"]["unit"] == "s"
     without = CliRunner().invoke(main, ["exporter", "--opentelemetry", "--url", database_url])
     assert (without.exit_code, "no OpenTelemetry SDK is configured" in without.output) == (1, True)
 

@@ -44,9 +44,9 @@ async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
         await drain(queue, engine)
 
     def run(*arguments: str, status: int = 0) -> str:
-        done = CliRunner().invoke(main, ["trace", *arguments], env={"SA_JOBQUEUE_URL": database_url})
-        assert done.exit_code == status, done.output
-        return done.output
+        result = CliRunner().invoke(main, ["trace", *arguments], env={"SA_JOBQUEUE_URL": database_url})
+        assert result.exit_code == status, result.output
+        return result.output
 
     tree = run(str(chain_id))
     shape = re.sub(
@@ -63,8 +63,8 @@ async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
         "print ID completed at T",
         "attempt 1 completed at T in T",
     ]
-    found = json.loads(run(str(chain_id), "--json"))
-    first, last = found["jobs"]
+    spans = json.loads(run(str(chain_id), "--json"))
+    first, last = spans["jobs"]
     assert [attempt["outcome"] for attempt in first["attempts"]] == ["failed", "completed"]
     assert [chain["jobs"][0]["type_name"] for chain in first["waited_for"]] == ["scan", "scan"]
     assert last["attempts"][0]["worker_id"].startswith("tester:")

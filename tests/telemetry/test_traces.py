@@ -102,7 +102,7 @@ def test_a_bulk_enqueue_emits_one_span_per_creating_context(
         within, alone = alone, within
     assert (within.attributes or {})["messaging.batch.message_count"] == 500
     assert (alone.attributes or {})["messaging.message.id"] == str(ids[-1])
-    assert [jobs.get(one)["trace_context"] for one in (ids[0], ids[499])] == [written(within)] * 2
+    assert [jobs.get(job_id)["trace_context"] for job_id in (ids[0], ids[499])] == [written(within)] * 2
     assert jobs.get(ids[500])["trace_context"] is None  # given, so kept
     assert jobs.get(ids[501])["trace_context"] == written(alone)
 
@@ -147,7 +147,7 @@ async def test_handler_spans_are_children_of_the_attempt_which_is_a_child_of_the
     sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
-    seen: list[int] = []
+    span_ids: list[int] = []
 
     @queue.middleware
     async def around(attempt: AttemptContext, proceed: Any) -> None:
@@ -164,7 +164,7 @@ async def test_handler_spans_are_children_of_the_attempt_which_is_a_child_of_the
         with telemetry.tracer.start_as_current_span("inside thread"):
             attempt = current_attempt()
             assert attempt is not None
-            seen.append(attempt.attempt)
+            span_ids.append(attempt.attempt)
 
     with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):
         session.add_all([asynchronous.job(None), threaded.job(None)])
@@ -183,7 +183,7 @@ async def test_handler_spans_are_children_of_the_attempt_which_is_a_child_of_the
         assert attributes["messaging.sa_jobqueue.job.attempt"] == 1
         assert attributes["messaging.sa_jobqueue.job.outcome"] == "completed"
         assert str(attributes["messaging.client.id"]).startswith("tester:")
-    assert seen == [1]
+    assert span_ids == [1]
     assert current_attempt() is None
     assert not trace.get_current_span().get_span_context().is_valid
 
@@ -216,8 +216,8 @@ async def test_attempts_of_a_chain_with_retries_continuations_and_blockers_are_l
         await work(queue, engine, telemetry)
     enqueued, joining = telemetry.span("enqueue flaky"), telemetry.span("enqueue join")
     failed, snoozed, continued = telemetry.spans("process flaky")
-    assert all(is_child(one, enqueued) for one in (failed, snoozed, continued))
-    assert [(one.attributes or {})["messaging.sa_jobqueue.job.outcome"] for one in (failed, snoozed, continued)] == [
+    assert all(is_child(span, enqueued) for span in (failed, snoozed, continued))
+    assert [(span.attributes or {})["messaging.sa_jobqueue.job.outcome"] for span in (failed, snoozed, continued)] == [
         "failed",
         "snoozed",
         "completed",
@@ -265,8 +265,8 @@ async def test_the_span_of_a_lost_or_dead_attempt_records_its_outcome(
     assert (attributes["messaging.sa_jobqueue.job.outcome"], attributes["error.type"]) == ("lost", "lost")
     assert telemetry.span("process taken").status.status_code is StatusCode.ERROR
     died = [dict(span.attributes or {}) for span in telemetry.spans("process hopeless")]
-    assert {one["messaging.sa_jobqueue.job.outcome"] for one in died} == {"died"}
-    assert {one["messaging.sa_jobqueue.job.dead_reason"] for one in died} == {"exhausted", "invalid_input"}
+    assert {attributes["messaging.sa_jobqueue.job.outcome"] for attributes in died} == {"died"}
+    assert {attributes["messaging.sa_jobqueue.job.dead_reason"] for attributes in died} == {"exhausted", "invalid_input"}
 
 
 async def test_an_unsampled_trace_is_propagated_and_not_exported(
@@ -274,12 +274,12 @@ async def test_an_unsampled_trace_is_propagated_and_not_exported(
 ) -> None:
     telemetry = Telemetry(ParentBased(ALWAYS_OFF))
     queue = JobQueue()
-    seen: list[bool] = []
+    samplings: list[bool] = []
 
     @queue.handler("quiet", retry=AT_ONCE)
     async def quiet(payload: None, ctx: AttemptContext) -> None:
         span = trace.get_current_span()
-        seen.append(span.get_span_context().is_valid and not span.is_recording())
+        samplings.append(span.get_span_context().is_valid and not span.is_recording())
         raise ValueError
 
     try:
@@ -290,22 +290,22 @@ async def test_an_unsampled_trace_is_propagated_and_not_exported(
     finally:
         telemetry.close()
     assert int(jobs.get(job_id)["trace_context"].rpartition("-")[2], 16) & 1 == 0
-    assert seen
-    assert all(seen)
+    assert samplings
+    assert all(samplings)
     assert telemetry.spans() == []
     assert "trace_context" not in jobs.attempts(job_id)[0]["error"]
 
 
-@pytest.mark.parametrize("given", ["", "no traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+@pytest.mark.parametrize("trace_context", ["", "no traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
 async def test_a_job_with_an_invalid_trace_context_runs(
-    given: str, jobs: Jobs, engine: Engine, telemetry: Telemetry
+    trace_context: str, jobs: Jobs, engine: Engine, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
 
     @queue.handler("test")
     async def run(payload: Any) -> None: ...
 
-    job_id = jobs.add(trace_context=given, chain_trace_context="x")
+    job_id = jobs.add(trace_context=trace_context, chain_trace_context="x")
     await work(queue, engine, telemetry)
     assert jobs.get(job_id)["status"] == "completed"
     assert telemetry.span("process test").parent is None

@@ -67,33 +67,37 @@ def test_a_jobs_trace_continues_in_the_worker_process_and_its_logs(
     log, env = tmp_path / "log", {"SA_JOBQUEUE_URL": database_url}
     worker = programs.start("-m", "sa_jobqueue.cli", *words, cwd=tmp_path, env=env, log=log)
     try:
-        for one in (*pages, flaky_id, apart_id):  # each in its time: two interpreters start, on a machine that may be busy
-            wait_until(lambda one=one: jobs.status(one) is JobStatus.COMPLETED)  # type: ignore[misc]
+        for job_id in (
+            *pages,
+            flaky_id,
+            apart_id,
+        ):  # each in its time: two interpreters start, on a machine that may be busy
+            wait_until(lambda job_id=job_id: jobs.status(job_id) is JobStatus.COMPLETED)  # type: ignore[misc]
     finally:
         worker.terminate()
         worker.wait(PATIENCE)
     logged = log.read_text()
     assert worker.returncode == 0, logged
     spans: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
-    named = {name: [span for span in spans if span["name"] == name] for name in _NAMES}
-    assert [len(found) for found in named.values()] == [3, 3, 2, 1, 1]
+    spans_by_name = {name: [span for span in spans if span["name"] == name] for name in _NAMES}
+    assert [len(named_spans) for named_spans in spans_by_name.values()] == [3, 3, 2, 1, 1]
     enqueued = telemetry.span("enqueue render")
     request = telemetry.span("request").get_span_context()
     assert request is not None
     for span in spans:  # one trace, over both processes
         assert span["context"]["trace_id"] == f"0x{format_trace_id(request.trace_id)}"
-    attempts = {span["context"]["span_id"] for span in named["process render"]}
-    assert {span["parent_id"] for span in named["process render"]} == {f"0x{format_span_id(id_of(enqueued))}"}
-    assert {span["parent_id"] for span in named["draw"]} == attempts
+    attempts = {span["context"]["span_id"] for span in spans_by_name["process render"]}
+    assert {span["parent_id"] for span in spans_by_name["process render"]} == {f"0x{format_span_id(id_of(enqueued))}"}
+    assert {span["parent_id"] for span in spans_by_name["draw"]} == attempts
     # Also in a process of the handler's own.
-    ((apart_attempt,), (inside,)) = (named["process apart"], named["in a child"])
+    ((apart_attempt,), (inside,)) = (spans_by_name["process apart"], spans_by_name["in a child"])
     assert inside["parent_id"] == apart_attempt["context"]["span_id"]
-    failed, completed = sorted(named["process flaky"], key=lambda span: str(span["start_time"]))
+    failed, completed = sorted(spans_by_name["process flaky"], key=lambda span: str(span["start_time"]))
     assert completed["links"][-1]["context"]["span_id"] == failed["context"]["span_id"]
     # The log: each line is JSON, those of handlers name their job, and a failed attempt has kept its own.
     lines = [json.loads(line) for line in logged.splitlines()]
     drawn = {line["job_id"] for line in lines if line["message"].startswith("drawing")}
-    assert drawn == {str(one) for one in pages}
+    assert drawn == {str(page) for page in pages}
     assert [line["job_id"] for line in lines if line["message"] == "apart"] == [str(apart_id)]
     retried = next(line for line in lines if line.get("event") == "JobRescheduled")
     assert (retried["job_id"], retried["job_outcome"], retried["level"]) == (str(flaky_id), "failed", "warning")

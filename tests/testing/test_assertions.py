@@ -43,8 +43,8 @@ def count(n: int, ctx: AttemptContext, session: Session) -> int:
 
 
 @jobs.handler("total")
-async def total(found: Blockers[list[int]]) -> int:
-    return sum(found.outputs)
+async def total(blockers: Blockers[list[int]]) -> int:
+    return sum(blockers.outputs)
 
 
 HERE = Parcel(7, Address("Bern", "Main 1"))
@@ -96,8 +96,8 @@ async def test_assertions_and_make_job_work_with_an_async_session(async_engine: 
         assert (await assert_enqueued(session, ship, HERE)).input["order_id"] == 7
         assert len(await enqueued(session, ship)) == 1
         await assert_not_enqueued(session, count)
-        made = await make_job(session, ship, HERE, status="completed")
-        assert made.status is JobStatus.COMPLETED
+        new_job = await make_job(session, ship, HERE, status="completed")
+        assert new_job.status is JobStatus.COMPLETED
 
 
 def test_performing_a_handler_checks_the_payload_and_the_output(session: Session) -> None:

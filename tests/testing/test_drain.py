@@ -39,16 +39,16 @@ class Client:
 def shop(**options: Any) -> tuple[JobQueue[Job], Any, list[Any]]:
     """Return a registry, a handler that records its payloads and fails on 13, and the record."""
     queue = JobQueue()
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     @queue.handler("send", **options)
     def send(order: Order) -> int:
-        seen.append(order.order_id)
+        payloads.append(order.order_id)
         if order.order_id == 13:
             raise ValueError("unlucky")
         return order.order_id * 2
 
-    return queue, send, seen
+    return queue, send, payloads
 
 
 @pytest.fixture(params=["engine", "session"])
@@ -81,10 +81,10 @@ def get(on: Engine | Session, job_id: Any) -> Job:
 
 
 def test_drain_runs_due_jobs_and_returns_counts_by_outcome(on: Engine | Session) -> None:
-    queue, send, seen = shop()
+    queue, send, payloads = shop()
     first, later = add(on, send.job(Order(1)), send.job(Order(2), delay=HOUR))
     assert drain(queue, on) == Drained(completed=1)
-    assert (seen, get(on, first).output, get(on, later).status) == ([1], 2, JobStatus.PENDING)
+    assert (payloads, get(on, first).output, get(on, later).status) == ([1], 2, JobStatus.PENDING)
 
 
 def test_drain_raises_the_handlers_error_with_its_traceback(on: Engine | Session) -> None:
@@ -120,26 +120,26 @@ def test_drain_returns_errors_on_request_but_not_signals(on: Engine | Session) -
 
 def test_drain_scheduled_runs_delayed_jobs_and_retries_in_time_order(on: Engine | Session) -> None:
     queue = JobQueue()
-    seen: list[tuple[str, int]] = []
+    runs: list[tuple[str, int]] = []
 
     @queue.handler("flaky", max_attempts=3, retry=Backoff(base=HOUR, cap=HOUR, jitter=False))
     def flaky(name: str, ctx: AttemptContext) -> None:
-        seen.append((name, ctx.attempt))
+        runs.append((name, ctx.attempt))
         if ctx.attempt < 3:
             raise ValueError(name)
 
     add(on, flaky.job("b", delay=timedelta(minutes=30)), flaky.job("a"))
     drained = drain(queue, on, raise_errors=False, scheduled=True)
     assert (drained.completed, drained.retried) == (2, 4)
-    assert seen == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("b", 3)]
+    assert runs == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("b", 3)]
 
 
 @pytest.mark.parametrize("as_time", [False, True])
 def test_drain_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> None:
-    queue, send, seen = shop()
+    queue, send, payloads = shop()
     add(on, send.job(Order(1), delay=HOUR), send.job(Order(2), delay=3 * HOUR))
     assert drain(queue, on, until=datetime.now(UTC) + 2 * HOUR if as_time else 2 * HOUR).completed == 1
-    assert seen == [1]
+    assert payloads == [1]
     assert drain(queue, on, until=HOUR).completed == 0
     assert drain(queue, on, scheduled=True).completed == 1
 
@@ -168,8 +168,8 @@ def test_drain_runs_continuations_and_blocked_jobs(on: Engine | Session) -> None
         return ctx.continue_with(last, n * 10)
 
     @queue.handler("total")
-    def total(found: Blockers[list[int]]) -> int:
-        return sum(found.outputs)
+    def total(blockers: Blockers[list[int]]) -> int:
+        return sum(blockers.outputs)
 
     waiting = total.job(blockers=[first.job(1), first.job(2)])
     (job_id,) = add(on, waiting)
@@ -179,24 +179,24 @@ def test_drain_runs_continuations_and_blocked_jobs(on: Engine | Session) -> None
 
 def test_drain_applies_middleware_dependencies_and_batches(on: Engine | Session) -> None:
     queue = JobQueue()
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     @contextmanager
     def client(attempt: AttemptContext) -> Iterator[Client]:
-        seen.append("opened")
+        payloads.append("opened")
         yield Client()
 
     queue.dependency(Client, client)
 
     @queue.middleware
     async def around(attempt: AttemptContext, proceed: Any) -> None:
-        seen.append(f"before {attempt.job.type_name}")
+        payloads.append(f"before {attempt.job.type_name}")
         await proceed()
-        seen.append("after")
+        payloads.append("after")
 
     @queue.handler("one")
-    def one(given: Client) -> str:
-        return type(given).__name__
+    def one(client: Client) -> str:
+        return type(client).__name__
 
     @queue.batch_handler("many", max_size=2, max_wait=timedelta(0), retry=LATER)
     async def many(items: list[BatchItem[int]]) -> list[Any]:
@@ -204,7 +204,7 @@ def test_drain_applies_middleware_dependencies_and_batches(on: Engine | Session)
 
     (job_id,) = add(on, queue.job("one"))
     drain(queue, on)
-    assert (seen, get(on, job_id).output) == (["before one", "opened", "after"], "Client")
+    assert (payloads, get(on, job_id).output) == (["before one", "opened", "after"], "Client")
     add(on, many.job(2), many.job(3))
     drained = drain(queue, on, raise_errors=False)
     assert (drained.completed, drained.retried, str(drained.errors)) == (1, 1, "[ValueError('odd')]")
@@ -301,11 +301,11 @@ async def test_drain_runs_sync_and_async_handlers_with_either_session(aon: Any) 
 
 
 async def test_a_synchronous_engine_works_in_an_asynchronous_test(engine: Engine) -> None:
-    queue, send, seen = shop()
+    queue, send, payloads = shop()
     with Session(engine) as session, session.begin():
         session.add(send.job(Order(1)))
     assert drain(queue, engine).completed == 1
-    assert seen == [1]
+    assert payloads == [1]
 
 
 # Fixtures of applications, as they are.
@@ -321,21 +321,21 @@ def connection(engine: Engine) -> Iterator[Connection]:
 
 
 def test_drain_works_in_an_outer_transaction_that_is_rolled_back(connection: Connection) -> None:
-    queue, send, seen = shop()
+    queue, send, payloads = shop()
     with Session(connection, join_transaction_mode="create_savepoint") as session:
         session.add(send.job(Order(1)))
         session.commit()
         session.add(send.job(Order(2)))
         drain(queue, session)
         session.commit()
-        assert seen == [1, 2]
+        assert payloads == [1, 2]
 
 
 def test_clear_deletes_all_jobs_in_a_teardown(engine: Engine) -> None:
     queue, send, _ = shop(max_attempts=1)
 
     @queue.handler("total")
-    def total(found: Blockers[list[Any]]) -> None: ...
+    def total(blockers: Blockers[list[Any]]) -> None: ...
 
     add(engine, total.job(blockers=[send.job(Order(13)), send.job(Order(1))]))
     drain(queue, engine, raise_errors=False)
@@ -350,7 +350,7 @@ def test_clear_deletes_all_jobs_in_a_teardown(engine: Engine) -> None:
 
 
 def test_advance_shifts_every_stored_time(session: Session) -> None:
-    queue, send, seen = shop()
+    queue, send, payloads = shop()
     job = send.job(Order(1), delay=HOUR)
     session.add(job)
     session.flush()
@@ -364,7 +364,7 @@ def test_advance_shifts_every_stored_time(session: Session) -> None:
     assert drain(queue, session).completed == 1
     with pytest.raises(InvalidOptionError, match="must be a timedelta above zero"):
         advance(session, timedelta(0))
-    assert seen == [1]
+    assert payloads == [1]
 
 
 def test_the_error_of_an_attempt_is_in_its_context(engine: Engine) -> None:

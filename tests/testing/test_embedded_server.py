@@ -59,15 +59,15 @@ def libpq(url: str) -> str:
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def await_true(condition: Callable[[], bool], what: str) -> None:
+def await_true(condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS} s: {what}"
+        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS} s: {description}"
         time.sleep(0.005)
 
 
 def test_a_server_accepts_connections_and_reports_its_version(server: EmbeddedServer) -> None:
-    assert server.version == next(found.version for found in PROGRAMS if found.path == server.bin_dir)
+    assert server.version == next(program.version for program in PROGRAMS if program.path == server.bin_dir)
     assert ask(server.url, "SHOW server_version_num") == f"{server.version[0]}{server.version[1]:04}"
     assert ask(server.url, "SHOW shared_buffers") == QUICK["shared_buffers"]
     assert ask(server.url, "SHOW server_encoding") == "UTF8"

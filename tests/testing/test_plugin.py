@@ -9,7 +9,7 @@ from typing import Any
 
 def test_the_entry_point_of_alembic_loads_a_module_and_a_collection_of_modules() -> None:
     """Alembic 1.20.1 and newer take a module; older ones iterate over the loaded object, while `alembic` is imported."""
-    (found,) = [one for one in entry_points(group="alembic.plugins") if "sa_jobqueue" in one.name]
-    loaded: Any = found.load()
+    (entry,) = [entry for entry in entry_points(group="alembic.plugins") if "sa_jobqueue" in entry.name]
+    loaded: Any = entry.load()
     assert isinstance(loaded, ModuleType)
     assert list(loaded) == [loaded]

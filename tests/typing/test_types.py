@@ -28,12 +28,12 @@ def errors() -> dict[tuple[str, int], list[str]]:
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1])
     assert not run.stderr, run.stderr
     assert run.returncode == 1, run.stdout
-    found: dict[tuple[str, int], list[str]] = {}
+    lines_by_file: dict[tuple[str, int], list[str]] = {}
     for line in run.stdout.splitlines():
         error = _ERROR.fullmatch(line)
         if error and Path(error["path"]).parent.name == HERE.name:
-            found.setdefault((Path(error["path"]).name, int(error["line"])), []).append(error["text"])
-    return found
+            lines_by_file.setdefault((Path(error["path"]).name, int(error["line"])), []).append(error["text"])
+    return lines_by_file
 
 
 @pytest.mark.long
@@ -44,11 +44,11 @@ def test_exactly_the_marked_lines_are_refused(case: Path, errors: dict[tuple[str
         for number, line in enumerate(case.read_text().splitlines(), 1)
         if "# E:" in line
     }
-    said = {line: texts for (name, line), texts in errors.items() if name == case.name}
-    assert said.keys() == expected.keys(), said
+    errors_by_line = {line: texts for (name, line), texts in errors.items() if name == case.name}
+    assert errors_by_line.keys() == expected.keys(), errors_by_line
     for line, marks in expected.items():
         for mark in marks:
-            assert any(mark in text for text in said[line]), (line, mark, said[line])
+            assert any(mark in text for text in errors_by_line[line]), (line, mark, errors_by_line[line])
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def refused_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
         str(project),
     ]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
-    found: dict[str, dict[int, str]] = {}
-    for one in json.loads(run.stdout)["generalDiagnostics"]:
-        if one["severity"] == "error":
-            of_file = found.setdefault(Path(one["file"]).name, {})
-            of_file[one["range"]["start"]["line"] + 1] = one["message"]
-    return found
+    lines_by_file: dict[str, dict[int, str]] = {}
+    for diagnostic in json.loads(run.stdout)["generalDiagnostics"]:
+        if diagnostic["severity"] == "error":
+            of_file = lines_by_file.setdefault(Path(diagnostic["file"]).name, {})
+            of_file[diagnostic["range"]["start"]["line"] + 1] = diagnostic["message"]
+    return lines_by_file
 
 
 @pytest.mark.long
@@ -82,5 +82,5 @@ def refused_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
 def test_pyright_refuses_the_same_lines(case: Path, refused_by_pyright: dict[str, dict[int, str]]) -> None:
     lines = enumerate(case.read_text().splitlines(), 1)
     expected = {number for number, line in lines if "# E:" in line and "# mypy only" not in line}
-    said = refused_by_pyright.get(case.name, {})
-    assert said.keys() == expected, said
+    errors_by_line = refused_by_pyright.get(case.name, {})
+    assert errors_by_line.keys() == expected, errors_by_line

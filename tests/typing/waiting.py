@@ -52,8 +52,8 @@ def use(engine: Engine, chain: ChainMixin[UUID], chain_id: UUID) -> None:
         assert_type(failed.result, ChainResult[Any])
 
 
-async def use_async(engine: AsyncEngine, other: Engine, job: Job) -> None:
+async def use_async(engine: AsyncEngine, sync_engine: Engine, job: Job) -> None:
     assert_type(await aio.wait_chain(engine, job, timeout=LONG), ChainResult[Any])
     assert_type(await aio.wait_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
     assert_type((await aio.wait_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
-    await aio.wait_chain(other, job, timeout=LONG)  # E: has incompatible type "Engine"
+    await aio.wait_chain(sync_engine, job, timeout=LONG)  # E: has incompatible type "Engine"

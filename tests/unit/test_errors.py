@@ -108,8 +108,8 @@ def test_retry_and_snooze_take_either_a_delay_or_an_instant(signal: Any) -> None
     both = "delay: give exactly one of delay and at"
     refused: list[tuple[str, dict[str, Any]]] = [
         *(
-            ("delay: must be a timedelta from zero to 36,500 days", {"delay": one})
-            for one in (timedelta(-1), timedelta.max, 5)
+            ("delay: must be a timedelta from zero to 36,500 days", {"delay": delay})
+            for delay in (timedelta(-1), timedelta.max, 5)
         ),
         (both, {}),
         (both, {"delay": timedelta(1), "at": NOW}),
@@ -117,9 +117,9 @@ def test_retry_and_snooze_take_either_a_delay_or_an_instant(signal: Any) -> None
         ("at: must be an aware datetime", {"at": NOW.date()}),
         ("at: must be before the year 9000", {"at": datetime(9000, 1, 1, tzinfo=UTC)}),
     ]
-    for reason, given in refused:
+    for reason, delays in refused:
         with pytest.raises(InvalidOptionError, match=reason):
-            signal(**given)
+            signal(**delays)
 
 
 def test_error_fields_hold_what_the_message_shows() -> None:
@@ -128,9 +128,9 @@ def test_error_fields_hold_what_the_message_shows() -> None:
     assert "no such job: 'a', 'b'; nothing was changed" in str(missing)
     unknown = errors.NotFoundError("chain", [UUID(int=7)], field="blockers[2]", reason="")
     assert str(unknown) == f"blockers[2]: no such chain: {UUID(int=7)}"
-    held = errors.ChainReferencedError([("a", str(index)) for index in range(5)])
-    assert held.references[4] == ("a", "4")
-    assert "job 2 refers to chain a and 2 more" in str(held)
+    error = errors.ChainReferencedError([("a", str(index)) for index in range(5)])
+    assert error.references[4] == ("a", "4")
+    assert "job 2 refers to chain a and 2 more" in str(error)
     assert errors.not_chains({"b": "a"}).ids == ("b",)
     lost = errors.LostAttemptError("a", 3)
     assert (lost.job_id, lost.attempt) == ("a", 3)
@@ -143,6 +143,6 @@ def test_error_fields_hold_what_the_message_shows() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not AttemptSignal])
 def test_every_error_can_be_pickled(kind: type[Exception]) -> None:
-    made = kind(*EXAMPLES.get(kind.__name__, ()))
-    back = pickle.loads(pickle.dumps(made))
-    assert (type(back), str(back), vars(back)) == (kind, str(made), vars(made))
+    error = kind(*EXAMPLES.get(kind.__name__, ()))
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), vars(back)) == (kind, str(error), vars(error))

@@ -94,7 +94,7 @@ def test_every_event_is_a_line_of_json_with_fields(kind: type, logger: logging.L
 def test_the_last_log_lines_of_an_attempt_are_stored_with_its_error(logger: logging.Logger) -> None:
     capturing = LogCapture(3, logging.INFO)
     logger.addHandler(capturing)
-    entered, other = attempt(), attempt()
+    entered, other_attempt = attempt(), attempt()
 
     class Broken:
         def __str__(self) -> str:
@@ -110,7 +110,7 @@ def test_the_last_log_lines_of_an_attempt_are_stored_with_its_error(logger: logg
         logger.info("an event", extra={"event": "JobStarted"})
 
     within(entered, handler)
-    within(other, lambda: logger.info("of another"))
+    within(other_attempt, lambda: logger.info("of another"))
     logger.info("of nobody")
     raised, logging.raiseExceptions = logging.raiseExceptions, False
     within(entered, lambda: logger.info("%s", Broken()))
@@ -123,7 +123,7 @@ def test_the_last_log_lines_of_an_attempt_are_stored_with_its_error(logger: logg
     assert second.endswith("INFO application: line 4")
     assert "nul \\x00 and \\ud800 xxx" in third
     assert len(third) < MOST_CHARACTERS + 20
-    assert "of another" in failed(other, ValueError(), None, ran=timedelta(0)).error["log"][0]  # type: ignore[index]
+    assert "of another" in failed(other_attempt, ValueError(), None, ran=timedelta(0)).error["log"][0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("lines", [0, 1001])

@@ -44,10 +44,10 @@ def test_heartbeat_interval_is_bounded() -> None:
 
 
 def test_by_default_jobs_of_a_dead_worker_are_rescued_within_twenty_seconds() -> None:
-    given = WorkerOptions()
-    assert given.heartbeat_timeout + given.heartbeat_interval == 20 * S  # what the guide says
+    options = WorkerOptions()
+    assert options.heartbeat_timeout + options.heartbeat_interval == 20 * S  # what the guide says
     assert (
-        given.heartbeat_timeout - given.heartbeat_interval == 10 * S
+        options.heartbeat_timeout - options.heartbeat_interval == 10 * S
     )  # by then it has stopped its attempts itself, if it lives
     sooner = WorkerOptions(heartbeat_interval=MS * 500, heartbeat_timeout=3 * S)
     assert sooner.heartbeat_timeout + sooner.heartbeat_interval == 3.5 * S

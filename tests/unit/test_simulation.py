@@ -31,7 +31,7 @@ def test_simulated_waiting_times_agree_with_erlang_c(workers: int, slots: int) -
     load = 5.6
     kinds = [Kind(name=name, queue=name, seconds=1.0, rate=load / 2) for name in ("a", "b")]
     workload = Workload(kinds=kinds, seconds=5_000, workers=workers, slots=slots)
-    waits = [one.waited for one in simulate(workload, arrivals(workload, 3))]
+    waits = [start.waited for start in simulate(workload, arrivals(workload, 3))]
 
     likely = erlang_c(8, load)
     assert len(waits) > 25_000
@@ -46,5 +46,5 @@ def test_a_simulation_is_reproducible_and_starts_every_job_once() -> None:
     coming = arrivals(MIXED, 7)
     started = simulate(MIXED, coming, Costs())
     assert started == simulate(MIXED, arrivals(MIXED, 7), Costs())
-    assert Counter(id(one.arrival) for one in started) == Counter(map(id, coming))
-    assert all(one.waited >= 0 for one in started)
+    assert Counter(id(start.arrival) for start in started) == Counter(map(id, coming))
+    assert all(start.waited >= 0 for start in started)

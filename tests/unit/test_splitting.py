@@ -37,8 +37,11 @@ class Table:
 @pytest.mark.parametrize(("refused", "most"), [((), 1), ((0,), 16), ((57,), 16), ((99,), 16), ((3, 57), 32)])
 async def test_a_refused_batch_is_split_until_all_other_items_are_written(refused: tuple[int, ...], most: int) -> None:
     table = Table(*refused)
-    written, failed = await in_parts(range(100), table.write)
-    assert (sum(written), sorted(table.rows)) == (100 - len(refused), [one for one in range(100) if one not in refused])
+    written_parts, failed = await in_parts(range(100), table.write)
+    assert (sum(written_parts), sorted(table.rows)) == (
+        100 - len(refused),
+        [number for number in range(100) if number not in refused],
+    )
     assert [item for item, _ in failed] == list(refused)
     assert table.statements <= most
 
@@ -79,8 +82,8 @@ async def test_whatever_python_raises_for_some_rows_the_others_are_written(bad: 
                 raise bad[item](item)
         return list(items)
 
-    written, refused = await in_parts(range(61), write)
-    assert [item for part in written for item in part] == [item for item in range(61) if item not in bad]
+    written_parts, refused = await in_parts(range(61), write)
+    assert [item for part in written_parts for item in part] == [item for item in range(61) if item not in bad]
     assert {item: type(error) for item, error in refused} == bad
 
 

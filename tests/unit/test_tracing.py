@@ -41,9 +41,9 @@ def written(span: ReadableSpan) -> str:
 
 def test_an_explicit_trace_context_is_kept(tracer: Tracer) -> None:
     with tracer.start_as_current_span("current"):
-        given, none = Job("test", trace_context=GIVEN), Job("test", trace_context=None)
+        traced, none = Job("test", trace_context=GIVEN), Job("test", trace_context=None)
         both = Job("test", trace_context=GIVEN, chain_trace_context=None)
-    assert given.trace_context == given.chain_trace_context == GIVEN
+    assert traced.trace_context == traced.chain_trace_context == GIVEN
     assert none.trace_context is none.chain_trace_context is None
     assert (both.trace_context, both.chain_trace_context) == (GIVEN, None)
 

@@ -30,7 +30,7 @@ def test_driver_url_options_are_translated_to_libpq_options(driver: str, query: 
 
 
 @pytest.mark.parametrize(
-    ("url", "named"),
+    ("url", "option"),
     [
         ("postgresql+asyncpg://me:secret@localhost/test?ssl=maybe", "ssl='maybe'; it must be one of disable, allow"),
         ("postgresql+asyncpg://me:secret@localhost/test?timeout=soon", "timeout='soon'; it must be a number of seconds"),
@@ -38,8 +38,8 @@ def test_driver_url_options_are_translated_to_libpq_options(driver: str, query: 
         ("postgresql+psycopg://me:secret@localhost/test?ssl=require", "has the option 'ssl'"),
     ],
 )
-def test_an_option_that_cannot_be_translated_is_refused_by_name(url: str, named: str) -> None:
+def test_an_option_that_cannot_be_translated_is_refused_by_name(url: str, option: str) -> None:
     with pytest.raises(InvalidOptionError, match="listen_url: has") as caught:
         read_url(url, option="listen_url")
-    assert named in str(caught.value)
+    assert option in str(caught.value)
     assert "secret" not in str(caught.value)

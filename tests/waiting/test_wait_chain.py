@@ -56,27 +56,27 @@ def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngi
 
     async def call(chain: Any, **options: Any) -> ChainResult[Any]:
         # The last poll is after the test's timeout: the test must not depend on it.
-        given: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
+        all_options: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
         async with asyncio.timeout(PATIENCE):
             if request.param == "async":
-                return await aio.wait_chain(async_engine, chain, **given)
-            return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
+                return await aio.wait_chain(async_engine, chain, **all_options)
+            return await asyncio.to_thread(lambda: wait_chain(engine, chain, **all_options))
 
     return call
 
 
 async def rests(jobs: Jobs, chain_id: Any) -> None:
     """Wait until a caller has marked the chain as waited for."""
-    await until(lambda: bool(jobs.get(chain_id)["has_waiters"]), what="the mark")
+    await until(lambda: bool(jobs.get(chain_id)["has_waiters"]), description="the mark")
 
 
 async def test_wait_chain_returns_on_notification_before_its_next_poll(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     chain_id = jobs.add()
-    other = jobs.add()
+    other_id = jobs.add()
     result = asyncio.create_task(wait(chain_id))
     await rests(jobs, chain_id)
     assert len(listening(engine)) == 1
-    end(engine, other)
+    end(engine, other_id)
     end(engine, chain_id, output={"n": 1})
     assert await result == ChainResult(
         id=chain_id,
@@ -90,7 +90,7 @@ async def test_wait_chain_returns_on_notification_before_its_next_poll(wait: Wai
         last_job_id=chain_id,
         last_type_name="test",
     )
-    await until(lambda: not listening(engine), what="the end of the connection")
+    await until(lambda: not listening(engine), description="the end of the connection")
 
 
 class Played(Blocking):
@@ -131,8 +131,10 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
 def test_a_chain_ending_at_any_step_of_the_wait_is_noticed(engine: Engine, jobs: Jobs, moment: int, needed: int) -> None:
     chain_id = jobs.add()
     options: Any = {"timeout": timedelta(minutes=5), "poll_interval": NEVER, "listen": True, "output": None, "model": None}
-    done, result = play(Wait([chain_id], **options), engine, lambda step: end(engine, chain_id) if step == moment else None)
-    assert (done, result.id) == (needed, chain_id)
+    steps_played, result = play(
+        Wait([chain_id], **options), engine, lambda step: end(engine, chain_id) if step == moment else None
+    )
+    assert (steps_played, result.id) == (needed, chain_id)
 
 
 async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
@@ -160,10 +162,10 @@ async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
         await asyncio.Event().wait()
 
     with Session(engine) as session, session.begin():
-        session.add_all(made := [first.job(1), fails.job(), forever.job()])
-        ids = [job.id for job in made]
+        session.add_all(new_jobs := [first.job(1), fails.job(), forever.job()])
+        ids = [job.id for job in new_jobs]
     async with start(queue) as log:
-        results = [asyncio.create_task(wait(job, output=Receipt)) for job in made]
+        results = [asyncio.create_task(wait(job, output=Receipt)) for job in new_jobs]
         for chain_id in ids:
             await rests(jobs, chain_id)
         await log.until(JobStarted, 4)
@@ -179,7 +181,7 @@ async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
         with Session(engine) as session, session.begin():
             redrive_dead_letters(session, by="me")
         with pytest.raises(ChainFailedError, match="is dead"):  # the same chain, once more
-            await wait(made[1])
+            await wait(new_jobs[1])
 
 
 async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
@@ -225,7 +227,7 @@ async def test_a_timeout_of_wait_chain_does_not_affect_the_chain(wait: Waiting, 
     assert isinstance(late.value, TimeoutError)
     assert (late.value.chain_id, late.value.timeout) == (chain_id, SOON)
     assert jobs.status(chain_id) is JobStatus.PENDING
-    await until(lambda: not listening(engine), what="the end of the connection")
+    await until(lambda: not listening(engine), description="the end of the connection")
 
 
 @pytest.mark.parametrize("listen", [True, False], ids=["lost", "not listened for"])
@@ -250,7 +252,7 @@ async def test_a_lost_listening_connection_is_replaced(
     (first,) = listening(engine)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first})
-    await until(lambda: bool(listening(engine)) and listening(engine) != [first], what="another connection")
+    await until(lambda: bool(listening(engine)) and listening(engine) != [first], description="another connection")
     end(engine, chain_id)  # notified, or found by the poll after the reconnection
     assert (await result).status is JobStatus.COMPLETED
     assert "cannot listen for the ends of chains" in caplog.text
@@ -263,16 +265,16 @@ async def test_a_chain_that_ended_while_not_listening_is_noticed_on_reconnection
     chain_id = jobs.add()
     polls: list[str] = []
 
-    def count(*given: Any) -> None:
-        polls.extend([given[2]] if "chain_completed_at" in given[2] and given[2].startswith("SELECT") else [])
+    def count(*arguments: Any) -> None:
+        polls.extend([arguments[2]] if "chain_completed_at" in arguments[2] and arguments[2].startswith("SELECT") else [])
 
     event.listen(Engine, "after_cursor_execute", count)
     try:
         result = asyncio.create_task(wait(chain_id))
-        await until(lambda: len(polls) >= 2, what="the poll after the mark")
+        await until(lambda: len(polls) >= 2, description="the poll after the mark")
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": listening(engine)[0]})
-        await until(lambda: len(polls) >= 3, what="the poll after the loss")
+        await until(lambda: len(polls) >= 3, description="the poll after the loss")
         assert "cannot listen" in caplog.text
         end(engine, chain_id)
         assert (await result).status is JobStatus.COMPLETED
@@ -300,12 +302,12 @@ async def test_wait_chain_survives_an_outage_of_the_database(
     result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
     await rests(jobs, chain_id)
     terminate_all = text(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
-    other = create_engine(engine.url)
-    with other.connect() as connection:
+    other_engine = create_engine(engine.url)
+    with other_engine.connect() as connection:
         connection.execute(terminate_all)
-    await until(lambda: "cannot look at a chain" in caplog.text, what="a failed poll")
-    end(other, chain_id)
-    other.dispose()
+    await until(lambda: "cannot look at a chain" in caplog.text, description="a failed poll")
+    end(other_engine, chain_id)
+    other_engine.dispose()
     assert (await result).status is JobStatus.COMPLETED
 
 
@@ -337,7 +339,7 @@ async def test_waits_on_one_event_loop_share_a_listening_connection(
         end(engine, chain_id)
     assert [result.id for result in await asyncio.gather(*results)] == [*chains, chains[0]]
     assert ears._listeners == {}
-    await until(lambda: not listening(engine), what="the end of the connection")
+    await until(lambda: not listening(engine), description="the end of the connection")
 
 
 async def test_a_cancelled_wait_leaves_no_task_listener_or_connection(
@@ -354,7 +356,7 @@ async def test_a_cancelled_wait_leaves_no_task_listener_or_connection(
             await task
         assert asyncio.all_tasks() == before
         assert ears._listeners == {}
-        await until(lambda: not listening(engine), what="the end of the connection")
+        await until(lambda: not listening(engine), description="the end of the connection")
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -376,7 +378,7 @@ async def test_a_connection_cancelled_while_opening_is_closed(engine: Engine) ->
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-        await until(lambda: not listening(engine), what="the end of the connections")
+        await until(lambda: not listening(engine), description="the end of the connections")
     finally:
         gc.enable()
 
@@ -411,12 +413,12 @@ class TextJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_
 
 async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting, engine: Engine) -> None:
     Base.metadata.create_all(engine)
-    own = Jobs(engine, TextJob)
+    text_jobs = Jobs(engine, TextJob)
     try:
         with Session(engine) as session, session.begin():
             session.add(job := TextJob("test", id="it's :one"))
         result = asyncio.create_task(wait(job))
-        await rests(own, "it's :one")
+        await rests(text_jobs, "it's :one")
         with engine.begin() as connection:
             ended = "UPDATE elsewhere.mail_job SET status = 'completed', completed_at = now(), chain_completed_at = now()"
             connection.execute(text(ended))
@@ -430,7 +432,7 @@ async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("options", "option"),
     [
         ({"timeout": timedelta(0)}, "timeout: must be a timedelta above zero"),
         ({"timeout": 5}, "timeout: must be a timedelta"),
@@ -440,9 +442,9 @@ async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting
     ],
     ids=str,
 )
-async def test_options_are_checked_before_anything_is_done(wait: Waiting, given: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidOptionError, match=named):
-        await wait(**{"chain": UUID(int=0)} | given)
+async def test_options_are_checked_before_anything_is_done(wait: Waiting, options: dict[str, Any], option: str) -> None:
+    with pytest.raises(InvalidOptionError, match=option):
+        await wait(**{"chain": UUID(int=0)} | options)
 
 
 async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function(
@@ -458,8 +460,8 @@ async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function
 
 async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
-    given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
-    wait = Wait([chain_id], **given, model=None)
+    options: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
+    wait = Wait([chain_id], **options, model=None)
     # Before the last poll, although the time is over long since.
-    done, result = play(wait, engine, lambda step: end(engine, chain_id) if step == 2 else None)
-    assert (done, result.id) == (4, chain_id)
+    steps_played, result = play(wait, engine, lambda step: end(engine, chain_id) if step == 2 else None)
+    assert (steps_played, result.id) == (4, chain_id)

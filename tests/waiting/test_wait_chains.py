@@ -41,18 +41,18 @@ def results(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncE
     """Give a function that iterates over results, sync or async."""
 
     async def call(chains: Iterable[Any], **options: Any) -> AsyncGenerator[ChainResult[Any]]:
-        given: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
+        all_options: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
         if request.param == "async":
-            async for result in aio.wait_chains(async_engine, chains, **given):
+            async for result in aio.wait_chains(async_engine, chains, **all_options):
                 yield result
             return
-        iterator = wait_chains(engine, chains, **given)
+        iterator = wait_chains(engine, chains, **all_options)
         while True:
             async with asyncio.timeout(PATIENCE):
-                found = await asyncio.to_thread(lambda: next(iterator, None))
-            if found is None:
+                chain_result = await asyncio.to_thread(lambda: next(iterator, None))
+            if chain_result is None:
                 return
-            yield found
+            yield chain_result
 
     return call
 
@@ -61,34 +61,34 @@ async def every(
     results: AsyncIterator[ChainResult[Any]], into: list[ChainResult[Any]] | None = None
 ) -> list[ChainResult[Any]]:
     """Return all results; those that came before an error are in `into`."""
-    found = [] if into is None else into
+    results_found = [] if into is None else into
     async with asyncio.timeout(PATIENCE):
         async for result in results:
-            found.append(result)
-    return found
+            results_found.append(result)
+    return results_found
 
 
 async def marked(jobs: Jobs, *chain_ids: Any) -> None:
-    await until(lambda: all(jobs.get(chain_id)["has_waiters"] for chain_id in chain_ids), what="the marks")
+    await until(lambda: all(jobs.get(chain_id)["has_waiters"] for chain_id in chain_ids), description="the marks")
 
 
 async def test_each_result_is_yielded_when_its_chain_ends_whatever_the_order(
     results: Waiting, engine: Engine, jobs: Jobs
 ) -> None:
     ended, *still_open = jobs.add(JobStatus.COMPLETED), jobs.add(), jobs.add(), jobs.add()
-    found = results([*still_open, ended, ended])
-    assert (await anext(found)).id == ended
-    second = asyncio.create_task(found.__anext__())
+    chain_results = results([*still_open, ended, ended])
+    assert (await anext(chain_results)).id == ended
+    second = asyncio.create_task(chain_results.__anext__())
     await marked(jobs, *still_open)
     statuses = (JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.COMPLETED)
     for chain_id, status in zip(reversed(still_open), statuses, strict=True):
         end(engine, chain_id, status, output={"n": 1} if status is JobStatus.COMPLETED else None)
         result = await second
         assert (result.id, result.status, result.output is None) == (chain_id, status, status is not JobStatus.COMPLETED)
-        second = asyncio.create_task(found.__anext__())
+        second = asyncio.create_task(chain_results.__anext__())
     with pytest.raises(StopAsyncIteration):
         await second
-    await until(lambda: not listening(engine), what="the end of the connection")
+    await until(lambda: not listening(engine), description="the end of the connection")
 
 
 async def test_what_a_script_enqueues_is_waited_for_through_its_retries(
@@ -107,13 +107,13 @@ async def test_what_a_script_enqueues_is_waited_for_through_its_retries(
         return ctx.continue_with(pay, order)
 
     with Session(engine, expire_on_commit=True) as session, session.begin():
-        made = [place.job(order) for order in range(12)]
-        session.add_all(made)
+        new_jobs = [place.job(order) for order in range(12)]
+        session.add_all(new_jobs)
     async with running(Worker(queue, async_engine)):
-        found = await every(results(made, output=Receipt, poll_interval=timedelta(seconds=2)))
-    assert {result.id for result in found} == {job.id for job in made}
-    assert sorted(result.output.number for result in found if result.output) == [*range(5), *range(6, 12)]
-    (dead,) = [result for result in found if result.status is JobStatus.DEAD]
+        chain_results = await every(results(new_jobs, output=Receipt, poll_interval=timedelta(seconds=2)))
+    assert {result.id for result in chain_results} == {job.id for job in new_jobs}
+    assert sorted(result.output.number for result in chain_results if result.output) == [*range(5), *range(6, 12)]
+    (dead,) = [result for result in chain_results if result.status is JobStatus.DEAD]
     assert (dead.error["message"], dead.output) == ("5", None)
 
 
@@ -133,24 +133,24 @@ async def test_no_chain_is_waited_for_if_one_is_missing_or_none(results: Waiting
 
 async def test_a_deleted_chain_and_a_wrong_output_stop_no_others(results: Waiting, jobs: Jobs, engine: Engine) -> None:
     wrong, deleted, last = jobs.add(JobStatus.COMPLETED, output="no receipt"), jobs.add(), jobs.add()
-    seen: list[ChainResult[Any]] = []
-    found = results([wrong, deleted, last], output=Receipt, poll_interval=SOON)
-    reading = asyncio.create_task(every(found, seen))
+    chain_results: list[ChainResult[Any]] = []
+    iterator = results([wrong, deleted, last], output=Receipt, poll_interval=SOON)
+    reading = asyncio.create_task(every(iterator, chain_results))
     await marked(jobs, deleted, last)
     with engine.begin() as connection:
         connection.execute(delete(Job).where(Job.id == deleted))
     end(engine, last, output={"number": 7})
     with pytest.raises(InvalidPayloadError, match="output"):
         await reading
-    assert [result.output for result in seen] == [Receipt(7)]
+    assert [result.output for result in chain_results] == [Receipt(7)]
 
 
 async def test_the_timeout_names_a_chain_and_counts_the_others(results: Waiting, jobs: Jobs) -> None:
     ended, *still_open = jobs.add(JobStatus.COMPLETED), jobs.add(), jobs.add(), jobs.add()
-    seen: list[ChainResult[Any]] = []
+    chain_results: list[ChainResult[Any]] = []
     with pytest.raises(ChainTimeoutError, match="nor have 2 others") as caught:
-        await every(results([*still_open, ended], timeout=SOON), seen)
-    assert (seen[0].id, caught.value.more_chains, caught.value.chain_id in still_open) == (ended, 2, True)
+        await every(results([*still_open, ended], timeout=SOON), chain_results)
+    assert (chain_results[0].id, caught.value.more_chains, caught.value.chain_id in still_open) == (ended, 2, True)
 
 
 async def test_thousands_of_chains_are_read_in_batches(
@@ -162,8 +162,8 @@ async def test_thousands_of_chains_are_read_in_batches(
         connection.execute(text(ended))
     statements: list[str] = []
 
-    def count(*given: Any) -> None:
-        statements.append(given[2])
+    def count(*arguments: Any) -> None:
+        statements.append(arguments[2])
 
     for target in (engine, async_engine.sync_engine):
         event.listen(target, "before_cursor_execute", count)

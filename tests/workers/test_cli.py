@@ -19,9 +19,14 @@ __all__ = ["run"]  # a fixture
 def test_workers_list_shows_registered_workers(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, silent_for=30, queues=["mail", "default"])
     jobs.add(JobStatus.RUNNING)
-    (shown,) = document(run("workers", "list", "--json"))["workers"]
-    assert (shown["id"], shown["running"], shown["state"], shown["queues"]) == (WORKER, 1, "running", ["mail", "default"])
-    assert shown["silent_for"] >= 30
+    (worker,) = document(run("workers", "list", "--json"))["workers"]
+    assert (worker["id"], worker["running"], worker["state"], worker["queues"]) == (
+        WORKER,
+        1,
+        "running",
+        ["mail", "default"],
+    )
+    assert worker["silent_for"] >= 30
     table = run("workers", "list", "--name", "tester*", "--queue", "mail").stdout
     assert "1 worker" in table
     assert "mail, default" in table
@@ -34,8 +39,8 @@ def test_workers_drain_asks_only_the_selected_workers(run: Run, jobs: Jobs, engi
 
     def asked() -> list[str]:
         with engine.connect() as connection:
-            found = connection.execute(text("SELECT id FROM worker WHERE drain_requested_at IS NOT NULL ORDER BY id"))
-            return list(found.scalars())
+            rows = connection.execute(text("SELECT id FROM worker WHERE drain_requested_at IS NOT NULL ORDER BY id"))
+            return list(rows.scalars())
 
     for arguments in ([], ["--all", "a-1"], ["--all", "--name", "a-*"]):
         run("workers", "drain", *arguments, status=2)
@@ -43,8 +48,8 @@ def test_workers_drain_asks_only_the_selected_workers(run: Run, jobs: Jobs, engi
     assert asked() == []
     assert document(run("workers", "drain", "--name", "a-*", "--json")) == {"asked_to_drain": ["a-1", "a-2"]}
     assert asked() == ["a-1", "a-2"]
-    left = run("workers", "drain", "b-1", "--wait", "0", status=1)
-    assert "b-1 has not stopped" in left.stderr
+    result = run("workers", "drain", "b-1", "--wait", "0", status=1)
+    assert "b-1 has not stopped" in result.stderr
     assert asked() == ["a-1", "a-2", "b-1"]
 
 
@@ -61,7 +66,7 @@ def test_workers_drain_waits_until_the_workers_have_stopped(run: Run, engine: En
     def is_registered() -> bool:
         return len(document(run("workers", "list", "--json"))["workers"]) == 1
 
-    wait_until(is_registered, what="the worker is there")
+    wait_until(is_registered, description="the worker is there")
     result = document(run("workers", "drain", worker.id, "--wait", f"{PATIENCE}s", "--json"))
     assert result == {"asked_to_drain": [worker.id], "still_there": []}
     thread.join(PATIENCE)

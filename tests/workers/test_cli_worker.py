@@ -32,11 +32,11 @@ def ended(process: Process) -> int:
 def test_worker_imports_its_registry_from_the_working_directory_and_runs_jobs(
     start_worker: StartWorker, engine: Engine, jobs: Jobs
 ) -> None:
-    done = jobs.add(type_name="pid", input={})
+    job_id = jobs.add(type_name="pid", input={})
     process = start_worker("--name", "web")
-    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="the job")
-    assert jobs.get(done)["output"] == process.pid
-    assert jobs.get(done)["completed_by"].startswith("web:")
+    wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the job")
+    assert jobs.get(job_id)["output"] == process.pid
+    assert jobs.get(job_id)["completed_by"].startswith("web:")
     process.terminate()
     assert ended(process) == 0
     assert workers(engine) == {}
@@ -78,7 +78,7 @@ def test_a_signal_while_the_process_exits_does_not_change_its_status(
     environment = os.environ | {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            wait_until(lambda: len(workers(engine)) == int(processes), what="the start")
+            wait_until(lambda: len(workers(engine)) == int(processes), description="the start")
             process.terminate()
             printed = process.communicate(timeout=PATIENCE)[0]
         finally:
@@ -92,9 +92,9 @@ def test_a_second_sigterm_releases_running_jobs_without_counting_the_attempt(
 ) -> None:
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")}, max_attempts=1)
     process = start_worker()
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     process.send_signal(signal.SIGTERM)
-    wait_until(lambda: workers(engine) == {process.pid: "draining"}, what="the drain")
+    wait_until(lambda: workers(engine) == {process.pid: "draining"}, description="the drain")
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
     assert (jobs.status(running), jobs.get(running)["max_attempts"]) == (JobStatus.PENDING, 2)
@@ -104,7 +104,7 @@ def test_a_second_sigterm_releases_running_jobs_without_counting_the_attempt(
 def test_a_stuck_thread_does_not_keep_the_process_alive(start_worker: StartWorker, jobs: Jobs) -> None:
     running = jobs.add(type_name="stuck", input={})
     process = start_worker("--shutdown-timeout", "0", "--cancel-timeout", "0.1s")
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     process.terminate()
     assert ended(process) == 0
     assert jobs.status(running) is JobStatus.PENDING
@@ -114,24 +114,24 @@ def test_a_worker_that_fails_to_start_does_not_exit_its_calling_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not even where another thread would keep that process from exiting."""
-    left = threading.Event()
+    exit_event = threading.Event()
     monkeypatch.setattr(_serving, "EXIT_PATIENCE", timedelta(0))
-    monkeypatch.setattr(_serving, "_leave", lambda status: left.set())
+    monkeypatch.setattr(_serving, "_leave", lambda status: exit_event.set())
     release = threading.Event()
-    other = threading.Thread(target=release.wait)
-    other.start()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
     try:
         url = "postgresql://127.0.0.1:1/x?connect_timeout=2"
         result = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--url", url])
         assert result.exit_code == 1
-        assert not left.wait(0.2)
+        assert not exit_event.wait(0.2)
     finally:
         release.set()
-        other.join()
+        thread.join()
 
 
 @pytest.mark.parametrize(
-    ("engine_path", "whose"),
+    ("engine_path", "owner"),
     [
         ("engine", None),
         pytest.param("async_engine", None, marks=pytest.mark.long),
@@ -140,12 +140,12 @@ def test_a_worker_that_fails_to_start_does_not_exit_its_calling_process(
     ],
 )
 def test_worker_uses_the_applications_engine_or_session_factory(
-    start_worker: StartWorker, jobs: Jobs, engine_path: str, whose: str | None
+    start_worker: StartWorker, jobs: Jobs, engine_path: str, owner: str | None
 ) -> None:
-    done = jobs.add(type_name="whose", input={})
+    job_id = jobs.add(type_name="whose", input={})
     process = start_worker("--engine", f"app:{engine_path}", SA_JOBQUEUE_URL="postgresql://127.0.0.1:1/not_this_one")
-    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="the job")
-    assert jobs.get(done)["output"] == whose
+    wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the job")
+    assert jobs.get(job_id)["output"] == owner
     process.terminate()
     assert ended(process) == 0
 
@@ -206,20 +206,20 @@ def test_two_processes_run_and_a_killed_one_is_started_again(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     parent = start_worker("--processes", "2", "--name", "web")
-    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    wait_until(lambda: len(workers(engine)) == 2, description="two workers")
     first = set(workers(engine))
     assert parent.pid not in first
     victim = first.pop()
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: len(set(workers(engine)) - {victim}) == 2, what="another worker")
-    done = jobs.add(type_name="pid", input={})
-    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="a job after it")
+    wait_until(lambda: len(set(workers(engine)) - {victim}) == 2, description="another worker")
+    job_id = jobs.add(type_name="pid", input={})
+    wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="a job after it")
     living = set(workers(engine)) - {victim}
-    assert jobs.get(done)["output"] in living
+    assert jobs.get(job_id)["output"] in living
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     parent.terminate()
-    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    wait_until(lambda: "draining" in workers(engine).values(), description="the drain")
     (tmp_path / "go").touch()
     assert ended(parent) == 0
     assert jobs.status(running) is JobStatus.COMPLETED
@@ -231,17 +231,17 @@ def test_a_parent_rescues_jobs_of_its_dead_child_process_at_once(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     parent = start_worker("--processes", "2", "--heartbeat-timeout", "600s", "--heartbeat-interval", "5s")
-    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    wait_until(lambda: len(workers(engine)) == 2, description="two workers")
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     holder = select(Job.Worker.pid).where(Job.Worker.id == jobs.get(running)["leased_by"])
     with engine.connect() as connection:
         os.kill(connection.execute(holder).scalar_one(), signal.SIGKILL)
     # Other workers would notice only after ten minutes.
-    wait_until(lambda: jobs.get(running)["attempt"] == 2, what="its next attempt")
+    wait_until(lambda: jobs.get(running)["attempt"] == 2, description="its next attempt")
     assert [attempt["outcome"] for attempt in jobs.attempts(running)] == ["lost"]
     (tmp_path / "go").touch()
-    wait_until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="its end")
+    wait_until(lambda: jobs.status(running) is JobStatus.COMPLETED, description="its end")
     parent.terminate()
     assert ended(parent) == 0
 
@@ -253,11 +253,11 @@ def test_a_signal_to_the_whole_process_group_drains_only_once(
     """A terminal's Ctrl-C and a service manager's stop reach the children as well as the parent."""
     parent = start_worker("--processes", "2")
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
-    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: len(workers(engine)) == 2, description="two workers")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     for pid in (parent.pid, *workers(engine)):
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    wait_until(lambda: "draining" in workers(engine).values(), description="the drain")
     (tmp_path / "go").touch()
     assert ended(parent) == 0
     assert jobs.status(running) is JobStatus.COMPLETED
@@ -266,10 +266,10 @@ def test_a_signal_to_the_whole_process_group_drains_only_once(
 @pytest.mark.long
 def test_children_of_a_killed_parent_drain_and_end(start_worker: StartWorker, engine: Engine) -> None:
     parent = start_worker("--processes", "2")
-    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    wait_until(lambda: len(workers(engine)) == 2, description="two workers")
     children = list(workers(engine))
     parent.kill()
-    wait_until(lambda: not any(map(is_running, children)), what="the children's end")
+    wait_until(lambda: not any(map(is_running, children)), description="the children's end")
     assert workers(engine) == {}  # they have deleted their rows
 
 
@@ -281,7 +281,7 @@ def test_the_database_password_appears_in_no_process_arguments(
     with_password = database_url.replace("://postgres@", "://postgres:s3cret@")
     assert "s3cret" in with_password
     parent = start_worker("--processes", "2", SA_JOBQUEUE_URL=with_password)
-    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    wait_until(lambda: len(workers(engine)) == 2, description="two workers")
     for pid in (parent.pid, *workers(engine)):
         assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     parent.terminate()
@@ -300,7 +300,7 @@ async def test_the_parent_does_not_wait_for_the_start_of_a_process_when_it_is_st
     program = f"open({str(tmp_path / 'importing')!r}, 'w').close(); import threading; threading.Event().wait()"
     supervisor = Supervisor([[sys.executable, "-c", program]], dict(os.environ))
     running = asyncio.create_task(supervisor.run())
-    await until((tmp_path / "importing").exists, what="a process that imports the application")
+    await until((tmp_path / "importing").exists, description="a process that imports the application")
     supervisor.stop()
     assert await asyncio.wait_for(running, PATIENCE) == 0
 
@@ -311,9 +311,9 @@ def test_a_second_signal_to_the_parent_releases_running_jobs(
 ) -> None:
     parent = start_worker("--processes", "2")
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")})
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, description="the job")
     parent.send_signal(signal.SIGINT)
-    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    wait_until(lambda: "draining" in workers(engine).values(), description="the drain")
     parent.send_signal(signal.SIGTERM)
     assert ended(parent) == 0
     assert jobs.status(running) is JobStatus.PENDING

@@ -27,20 +27,20 @@ ASLEEP = select(func.pg_sleep(bindparam("one", type_=Integer)))
 async def own(engine: Engine) -> AsyncIterator[AsyncEngine]:
     """Return an engine as a worker's parts have it."""
     connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
-    made = connections.engine(3)
-    yield made
-    await made.dispose()
+    steps_engine = connections.engine(3)
+    yield steps_engine
+    await steps_engine.dispose()
     await connections.close(timedelta(seconds=1))
 
 
 def _listen(engine: AsyncEngine) -> list[str]:
-    seen: list[str] = []
+    statements: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        seen.append(statement)
+    def note(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
+        statements.append(statement)
 
     event.listen(engine.sync_engine, "before_cursor_execute", note)
-    return seen
+    return statements
 
 
 def _end(engine: Engine, pids: list[int]) -> None:
@@ -91,12 +91,12 @@ async def test_a_cancelled_statement_leaves_no_result_for_the_next(engine: Engin
         pid = await _pid(Compiled(PID), connection)
 
         def is_asleep() -> bool:
-            with engine.connect() as other:
+            with engine.connect() as connection:
                 at = text("SELECT query LIKE '%pg_sleep%' AND state = 'active' FROM pg_stat_activity WHERE pid = :pid")
-                return bool(other.scalar(at, {"pid": pid}))
+                return bool(connection.scalar(at, {"pid": pid}))
 
         sleeping = asyncio.create_task(Compiled(ASLEEP).execute(connection, {"one": 60}))
-        await until(is_asleep, what="the server at work")
+        await until(is_asleep, description="the server at work")
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sleeping
@@ -112,8 +112,8 @@ def test_a_process_compiles_each_statement_once() -> None:
 
 
 async def test_a_compiled_statement_joins_sqlalchemys_autobegin_transaction(engine: Engine) -> None:
-    own = create_async_engine(engine.url)
-    async with own.connect() as connection:
+    async_engine = create_async_engine(engine.url)
+    async with async_engine.connect() as connection:
         await Compiled(PID).execute(connection, {"one": 1})
         assert connection.in_transaction()
-    await own.dispose()
+    await async_engine.dispose()

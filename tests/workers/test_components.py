@@ -64,8 +64,8 @@ async def test_a_failure_that_the_database_cannot_store_stops_no_heartbeat(
 
     def failure() -> str | None:
         with engine.connect() as connection:
-            found: str | None = connection.scalar(text("SELECT failure FROM worker"))
-            return found
+            failure_text: str | None = connection.scalar(text("SELECT failure FROM worker"))
+            return failure_text
 
     async with working(Worker(jobs, engine, options=quick())) as log:
         await until(lambda: failure() is not None)

@@ -39,10 +39,10 @@ class HeldConnections(Connections):
 
 @pytest.fixture
 async def held(engine: Engine) -> AsyncIterator[HeldConnections]:
-    made = HeldConnections(engine)
-    yield made
-    await made.close(MOMENT)
-    for connection in made.made:
+    connections_held = HeldConnections(engine)
+    yield connections_held
+    await connections_held.close(MOMENT)
+    for connection in connections_held.made:
         await connection.close()
 
 
@@ -53,18 +53,18 @@ async def test_a_connection_opened_for_a_cancelled_task_is_closed(held: HeldConn
     with pytest.raises(asyncio.CancelledError):
         await asking
     held.release.set()
-    await until(lambda: held.made[0].closed, what="it is closed")
+    await until(lambda: held.made[0].closed, description="it is closed")
 
 
 async def test_a_stopping_worker_awaits_and_closes_connections_being_opened(held: HeldConnections) -> None:
     asking = [asyncio.create_task(held.listen()) for _ in range(2)]
-    await until(lambda: len(held.made) == 2, what="both are being opened")
+    await until(lambda: len(held.made) == 2, description="both are being opened")
     asking[0].cancel()
     closing = asyncio.create_task(held.close(MOMENT))
     await asyncio.sleep(0)
     held.release.set()
     await asyncio.wait_for(closing, PATIENCE)
-    assert [one.closed for one in held.made] == [True, True]
+    assert [connection.closed for connection in held.made] == [True, True]
     await asyncio.gather(*asking, return_exceptions=True)
 
 
@@ -81,12 +81,12 @@ async def test_cancelling_while_the_isolation_level_is_set_leaks_no_connection(
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_BUSY_TIME", 0.0, raising=False)  # psycopg yields to the loop wherever it may
     connections = Connections(engine.url, worker_name="tester", patience=timedelta(seconds=15))
-    own = connections.engine(1)
-    async with own.connect():
+    listen_engine = connections.engine(1)
+    async with listen_engine.connect():
         pass  # is open
 
     async def use() -> None:
-        async with own.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+        async with listen_engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
             await connection.execute(text("SELECT 1"))
 
     using = asyncio.create_task(use())
@@ -94,8 +94,8 @@ async def test_cancelling_while_the_isolation_level_is_set_leaks_no_connection(
         await asyncio.sleep(0)
     using.cancel()
     (ended,) = await asyncio.gather(using, return_exceptions=True)  # kept: the error would keep what was lost
-    assert (isinstance(ended, asyncio.CancelledError), own.pool.checkedout()) == (True, 0)  # type: ignore[attr-defined]
-    await own.dispose()
+    assert (isinstance(ended, asyncio.CancelledError), listen_engine.pool.checkedout()) == (True, 0)  # type: ignore[attr-defined]
+    await listen_engine.dispose()
     await connections.close(MOMENT)
 
 
@@ -136,4 +136,4 @@ async def test_a_worker_cancelled_during_its_first_heartbeat_leaves_no_row(
     with engine.connect() as connection:
         registered = connection.scalar(text("SELECT count(*) FROM worker"))
     assert (isinstance(ended, asyncio.CancelledError), registered) == (True, 0)
-    await until(lambda: _of_workers(engine) == 0, what="its connections are closed")
+    await until(lambda: _of_workers(engine) == 0, description="its connections are closed")

@@ -58,7 +58,7 @@ async def test_thirty_workers_on_sixty_connections_lose_and_strand_nothing() -> 
             statement = select(Job.status, func.count()).group_by(Job.status)
             return {row.status: row[1] for row in observer.execute(statement)}
 
-        await until(lambda: left() == {JobStatus.COMPLETED: JOBS}, what="all jobs have completed")
+        await until(lambda: left() == {JobStatus.COMPLETED: JOBS}, description="all jobs have completed")
         is_over.set()
         for worker in workers:
             worker.stop()

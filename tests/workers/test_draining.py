@@ -39,7 +39,7 @@ async def test_a_draining_worker_finishes_running_jobs_and_claims_no_more(engine
     await log.until(JobStarted)
     assert await asyncio.to_thread(ask, engine, ids=[worker.id]) == [worker.id]
     await log.until(DrainRequested)
-    await until(lambda: states(engine) == [WorkerState.DRAINING], what="it says that it drains")
+    await until(lambda: states(engine) == [WorkerState.DRAINING], description="it says that it drains")
     assert not run.done()
     release.set()
     await asyncio.wait_for(run, PATIENCE)
@@ -51,14 +51,14 @@ async def test_a_draining_worker_finishes_running_jobs_and_claims_no_more(engine
 async def test_a_drain_request_is_noticed_at_the_next_heartbeat(engine: Engine) -> None:
     queue, _ = waiting_queue()
     options = quick(poll_interval=timedelta(minutes=10), listen=False)
-    worker, other = (Worker(queue, engine, options=options) for _ in range(2))
-    logs = [EventLog(worker), EventLog(other)]
-    runs = [asyncio.create_task(worker.run()), asyncio.create_task(other.run())]
+    worker, other_worker = (Worker(queue, engine, options=options) for _ in range(2))
+    logs = [EventLog(worker), EventLog(other_worker)]
+    runs = [asyncio.create_task(worker.run()), asyncio.create_task(other_worker.run())]
     for log in logs:
         await log.until(WorkerStarted)
     await asyncio.to_thread(ask, engine, ids=[worker.id])
     # The heartbeat interval is 0.2 s here; the poll interval, at which it would be noticed too, ten minutes.
     await asyncio.wait_for(runs[0], PATIENCE)
     assert not runs[1].done()  # it was not asked to drain
-    other.stop()
+    other_worker.stop()
     await asyncio.wait_for(runs[1], PATIENCE)

@@ -89,11 +89,11 @@ async def test_a_slot_that_becomes_free_goes_to_the_database_that_runs_fewer_job
     group = WorkerGroup(watched.jobs, {first: 1, second: 1}, options=quick(concurrency=1))
     watched.release.clear()
     run = asyncio.create_task(group.run())
-    await until(lambda: watched.running == 1, what="the first database has the only slot")
+    await until(lambda: watched.running == 1, description="the first database has the only slot")
     enqueue(second, watched.jobs.job("work", "few"))
-    await until(lambda: len(waiting) == 2, what="the second database waits for it")
+    await until(lambda: len(waiting) == 2, description="the second database waits for it")
     watched.release.set()
-    await until(lambda: "few" in watched.order, what="the second database has had a slot")
+    await until(lambda: "few" in watched.order, description="the second database has had a slot")
     assert watched.order.index("few") <= 5
     await stopped(group, run)
 
@@ -124,7 +124,7 @@ async def test_a_database_that_cannot_be_reached_does_not_disturb_the_others(dat
     assert not group.vitals.unready
     await asyncio.to_thread(rename, f"{name}_gone", name)
     await log.until(JobCompleted, 3)
-    assert {one.job_id for one in log.of(JobCompleted)} >= {job_id}
+    assert {event.job_id for event in log.of(JobCompleted)} >= {job_id}
     await stopped(group, run)
     outside.dispose()
 

@@ -28,16 +28,16 @@ from tests.fixtures.workers import quick, until, working
 @pytest.fixture
 def asked() -> Iterator[list[str]]:
     """Record the statements that look for jobs: `claim` and `catch-up`."""
-    seen: list[str] = []
+    statements: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def note(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
         if statement.startswith("WITH picked"):
-            seen.append("claim")
+            statements.append("claim")
         elif statement.startswith("WITH read"):
-            seen.append("catch-up")
+            statements.append("catch-up")
 
     event.listen(Engine, "before_cursor_execute", note)
-    yield seen
+    yield statements
     event.remove(Engine, "before_cursor_execute", note)
 
 
@@ -55,7 +55,9 @@ async def test_a_late_arrival_is_found_by_the_first_poll_after_its_notification(
             session.flush()
             enqueue(engine, nothing.job({}))
             await log.until(JobStarted)
-            await until(lambda: asked[-2:] == ["catch-up"] * 2, what="it has fallen asleep, all cursors at its last claim")
+            await until(
+                lambda: asked[-2:] == ["catch-up"] * 2, description="it has fallen asleep, all cursors at its last claim"
+            )
             asked.clear()
             session.commit()
         await log.until(JobStarted, 2)
@@ -66,13 +68,13 @@ async def test_a_worker_without_capacity_under_a_limit_does_not_catch_up(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "CATCH_UP_EVERY", 1e9)  # so that only being idle has it ask
-    queue, asked = JobQueue(), list[str]()
+    queue, statements = JobQueue(), list[str]()
 
     @queue.handler("test")
     async def nothing() -> None: ...
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        asked.extend(kind for kind in ("limits", "read") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
+    def note(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
+        statements.extend(kind for kind in ("limits", "read") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
 
     with Session(engine) as session, session.begin():
         upsert_queue(session, QueueSettings(name="default", global_concurrency=1))
@@ -82,10 +84,10 @@ async def test_a_worker_without_capacity_under_a_limit_does_not_catch_up(
     event.listen(Engine, "before_cursor_execute", note)
     try:
         async with working(Worker(queue, engine, options=quick(listen=False))):
-            await until(lambda: asked.count("limits") > 5, what="it has asked for room")
+            await until(lambda: statements.count("limits") > 5, description="it has asked for room")
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    assert asked.count("read") <= 1  # before it first asked
+    assert statements.count("read") <= 1  # before it first asked
 
 
 async def test_a_waiting_connection_does_not_wake_the_event_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +103,7 @@ async def test_a_waiting_connection_does_not_wake_the_event_loop(engine: Engine,
     monkeypatch.setattr(loop, "call_later", noted)
     await connection.execute("SELECT pg_sleep(0.3)")
     await connections.close(timedelta(seconds=1))
-    assert all(rest >= 20 for rest in rests)
+    assert all(pause >= 20 for pause in rests)
 
 
 def _enqueued(connection: Connection) -> None:

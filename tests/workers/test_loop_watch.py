@@ -39,10 +39,10 @@ class Warnings(logging.Handler):
 
 @pytest.fixture
 def warnings() -> Iterator[Warnings]:
-    seen, logger = Warnings(), logging.getLogger("sa_jobqueue.worker")
-    logger.addHandler(seen)
-    yield seen
-    logger.removeHandler(seen)
+    warnings_seen, logger = Warnings(), logging.getLogger("sa_jobqueue.worker")
+    logger.addHandler(warnings_seen)
+    yield warnings_seen
+    logger.removeHandler(warnings_seen)
 
 
 @pytest.mark.parametrize("is_child", [False, True], ids=["handler", "task of it"])

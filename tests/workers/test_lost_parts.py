@@ -35,16 +35,16 @@ async def test_a_part_whose_task_is_cancelled_is_restarted_and_reported(engine: 
         return {task.get_name(): task for task in tasks}
 
     async with start(simple()) as log:
-        await until(lambda: {"claimer", "completer", "unblocker", "rescuer"} <= parts().keys(), what="all parts run")
+        await until(lambda: {"claimer", "completer", "unblocker", "rescuer"} <= parts().keys(), description="all parts run")
         for name, task in parts().items():
             task.cancel()
-            await until(partial(_contains, log, name), what=f"{name} is reported")
+            await until(partial(_contains, log, name), description=f"{name} is reported")
             job_id = jobs.add()
-            await until(partial(_is_completed, jobs, job_id), what=f"a job runs after {name} was cancelled")
+            await until(partial(_is_completed, jobs, job_id), description=f"a job runs after {name} was cancelled")
 
 
 def _contains(log: EventLog, name: str) -> bool:
-    return name in {one.component for one in log.of(ComponentFailed)}
+    return name in {event.component for event in log.of(ComponentFailed)}
 
 
 def _is_completed(jobs: Jobs, job_id: Any) -> bool:
@@ -74,6 +74,6 @@ async def test_a_worker_that_cannot_write_results_claims_nothing(
             await asyncio.wait_for(tried.wait(), 30)
         with engine.connect() as connection:
             assert connection.scalar(text("SELECT count(*) FROM job WHERE attempt > 0")) == 0
-        assert "completer" in {one.component for one in log.of(ComponentFailed)}
+        assert "completer" in {event.component for event in log.of(ComponentFailed)}
         refuses[0] = False
-        await until(lambda: {jobs.status(one) for one in ids} == {JobStatus.COMPLETED}, what="all complete")
+        await until(lambda: {jobs.status(job_id) for job_id in ids} == {JobStatus.COMPLETED}, description="all complete")

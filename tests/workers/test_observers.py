@@ -69,8 +69,8 @@ def failing() -> EventBus:
 
 @pytest.fixture(params=[Silent, failing])
 def events(request: pytest.FixtureRequest) -> EventBus:
-    made: EventBus = request.param()
-    return made
+    bus: EventBus = request.param()
+    return bus
 
 
 def execute(engine: Engine, statement: str) -> None:
@@ -83,7 +83,7 @@ async def complete_all(engine: Engine, jobs: Jobs, workers: Iterable[Worker]) ->
     workers = list(workers)
     runs = [asyncio.create_task(worker.run()) for worker in workers]
     try:
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     finally:
         for worker in workers:
             worker.stop()
@@ -126,17 +126,17 @@ async def test_run_until_idle_ends_when_the_worker_is_idle(engine: Engine, jobs:
 
 
 async def test_objects_of_an_attempt_are_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
-    queue, held = JobQueue(), list[weakref.ref[Any]]()
+    queue, references = JobQueue(), list[weakref.ref[Any]]()
 
     @queue.handler("one")
     async def one(payload: Payload, ctx: AttemptContext) -> None:
-        held.extend([weakref.ref(ctx), weakref.ref(payload)])
+        references.extend([weakref.ref(ctx), weakref.ref(payload)])
 
     enqueue(engine, *(one.job(Payload(number)) for number in range(20)))
     gc.disable()  # cycles would be found by it sooner or later, for a tenth of the worker's CPU time
     try:
         await Worker(queue, engine, options=quick()).run_until_idle()
-        assert len(held) == 40
-        assert [one() for one in held if one() is not None] == []
+        assert len(references) == 40
+        assert [reference() for reference in references if reference() is not None] == []
     finally:
         gc.enable()

@@ -59,18 +59,18 @@ async def test_an_idle_worker_sends_one_statement_a_tick(
         ticks += 1
         return send(self)
 
-    def count(what: str) -> int:
+    def count(condition: str) -> int:
         with outside.connect() as connection:
-            return int(connection.scalar(text(what), {"name": name}) or 0)
+            return int(connection.scalar(text(condition), {"name": name}) or 0)
 
     async def transactions(least: int) -> int:
         nonlocal ticks
         ticks, before = 0, count("SELECT xact_commit FROM pg_stat_database WHERE datname = :name")
         options = quick(heartbeat_interval=timedelta(milliseconds=100), prune_interval=timedelta(days=1))
         async with working(Worker(nothing_to_do(), engine, options=options)):
-            await until(lambda: ticks >= least, what="so many ticks")
+            await until(lambda: ticks >= least, description="so many ticks")
         mine = "SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND application_name LIKE 'sa_jobqueue%'"
-        await until(lambda: not count(mine), what="none of its sessions is left")
+        await until(lambda: not count(mine), description="none of its sessions is left")
         return count("SELECT xact_commit FROM pg_stat_database WHERE datname = :name") - before - ticks
 
     monkeypatch.setattr(Heartbeat, "send", counted)
@@ -88,16 +88,16 @@ async def test_closing_idle_connections_opens_none_and_leaves_those_in_use(datab
 
     event.listen(engine.sync_engine, "connect", count)
     used, *idle = [await engine.connect() for _ in range(3)]
-    for one in idle:
-        await one.close()
+    for connection in idle:
+        await connection.close()
     for _ in range(2):
         await asyncio.wait_for(close_idle(engine), PATIENCE)
     assert opened == 3
     await used.execute(text("SELECT 1"))
     again = [await engine.connect() for _ in range(2)]  # the pool has its size again
     assert opened == 5
-    for one in [used, *again]:
-        await one.close()
+    for connection in [used, *again]:
+        await connection.close()
     await engine.dispose()
 
 
@@ -105,7 +105,7 @@ def test_ticks_slow_down_to_two_a_minute() -> None:
     at = [0.0]
     while at[-1] < 3600:
         at.append(at[-1] + tick_after(5.0, at[-1]))
-    in_minute = [sum(60 * minute <= one < 60 * (minute + 1) for one in at) for minute in range(60)]
+    in_minute = [sum(60 * minute <= instant < 60 * (minute + 1) for instant in at) for minute in range(60)]
     assert max(in_minute) <= 12
     assert max(in_minute[10:]) <= 2
     # With what comes seldom: a walk of the pruner, a full scan and a check of the listener's connection.
@@ -124,12 +124,12 @@ async def test_a_worker_at_rest_announces_its_pause_and_resumes_with_the_first_j
     async with start(
         queue, **LONG | {"heartbeat_interval": timedelta(milliseconds=100)}, poll_interval=timedelta(minutes=9)
     ) as log:
-        await until(lambda: _pauses(engine) == [44.9], what="it pauses")
+        await until(lambda: _pauses(engine) == [44.9], description="it pauses")
         enqueue(engine, waits.job())
         await log.until(JobStarted)
-        await until(lambda: _pauses(engine) == [0.0], what="it sends heartbeats again")
+        await until(lambda: _pauses(engine) == [0.0], description="it sends heartbeats again")
         release.set()
-        await until(lambda: _pauses(engine) == [44.9], what="it pauses again")
+        await until(lambda: _pauses(engine) == [44.9], description="it pauses again")
     assert log.of(HeartbeatFailing) == []
 
 
@@ -149,7 +149,7 @@ async def test_a_pausing_worker_is_not_taken_for_dead(engine: Engine, jobs: Jobs
     assert rests.silent_for == timedelta(0)
     async with start(nothing_to_do()) as log:
         marker = enqueue(engine, Job("test"))[0]
-        await until(lambda: jobs.status(marker) is JobStatus.COMPLETED, what="it works, after a first tick")
+        await until(lambda: jobs.status(marker) is JobStatus.COMPLETED, description="it works, after a first tick")
         assert jobs.status(lost) is JobStatus.RUNNING
         pause(0)
         await log.until(JobRescued)
@@ -177,7 +177,7 @@ async def test_a_job_without_notification_is_found_by_a_tick_which_has_the_liste
 
     monkeypatch.setattr(Listener, "check", noted)
     async with start(nothing_to_do(), poll_interval=timedelta(milliseconds=200)) as log:
-        await until(lambda: any(one > 0 for one in _pauses(engine)), what="it is announced and idle")
+        await until(lambda: any(pause > 0 for pause in _pauses(engine)), description="it is announced and idle")
         await asyncio.to_thread(jobs.add)
         await log.until(JobCompleted)
     assert len(checked) == 1
@@ -207,7 +207,7 @@ async def test_a_tick_that_fails_costs_no_lease(engine: Engine, jobs: Jobs, star
         await asyncio.to_thread(rename, "quarantine", "elsewhere")
         for _ in range(3):
             before = await asyncio.to_thread(beat)
-            await until(partial(differs, before), what="another heartbeat")
+            await until(partial(differs, before), description="another heartbeat")
         await asyncio.to_thread(rename, "elsewhere", "quarantine")
         release.set()
         await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED)
@@ -228,4 +228,4 @@ async def test_an_idle_worker_keeps_four_connections(engine: Engine, monkeypatch
     async with working(Worker(nothing_to_do(), engine, options=quick(prune_interval=timedelta(milliseconds=100)))) as log:
         enqueue(engine, *(Job("test") for _ in range(20)))
         await log.until(JobCompleted, 20)
-        await until(lambda: held() == 4, what="four are left")
+        await until(lambda: held() == 4, description="four are left")

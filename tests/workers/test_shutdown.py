@@ -45,7 +45,7 @@ async def test_jobs_that_outlast_the_shutdown_timeout_are_released_uncounted(eng
     row = jobs.get(job_id)
     # Attempt 1 was its last; a release adds one more.
     assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
-    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["released"]
+    assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["released"]
     assert row["scheduled_at"] <= _now(engine)
     assert log.of(WorkerStopped)[0].released == 1
 
@@ -63,7 +63,7 @@ def test_stop_may_be_called_in_any_thread(engine: Engine, jobs: Jobs) -> None:
     worker.stop(now=True)
     thread.join(PATIENCE)
     assert not thread.is_alive()
-    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["released"]
+    assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["released"]
     worker.stop()  # nothing runs: the next run ends at once
     asyncio.run(worker.run())
 
@@ -146,12 +146,12 @@ async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine
 
 async def connections_end(engine: Engine) -> None:
     """Wait until no worker has a connection to this database: a backend is gone a moment after its connection is."""
-    left = text(
+    statement = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
     )
     async with asyncio.timeout(PATIENCE):
         with engine.connect() as connection:
-            while connection.execute(left).scalar_one():
+            while connection.execute(statement).scalar_one():
                 connection.rollback()
                 await asyncio.sleep(0)
 

@@ -30,9 +30,9 @@ def proxy(database_url: str) -> Iterator[Proxy]:
         pytest.skip("the proxy forwards to a socket, and this server is reached by TCP")
     from pathlib import Path
 
-    made = Proxy(Path(host) / f".s.PGSQL.{url.query.get('port', 5432)}")
-    yield made
-    made.close()
+    new_proxy = Proxy(Path(host) / f".s.PGSQL.{url.query.get('port', 5432)}")
+    yield new_proxy
+    new_proxy.close()
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ async def test_a_worker_recovers_when_all_its_connections_stop_responding(
     queue, _ = two_kinds()
     (first,) = enqueue(engine, queue.job("nothing", {}))
     async with working(Worker(queue, behind_proxy, options=quick(heartbeat_timeout=timedelta(seconds=2)))):
-        await until(lambda: jobs.status(first) is JobStatus.COMPLETED, what="the worker works")
+        await until(lambda: jobs.status(first) is JobStatus.COMPLETED, description="the worker works")
         proxy.half_open()
         (second,) = enqueue(engine, queue.job("nothing", {}))
-        await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="it works again, on new connections")
+        await until(lambda: jobs.status(second) is JobStatus.COMPLETED, description="it works again, on new connections")
 
 
 @pytest.mark.long
@@ -82,9 +82,9 @@ async def test_an_unanswered_heartbeat_is_abandoned_in_time_for_another(
         await log.until(JobStarted)
         before = _last_heartbeat(engine)
         proxy.half_open()
-        await until(lambda: _last_heartbeat(engine) > before, what="a heartbeat on another connection")
+        await until(lambda: _last_heartbeat(engine) > before, description="a heartbeat on another connection")
         release.set()
-        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the completion is written")
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="the completion is written")
     assert log.of(HeartbeatFailing) == []
     assert jobs.get(job_id)["attempt"] == 1
 
@@ -120,10 +120,10 @@ async def test_an_abandoned_statement_is_cancelled_in_the_server(database_url: s
 
 
 def test_the_worker_command_sets_tcp_keepalives_and_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr("sa_jobqueue.cli.worker.create_engine", lambda url, **options: given.update(options))
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr("sa_jobqueue.cli.worker.create_engine", lambda url, **options: settings.update(options))
     engine_of_the_command("postgresql://localhost/shop?keepalives_idle=60", WorkerOptions())
-    assert given["connect_args"] == {
+    assert settings["connect_args"] == {
         "connect_timeout": 15,
         "keepalives_interval": 5,
         "keepalives_count": 3,

@@ -90,9 +90,9 @@ class Manager:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     """Give a service manager."""
-    made = Manager(tmp_path / "notify")
-    yield made
-    made.close()
+    new_manager = Manager(tmp_path / "notify")
+    yield new_manager
+    new_manager.close()
 
 
 @contextmanager
@@ -117,11 +117,11 @@ def test_a_blocked_loop_fails_livez_and_the_watchdog_exits_with_the_blocking_sta
 ) -> None:
     port = free_port()
     process = spawn(WORKER, ARGUMENTS=f"--health-port {port} --watchdog 3s", **manager.environment)
-    wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
+    wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, description="readiness")
     assert ask(port, "/livez")[1]["status"] == "ok"
-    wait_until(lambda: {"READY=1", "WATCHDOG=1"} <= set(manager.received), what="word to the manager")
+    wait_until(lambda: {"READY=1", "WATCHDOG=1"} <= set(manager.received), description="word to the manager")
     job = jobs.add(type_name="blocks", input={})
-    wait_until(lambda: ask(port, "/livez")[0] == HTTPStatus.SERVICE_UNAVAILABLE, what="red")
+    wait_until(lambda: ask(port, "/livez")[0] == HTTPStatus.SERVICE_UNAVAILABLE, description="red")
     (cause,) = ask(port, "/livez")[1]["causes"]
     assert cause.startswith("the event loop has been stuck for ")
     words = output(process)
@@ -139,7 +139,7 @@ def test_an_unreachable_database_fails_only_readyz_until_it_is_back(
     with proxied(database_url) as (proxy, url):
         arguments = f"--health-port {port} --watchdog 0.5s --heartbeat-timeout 1s"
         process = spawn(WORKER, ARGUMENTS=arguments, SA_JOBQUEUE_URL=url, **manager.environment)
-        wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
+        wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, description="readiness")
         proxy.stall()
 
         def lost_for(seconds: float) -> bool:
@@ -149,11 +149,11 @@ def test_an_unreachable_database_fails_only_readyz_until_it_is_back(
             return bool(causes) and float(causes[0].split()[-2]) > seconds
 
         # Longer than any part would be silent that did not go on trying.
-        wait_until(lambda: lost_for(3.5), what="red")
+        wait_until(lambda: lost_for(3.5), description="red")
         assert ask(port, "/livez")[0] == HTTPStatus.OK
         proxy.cut()
         proxy.resume()
-        wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness again")
+        wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, description="readiness again")
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert "stuck" not in output(process)
@@ -172,10 +172,10 @@ def test_the_parent_notifies_systemd_and_each_process_serves_its_own_health_port
     arguments = f"--processes 2 --health-port {port}"
     script = WORKER.replace("__main__:jobs", "watched:jobs").replace("*quick, ", "")
     process = spawn(script, ARGUMENTS=arguments, PYTHONPATH=path, **manager.environment)
-    wait_until(lambda: "READY=1" in manager.received, what="word of the parent")
+    wait_until(lambda: "READY=1" in manager.received, description="word of the parent")
     for number in range(2):
-        wait_until(lambda n=number: ask(port + n, "/readyz")[0] == HTTPStatus.OK, what="a ready process")  # type: ignore[misc]
-    wait_until(lambda: manager.received.count("WATCHDOG=1") >= 2, what="its signs of life")
+        wait_until(lambda n=number: ask(port + n, "/readyz")[0] == HTTPStatus.OK, description="a ready process")  # type: ignore[misc]
+    wait_until(lambda: manager.received.count("WATCHDOG=1") >= 2, description="its signs of life")
     process.send_signal(signal.SIGTERM)
     output(process)
     assert process.returncode == 0
@@ -265,7 +265,7 @@ def test_systemd_watchdog_settings_are_read_and_notify_ignores_a_bad_socket(
     assert limit({"WATCHDOG_USEC": "30000000"}) == timedelta(seconds=30)
     assert limit({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}) == timedelta(seconds=30)
     assert limit({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}) is None
-    assert [limit({"WATCHDOG_USEC": asked}) for asked in ("", "0", "-1", "soon")] == [None] * 4
+    assert [limit({"WATCHDOG_USEC": microseconds}) for microseconds in ("", "0", "-1", "soon")] == [None] * 4
     for address in ("", "vsock:2:1234", "/nowhere/at/all"):
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         _watchdog.notify("READY=1")

@@ -26,8 +26,8 @@ pytestmark = both_servers
 EVERYBODY = WorkerFilter()
 
 
-def ids(found: Iterable[WorkerStatus]) -> list[str]:
-    return [worker.id for worker in found]
+def ids(statuses: Iterable[WorkerStatus]) -> list[str]:
+    return [worker.id for worker in statuses]
 
 
 def test_workers_are_listed_with_their_running_jobs_and_heartbeat_age(session: Session, jobs: Jobs) -> None:
@@ -42,7 +42,7 @@ def test_workers_are_listed_with_their_running_jobs_and_heartbeat_age(session: S
 
 
 @pytest.mark.parametrize(
-    ("where", "found"),
+    ("where", "expected_ids"),
     [
         (EVERYBODY, ["a-1", "a-2", "ax1", "b_1"]),
         (WorkerFilter(names=["a-*"]), ["a-1", "a-2"]),
@@ -56,15 +56,15 @@ def test_workers_are_listed_with_their_running_jobs_and_heartbeat_age(session: S
     ],
 )
 def test_a_worker_filter_selects_the_same_for_listing_and_draining(
-    session: Session, jobs: Jobs, where: WorkerFilter, found: list[str]
+    session: Session, jobs: Jobs, where: WorkerFilter, expected_ids: list[str]
 ) -> None:
     for worker_id in ("a-1", "ax1", "b_1"):
         jobs.add_worker(worker_id)
     jobs.add_worker("a-2", queues=["mail", "default"])
-    assert ids(list_workers(session, where=where)) == found
-    assert drain_workers(session, where=where).ids == found
-    asked = [worker.id for worker in list_workers(session) if worker.drain_requested_at is not None]
-    assert asked == found
+    assert ids(list_workers(session, where=where)) == expected_ids
+    assert drain_workers(session, where=where).ids == expected_ids
+    draining_ids = [worker.id for worker in list_workers(session) if worker.drain_requested_at is not None]
+    assert draining_ids == expected_ids
 
 
 def test_a_worker_filter_accepts_only_lists(session: Session) -> None:
@@ -96,7 +96,7 @@ def test_a_heartbeat_waits_for_a_concurrent_drain_request_and_returns_it(session
         drain_workers(session, where=EVERYBODY)
         beating = threading.Thread(target=send_heartbeat)
         beating.start()
-        wait_until(lambda: _waiting(engine) == 1, what="the heartbeat waits")
+        wait_until(lambda: _waiting(engine) == 1, description="the heartbeat waits")
         session.commit()
     beating.join(PATIENCE)
     assert answers[0] is not None
@@ -106,22 +106,22 @@ def test_concurrent_drain_requests_lock_workers_in_one_order(engine: Engine, ses
     # The rows lie in the other order than their ids sort: who locked them as they lie would hold what the second needs.
     for worker_id in ("z", "m", "a"):
         jobs.add_worker(worker_id)
-    done: list[list[str]] = []
+    locked_ids: list[list[str]] = []
 
     def ask() -> None:
         with sessions.begin() as session:
-            done.append(drain_workers(session, where=EVERYBODY).ids)
+            locked_ids.append(drain_workers(session, where=EVERYBODY).ids)
 
     with sessions() as first:
         assert drain_workers(first, where=WorkerFilter(ids=["a"])).ids == ["a"]
         second = threading.Thread(target=ask)
         second.start()
-        wait_until(lambda: _waiting(engine) == 1, what="the second waits for the first row")
+        wait_until(lambda: _waiting(engine) == 1, description="the second waits for the first row")
         first.connection().exec_driver_sql("SET LOCAL lock_timeout = '60s'")
         assert drain_workers(first, where=EVERYBODY).ids == ["a", "m", "z"]
         first.commit()
     second.join(PATIENCE)
-    assert done == [["a", "m", "z"]]
+    assert locked_ids == [["a", "m", "z"]]
 
 
 def test_deleting_dead_workers_skips_locked_rows(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
