@@ -143,7 +143,7 @@ async def test_a_snapshot_waits_for_an_extension_that_is_being_written(engine: E
         is_sent.set()
         session.execute(text("SELECT 1"))
         if driver == "sync":  # an async handler would block the loop that writes it
-            wait_until(lambda: _lease(engine, ctx.job.id) > 10 * MINUTE, what="the extension")
+            wait_until(lambda: _lease(engine, ctx.job.id) > 10 * MINUTE, description="the extension")
 
     queue = handlers(driver, act)
     ids = enqueue(engine, queue.job("session", None), queue.job("transaction", None))
@@ -180,7 +180,7 @@ async def test_a_level_that_a_statement_sets_fails_the_completion_with_the_same_
         session.execute(text(f"SET TRANSACTION ISOLATION LEVEL {level}"))
         session.execute(text("SELECT 1"))
         ctx.extend(10 * MINUTE)
-        wait_until(lambda: _lease(engine, ctx.job.id) > 10 * MINUTE, what="the extension")
+        wait_until(lambda: _lease(engine, ctx.job.id) > 10 * MINUTE, description="the extension")
 
     queue = handlers("sync", act)
     ids = enqueue(engine, queue.job("session", None), queue.job("transaction", None))

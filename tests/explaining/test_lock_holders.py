@@ -72,14 +72,14 @@ def test_the_root_of_a_chain_of_waiting_sessions_is_named_with_the_one_in_betwee
         waiting = [
             threads.submit(deploy.exec_driver_sql, "ALTER TABLE job ADD COLUMN note text"),
         ]
-        wait_until(lambda: list_lock_holders(session, Job) != [], what="the ALTER TABLE to wait")
+        wait_until(lambda: list_lock_holders(session, Job) != [], description="the ALTER TABLE to wait")
         waiting.append(threads.submit(worker.exec_driver_sql, "SELECT count(*) FROM job"))
 
         def holder() -> LockHolder:
             (found,) = list_lock_holders(session, Job)
             return found
 
-        wait_until(lambda: set(holder().waiters) == pids, what="the worker to wait")
+        wait_until(lambda: set(holder().waiters) == pids, description="the worker to wait")
         found = holder()
         report = health(engine, timeout=timedelta(seconds=1))
         reader.rollback()

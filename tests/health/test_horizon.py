@@ -96,8 +96,8 @@ def test_the_reported_xmin_horizon_matches_vacuum_and_names_its_holder(
             assert finding.summary.startswith(who.format(pid=pid))
             assert cure.format(pid=pid) in finding.advice
             assert "secret" not in str(report)
-        wait_until(lambda: not health(engine).horizon.holders, what="the horizon's release")
-        wait_until(lambda: holders.cutoff() == holders.next_xid(), what="a horizon that nobody holds")
+        wait_until(lambda: not health(engine).horizon.holders, description="the horizon's release")
+        wait_until(lambda: holders.cutoff() == holders.next_xid(), description="a horizon that nobody holds")
 
 
 @both_servers
@@ -132,7 +132,7 @@ async def test_a_handlers_session_is_reported_with_its_job(
         return [holder for holder in found if holder.kind is HolderKind.HANDLER]
 
     async with working(worker):
-        await until(lambda: bool(held()), what="the handler's session among the holders")
+        await until(lambda: bool(held()), description="the handler's session among the holders")
         holders.burn(10)
         report = await asyncio.to_thread(health, engine, thresholds=AT_ONCE)
         (holder,) = [one for one in report.horizon.holders if one.kind is HolderKind.HANDLER]
@@ -146,7 +146,7 @@ async def test_a_handlers_session_is_reported_with_its_job(
         await until(lambda: holders.number("SELECT count(*) FROM job WHERE status = 'completed'") == 1)
         # The connection is back in its pool, and has its own name again.
         named = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue job %'"
-        await until(lambda: holders.number(named) == 0, what="its own name")
+        await until(lambda: holders.number(named) == 0, description="its own name")
 
 
 async def test_a_handler_that_does_not_use_its_session_costs_no_statement(

@@ -106,7 +106,7 @@ def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engin
     source = Source(name="queue", engine=engine, timeout=SHORT)
     client = Client(dashboard([source], authorize=everyone))
     with locked(engine, "job_attempt"):
-        wait_until(lambda: "first report is being" not in client.page("/queue/overview"), what="a report")
+        wait_until(lambda: "first report is being" not in client.page("/queue/overview"), description="a report")
         page = client.page("/queue/overview")
     assert "because the server cancelled the statement: latest failures, rates, tables." in page
     assert "<dt>Due</dt><dd>0" in page

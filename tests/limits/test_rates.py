@@ -56,7 +56,7 @@ async def test_weighted_rate_limits_apply_in_every_stretch_of_time_across_three_
     for number in range(36):
         jobs.add(queue="default", fairness_key="abc"[number % 3], rate_cost=(None, 2, 5, 1, 7)[number % 5])
     async with start(queue), start(queue), start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     assert scalar(engine, _BEYOND, key="a", per_second=16) <= 8 + 1e-3
     assert scalar(engine, _BEYOND, key="%", per_second=40) <= 30 + 1e-3
     assert scalar(engine, _BEYOND, key="%", per_second=60) <= 20 + 1e-3
@@ -81,7 +81,7 @@ async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_th
         pass
 
     async with start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     at = [jobs.get(one)["started_at"] for one in (first, heavy, last)]
     assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in pairwise(at))
 

@@ -51,7 +51,7 @@ def test_concurrent_claims_start_only_one_job_of_an_ordering_key(
             other.connection.commit()
             assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
             return
-        wait_until(lambda: _waiting(engine), what="the claim waits at the index")
+        wait_until(lambda: _waiting(engine), description="the claim waits at the index")
         other.connection.commit()
         with pytest.raises(IntegrityError, match="uq_job_ordering"):
             claiming.result(PATIENCE)
@@ -149,8 +149,8 @@ async def test_a_worker_recovers_from_a_claim_conflict_on_an_ordering_key(
         assert mine.id == second_id
         late.commit()
     async with start(queue) as log:
-        await until(lambda: _waiting(engine), what="its claim waits at the index")
+        await until(lambda: _waiting(engine), description="its claim waits at the index")
         other.connection.commit()
         other.complete(mine)
-        await until(lambda: jobs.status(first_id) is JobStatus.COMPLETED, what="it runs what is next")
+        await until(lambda: jobs.status(first_id) is JobStatus.COMPLETED, description="it runs what is next")
     assert not log.of(ComponentFailed)

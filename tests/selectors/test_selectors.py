@@ -103,7 +103,7 @@ async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_ord
     for number in range(30):
         jobs.add(input=number)
     async with start(queue, concurrency=1) as log:
-        await until(lambda: len(seen) == 30, what="all of them")
+        await until(lambda: len(seen) == 30, description="all of them")
         failures = log.of(SelectorFailed)
     assert seen == list(range(30))
     assert len(failures) == 1
@@ -140,7 +140,7 @@ async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
         jobs.add(input=number)
     try:
         async with start(queue, concurrency=1) as log:
-            await until(lambda: len(seen) == 20, what="all of them")
+            await until(lambda: len(seen) == 20, description="all of them")
             assert [type(failure.error) for failure in log.of(SelectorFailed)] == [TimeoutError]
             assert calls == 1  # while a call is under way there is no other
     finally:
@@ -167,10 +167,10 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
     async with start(queue):
         await asyncio.wait_for(asked.wait(), PATIENCE)
         jobs.add(input="open", priority=9)
-        await until(lambda: seen == ["open"], what="what a full window hid goes first when it is read anew")
+        await until(lambda: seen == ["open"], description="what a full window hid goes first when it is read anew")
         is_open = True
         # Without a notification: the worker polls again.
-        await until(lambda: len(seen) == 6, what="the others")
+        await until(lambda: len(seen) == 6, description="the others")
 
     queue, seen = recorder()
 
@@ -180,7 +180,7 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
 
     jobs.add(input="overdue")
     async with start(queue):
-        await until(lambda: seen == ["overdue"], what="it starts although nobody chose it")
+        await until(lambda: seen == ["overdue"], description="it starts although nobody chose it")
 
 
 @pytest.mark.long
@@ -200,7 +200,7 @@ async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight
         jobs.add(queue="default", fairness_key=str(number), input=number)
     async with start(queue, poll_interval=timedelta(seconds=60)):
         await until(
-            lambda: len(calls) >= 10, what="it is asked again, also after those first looks that a woken worker takes"
+            lambda: len(calls) >= 10, description="it is asked again, also after those first looks that a woken worker takes"
         )
     # Parts that the window has no room for must not wake the worker: it would claim without a rest. Of the two rests one
     # is shorter where the machine stood still before it.
@@ -226,9 +226,9 @@ async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, s
                 session.add_all(
                     [Job("test", "fails once"), Job("test", "a", fairness_key="a"), Job("test", "b", fairness_key="b")]
                 )
-            await until(lambda: len(seen) >= 4, what="those that have committed")
+            await until(lambda: len(seen) >= 4, description="those that have committed")
             late.commit()
-            await until(lambda: len(seen) == 6, what="those behind the cursors")
+            await until(lambda: len(seen) == 6, description="those behind the cursors")
     assert Counter(seen) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
 
 
@@ -257,11 +257,11 @@ async def test_limits_and_pauses_apply_whatever_the_selector_returns(engine: Eng
     for number in range(60):
         jobs.add(queue="default", fairness_key="abc"[number % 3], input="abc"[number % 3])
     async with start(queue, concurrency=8), start(queue, concurrency=8):
-        await until(lambda: len(seen) == 40, what="those of the keys that are not paused")
+        await until(lambda: len(seen) == 40, description="those of the keys that are not paused")
         assert set(seen) == {"a", "b"}
         with Session(engine) as session, session.begin():
             resume_queues(session, ["default"], fairness_key="c")
-        await until(lambda: len(seen) == 60, what="all")
+        await until(lambda: len(seen) == 60, description="all")
     assert most["all"] <= 5
     assert max(most[key] for key in "abc") <= 2
 
@@ -336,7 +336,7 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
     for number, weight in enumerate(weights):
         jobs.add(input=number, rate_cost=weight)
     async with start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
     assert seen == list(reversed(range(20)))  # none passes one that is too heavy yet
     with engine.connect() as connection:
         # The burst, and what comes in meanwhile.
