@@ -31,13 +31,13 @@ class CreatedNames:
     functions: set[str] = field(default_factory=set)
     triggers: set[str] = field(default_factory=set)
 
-    def without(self, other: CreatedNames) -> CreatedNames:
-        """Return the names that `other` does not have."""
+    def without(self, existing: CreatedNames) -> CreatedNames:
+        """Return the names that `existing` does not have."""
         return CreatedNames(
-            self.relations - other.relations,
-            self.views - other.views,
-            self.functions - other.functions,
-            self.triggers - other.triggers,
+            self.relations - existing.relations,
+            self.views - existing.views,
+            self.functions - existing.functions,
+            self.triggers - existing.triggers,
         )
 
 

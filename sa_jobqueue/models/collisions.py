@@ -121,14 +121,14 @@ def check_tables(connection: Connection, layout: Layout, tables: Iterable[Table]
         raise _taken(layout, [("table", name) for name in others])
 
 
-def _taken(layout: Layout, taken: Collection[tuple[str, str]], detail: str = "") -> SchemaError:
-    objects = [(kind, layout.qualified(name.removeprefix(layout.prefix))) for kind, name in taken]
+def _taken(layout: Layout, conflicts: Collection[tuple[str, str]], detail: str = "") -> SchemaError:
+    objects = [(kind, layout.qualified(name.removeprefix(layout.prefix))) for kind, name in conflicts]
     listed = ", ".join(f"{kind} {name}" for kind, name in objects[:5])
     more = f" and {len(objects) - 5} more" if len(objects) > 5 else ""
     kind, name = objects[0]
-    those = "these names" if len(objects) > 1 else "this name"
+    needed_names = "these names" if len(objects) > 1 else "this name"
     return SchemaError(
-        f"{listed}{more}{detail}: the job queue's own objects need {those}. Nothing was changed. Give the queue other names "
-        'by a prefix, class Job(JobMixin, Base, queue_prefix="jobs_"), or another schema with queue_schema. If an earlier '
-        f"create_all left it behind, drop it: DROP {kind.upper()} {name}"
+        f"{listed}{more}{detail}: the job queue's own objects need {needed_names}. Nothing was changed. Give the queue "
+        'other names by a prefix, class Job(JobMixin, Base, queue_prefix="jobs_"), or another schema with queue_schema. '
+        f"If an earlier create_all left it behind, drop it: DROP {kind.upper()} {name}"
     )

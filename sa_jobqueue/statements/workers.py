@@ -80,12 +80,12 @@ def earlier(t: Tables) -> sa.Select[Any]:
 
     Parameters: as of `types_of_later`. Shape: `(id,)`, in their order. Clock, Locks, Index: as there.
     """
-    own, before = t.worker.alias("own"), t.worker.alias("before")
-    started = sa.tuple_(before.c.started_at, before.c.id) < sa.tuple_(own.c.started_at, own.c.id)
+    worker, before = t.worker.alias("own"), t.worker.alias("before")
+    started = sa.tuple_(before.c.started_at, before.c.id) < sa.tuple_(worker.c.started_at, worker.c.id)
     return (
         sa.select(before.c.id)
-        .select_from(own.join(before, started))
-        .where(own.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(before) > sa.func.clock_timestamp())
+        .select_from(worker.join(before, started))
+        .where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text), alive_until(before) > sa.func.clock_timestamp())
         .where(before.c.job_types.op("&&", is_comparison=True)(array("types", sa.Text())))
         .order_by(before.c.id)
     )

@@ -126,8 +126,8 @@ def _missing(report: Health) -> Iterator[Finding]:
         summary = f"Not measured, because the server cancelled the statement: {names}."
         advice = "Cause not found: look at wait_event in pg_stat_activity, or give it more time (--timeout)."
         for lock in [lock for lock in report.locks if lock.table or lock.waiters][:1]:
-            held = f"an ACCESS EXCLUSIVE lock on {lock.table}" if lock.table else "a lock"
-            summary += f" {lock.description[0].upper()}{lock.description[1:]} holds {held}{_waits_for(lock)}."
+            lock_text = f"an ACCESS EXCLUSIVE lock on {lock.table}" if lock.table else "a lock"
+            summary += f" {lock.description[0].upper()}{lock.description[1:]} holds {lock_text}{_waits_for(lock)}."
             advice = f"If it should not hold the lock, {lock.remedy()}."
         # What cannot be seen may be critical: an outage must not lower the severity.
         bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING

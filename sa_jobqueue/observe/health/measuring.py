@@ -527,7 +527,7 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
     "waiting": _waiting,
     "awaited": _awaited,
     "retrying": _retrying,
-    "locks": lambda of: list_lock_holders(of.session, of.model),
+    "locks": lambda reading: list_lock_holders(reading.session, reading.model),
     "statuses": _statuses,
     "settings": _settings,
     "due_by_type": _due_by_type,

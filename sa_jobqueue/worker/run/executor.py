@@ -414,17 +414,17 @@ class Executor(Part):
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> Future[None]:
         # Called from the handler's thread or task; the work is done on the loop.
-        written = Future[None]()
-        self._loop.call_soon_threadsafe(self._extend_of, context, timeout, written)
-        return written
+        extension = Future[None]()
+        self._loop.call_soon_threadsafe(self._extend_of, context, timeout, extension)
+        return extension
 
-    def _extend_of(self, context: AttemptContext, timeout: timedelta, written: Future[None]) -> None:
+    def _extend_of(self, context: AttemptContext, timeout: timedelta, extension: Future[None]) -> None:
         # Searched for: a reference from the context to its attempt would be a cycle that only the garbage collector frees.
         for running in self._running:
             if running.context is context:
-                self._keep(self._extend(running, timeout)).add_done_callback(lambda _: written.set_result(None))
+                self._keep(self._extend(running, timeout)).add_done_callback(lambda _: extension.set_result(None))
                 return
-        written.set_result(None)  # the attempt has ended
+        extension.set_result(None)  # the attempt has ended
 
     async def _extend(self, running: Running, timeout: timedelta) -> None:
         """Let an attempt run for `timeout` from now: here immediately, its lease as soon as the database answers."""
