@@ -278,7 +278,7 @@ def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
             assert not written.done()
             return [one for one in health(engine, thresholds=soon).findings if one.code is Code.LOCKED]
 
-        wait_until(lambda: locked() != [], what="the finding")
+        wait_until(lambda: locked() != [], description="the finding")
         findings = health(engine, thresholds=soon).findings
         holder.rollback()
         written.result()

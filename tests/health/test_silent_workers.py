@@ -101,10 +101,10 @@ async def test_the_probe_names_the_error_that_the_database_answers_a_heartbeat_w
                 f"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {full}; END $$;"
                 "CREATE TRIGGER full_disk BEFORE UPDATE ON worker FOR EACH ROW EXECUTE FUNCTION full_disk()"
             )
-        await until(lambda: worker.vitals.database_error is not None, what="a failed heartbeat")
+        await until(lambda: worker.vitals.database_error is not None, description="a failed heartbeat")
         assert worker.vitals.database_error == "DiskFull: could not extend file"
-        await until(lambda: any("DiskFull" in cause for cause in worker.vitals.unready), what="the probe")
+        await until(lambda: any("DiskFull" in cause for cause in worker.vitals.unready), description="the probe")
         with engine.begin() as connection:
             connection.exec_driver_sql("DROP TRIGGER full_disk ON worker")
-        await until(lambda: not worker.vitals.unready, what="the next heartbeat")
+        await until(lambda: not worker.vitals.unready, description="the next heartbeat")
         assert worker.vitals.database_error is None
