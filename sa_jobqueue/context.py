@@ -397,7 +397,7 @@ class AttemptContext:
         `catch`: errors that are a result, such as `catch=CardDeclined`, after `retry`: recorded with their type, message
         and arguments, and raised again by later attempts without a call, as a class named here.
         Raises: the exceptions of `fn`; StepRefusedError after another step's error; DuplicateStepError;
-        UnstorableOutputError, which makes the job a dead letter at once; StepOutputError if a recorded result does not
+        UnstorableOutputError, which makes the job a dead letter immediately; StepOutputError if a recorded result does not
         match the type, or a recorded error is no longer in `catch`; LostAttemptError; InvalidOptionError, including in a
         child process.
         """

@@ -501,10 +501,10 @@ class InvalidOutputError(JobQueueError, TypeError):
 
 
 class UnstorableOutputError(InvalidOutputError):
-    """The result of a step is not JSON, is too large, or does not match its type; the job becomes a dead letter at once.
+    """The result of a step is not JSON, is too large, or does not match its type; the job becomes a dead letter.
 
-    The step has run, and would run again in each attempt. Return JSON or a type of data, or pass `output`; store what is
-    large elsewhere, and return where it is.
+    The step has run, and would run again in each attempt. Return JSON or a type of data, or pass `output`; store a
+    large result elsewhere, and return its place.
     """
 
 

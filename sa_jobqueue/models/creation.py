@@ -42,7 +42,7 @@ class _Creation:
 
     @cached_property
     def statements(self) -> list[str]:
-        """What a migration executes from an empty place to the latest version."""
+        """Statements of a migration from an empty place to the latest version."""
         return ddl.every_statement(**self.place)
 
     @cached_property

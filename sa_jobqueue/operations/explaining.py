@@ -173,7 +173,7 @@ class Explainer:
 
     @cached_property
     def silences(self) -> list[Silence]:
-        """The workers without a heartbeat, and what is seen of their sessions."""
+        """The workers without a heartbeat, and the visible state of their sessions."""
         return list_silent(self.session, list(self.workers.values()), self.ttl)
 
     @cached_property

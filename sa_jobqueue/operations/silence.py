@@ -1,4 +1,4 @@
-"""What is seen of the sessions of workers that send no heartbeats."""
+"""The visible state of the sessions of workers that send no heartbeats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Silence:
 
     @property
     def description(self) -> str:
-        """Return what is known of it."""
+        """Return the state of its sessions as text."""
         if self.is_connected is None:
             return "killed, frozen, or disconnected"
         if not self.is_connected:
@@ -42,7 +42,7 @@ class Silence:
 
 
 def list_silent(session: Session, workers: Sequence[WorkerStatus], heartbeat_timeout: timedelta) -> list[Silence]:
-    """Return the workers without a heartbeat within the timeout, with what is seen of their sessions. Locks: none."""
+    """Return the workers without a heartbeat within the timeout, with the visible state of their sessions. Locks: none."""
     live = {worker.name for worker in workers if worker.silent_for <= heartbeat_timeout}
     silent = [worker for worker in workers if worker.silent_for > heartbeat_timeout]
     if not silent:

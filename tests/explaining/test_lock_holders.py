@@ -1,4 +1,4 @@
-"""Whose locks others wait for: the ends of the chains of waiting sessions, and what is advised about them."""
+"""Whose locks others wait for: the ends of the chains of waiting sessions, and the advice about them."""
 
 from __future__ import annotations
 

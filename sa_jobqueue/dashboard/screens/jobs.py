@@ -50,7 +50,7 @@ def read_filter(context: Context) -> JobFilter:
 
 
 def _with_input(context: Context, where: JobFilter) -> ColumnElement[bool] | None:
-    """Return the condition on the input. Raises: ParameterError if it would tell of a payload that the user may not see."""
+    """Return the condition on the input. Raises: ParameterError if it would reveal a payload that the user may not see."""
     contains = context.params.document("input")
     if contains is None:
         return None

@@ -161,7 +161,7 @@ def _upsert(context: Context, session: Session) -> Changes:
     effect = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
     if before is not None and before.paused_at is not None:
         effect += " It is paused and stays so."
-    # Whether an entered input equals one that the user may not see is not told.
+    # The page does not reveal whether an entered input equals one that the user may not see.
     is_guess = before is not None and "input" in context.params and _is_hidden(context, before)
     return Changes(count=int(is_written or is_guess), effect=effect, details=lines, ids=[schedule.name])
 

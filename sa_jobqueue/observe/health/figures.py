@@ -250,7 +250,7 @@ class Workers:
     heartbeat_timeout: timedelta
     workers: Sequence[WorkerStatus] = ()
     silences: Sequence[Silence] = ()
-    """What is seen of the sessions of those without a heartbeat."""
+    """Workers without a heartbeat, each with the visible state of its sessions."""
 
     @property
     def live(self) -> list[WorkerStatus]:

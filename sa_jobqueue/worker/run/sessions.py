@@ -139,7 +139,7 @@ class Guard:
     def begin(self, connection: Connection) -> None:
         """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
         if self._is_closed:
-            connection.close()  # nobody closes this session again
+            connection.close()  # the handler does not close this session again
         self.check_user()
         self._connections.append(connection)
         if self._has_returned or connection.dialect.name != "postgresql":

@@ -29,13 +29,13 @@ def check_catch(catch: object) -> Caught:
 
 
 def failure_document(error: Exception, catch: Caught) -> dict[str, Any] | None:
-    """Return what is stored of an error; None if no class of `catch` has it."""
+    """Return an error as it is stored; None if no class of `catch` has it."""
     error_class = None
     if not isinstance(error, _SIGNALS):
         error_class = next((candidate for candidate in catch if isinstance(error, candidate)), None)
     if error_class is None:
         return None
-    if isinstance(error, DBAPIError):  # not the statement and its parameters, which may be somebody's data
+    if isinstance(error, DBAPIError):  # not the statement and its parameters, which may be personal data
         return {"type": _name(error_class), "message": str(error.orig), "arguments": None}
     arguments: list[Any] | None = list(error.args)
     try:

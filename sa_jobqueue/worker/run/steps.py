@@ -207,7 +207,7 @@ class AttemptSteps:
         return self._decode(place, codec, json.loads(document.text))  # the same value as in later attempts
 
     async def _called(self, call: Callable[[], Any], retry: RetryPolicy | None) -> Any:
-        """Return what the function of a step returns, called again as its retry policy decides."""
+        """Return the result of the function of a step, called again as its retry policy decides."""
         calls = 1
         while True:
             try:
