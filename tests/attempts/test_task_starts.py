@@ -16,6 +16,7 @@ from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, WorkerStopped
 from sa_jobqueue.registry import Proceed
+from sa_jobqueue.worker.run.executor import Executor
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, Start, quick, until, working
 
@@ -308,3 +309,40 @@ async def test_timeouts_and_groups_of_tasks_work_from_a_handlers_first_line(
     errors = [jobs.get(job_id)["last_error"]["type"] for job_id in ids]
     assert errors == ["TimeoutError", "ExceptionGroup", "sa_jobqueue.errors.AttemptTimeoutError"]
     assert {jobs.status(job_id) for job_id in ids} == {JobStatus.DEAD}
+
+
+async def test_the_watch_of_the_loop_can_ask_about_a_task_while_an_attempt_begins(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may ask before the attempt's task exists; here the factory of tasks asks at that moment."""
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("test")
+    async def test(payload: str) -> None: ...
+
+    executors: list[Executor] = []
+    start = Executor.start
+
+    def recorded_start(self: Executor, job: Any) -> None:
+        executors.append(self)
+        start(self, job)
+
+    answers: list[object] = []
+
+    def asking(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task = lazy(loop, coroutine, **options)
+        for executor in executors:
+            try:
+                answers.append(executor.job_in(task)[0])
+            except AttributeError as error:
+                answers.append(error)
+        return task
+
+    monkeypatch.setattr(Executor, "start", recorded_start)
+    (job_id,) = enqueue(engine, queue.job("test", "x"))
+    with making_tasks(asking):
+        async with working(Worker(queue, engine, options=quick())) as log:
+            await log.until(JobCompleted)
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+    assert answers
+    assert not [answer for answer in answers if isinstance(answer, AttributeError)]

@@ -18,7 +18,7 @@ def load(name):
     """Import a module; return whether it could be: it may need an extra that is not installed."""
     try:
         importlib.import_module(name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").partition(".")[0] in PACKAGES:
             raise
         return False
@@ -26,10 +26,11 @@ def load(name):
 
 def load_all():
     """Import every module; return the names of those that could be."""
-    names = list(PACKAGES)
-    for package in PACKAGES:
+    packages = [package for package in PACKAGES if load(package)]
+    names = list(packages)
+    for package in packages:
         path = importlib.import_module(package).__path__
-        names += [found.name for found in pkgutil.walk_packages(path, f"{package}.", onerror=lambda name: None)]
+        names += [module.name for module in pkgutil.walk_packages(path, f"{package}.", onerror=lambda name: None)]
     return {name for name in names if not name.endswith("__main__") and load(name)}
 
 # First as it is here, so that third parties are loaded: they have code of their own for Windows.

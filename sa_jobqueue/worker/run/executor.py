@@ -177,11 +177,11 @@ class Executor(Part):
         self._started.add(job)
         if self._is_shutting_down:  # a stop that did not wait for the claim's answer
             running.stopping = CancelReason.SHUTDOWN
-        self._running.add(running)
-        self._by_queue[job.queue] += 1
-        self._by_type[job.type_name] += 1
         run = self._run(running, [attempt.task for attempt in earlier])
         running.task = self._loop.create_task(run, name=job.type_name)
+        self._running.add(running)  # with its task: the thread that watches the loop reads both
+        self._by_queue[job.queue] += 1
+        self._by_type[job.type_name] += 1
         running.task.add_done_callback(partial(self._release_unbegun, running))
 
     def suspect(self, job_ids: Collection[str] | None) -> None:
