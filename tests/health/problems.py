@@ -252,8 +252,8 @@ def bulk_fine(queue: UnhealthyQueue) -> None:
 
 def dead_tuples(queue: UnhealthyQueue) -> None:
     queue.run("ALTER TABLE rate_state SET (autovacuum_vacuum_threshold = 1)")
-    rows = "SELECT false, 'queue' || n, now(), ARRAY[]::bigint[] FROM generate_series(1, 10500) n"
-    queue.run(f"INSERT INTO rate_state (is_type, name, spent_at, starts) {rows}", "DELETE FROM rate_state")
+    rows = "SELECT false, 'queue' || n, now() FROM generate_series(1, 10500) n"
+    queue.run(f"INSERT INTO rate_state (is_type, name, spent_at) {rows}", "DELETE FROM rate_state")
     queue.run("SELECT pg_stat_force_next_flush()")
 
 
