@@ -431,17 +431,19 @@ class StepOutputError(JobQueueError):
 class StepRefusedError(JobQueueError):
     """A step was not begun, because another step of the attempt has raised an error that its call does not declare.
 
-    `name` is that of the refused step, `failed_name` that of the other; `error` is the other's error, with which the attempt
-    fails. Declare by `catch` an error that is a result: it is recorded, and the handler may go on after it.
+    `name` is that of the refused step, `failed_name` that of the other; `error_type` and `message` are of the other's error,
+    which is the cause of this one, and with which the attempt fails. Declare by `catch` an error that is a result: it is
+    recorded, and the handler may go on after it.
     """
 
-    def __init__(self, name: str, failed_name: str, error: Exception) -> None:
+    def __init__(self, name: str, failed_name: str, error_type: str, message: str) -> None:
         self.name = name
         self.failed_name = failed_name
-        self.error = error
+        self.error_type = error_type
+        self.message = message
         super().__init__(
-            f"step {name} does not begin, because step {failed_name} raised {error!r}: a later attempt calls that step "
-            f"again and may get a result. If the error is a result, declare it: catch={type(error).__name__}"
+            f"step {name} does not begin, because step {failed_name} raised {error_type} ({message}): a later attempt calls "
+            f"that step again and may get a result. If the error is a result, declare it: catch={error_type}"
         )
 
 

@@ -134,10 +134,10 @@ def test_a_registry_cannot_be_included_twice_or_in_itself() -> None:
     jobs.handler("ours")(lambda: None)
     feature.handler("theirs")(lambda: None)
     for registry in (jobs, other_queue):  # also one without handlers
-        with pytest.raises(InvalidOptionError, match="other: is this registry itself"):
+        with pytest.raises(InvalidOptionError, match="jobs: is this registry itself"):
             registry.include(registry)
     jobs.include(feature)
-    here = r"other: brings 'theirs' \(.*lambda.*\), which is here already: include it once"
+    here = r"jobs: brings 'theirs' \(.*lambda.*\), which is here already: include it once"
     with pytest.raises(InvalidOptionError, match=here):
         jobs.include(feature)
     other_queue.include(feature)  # two applications may share a feature

@@ -204,7 +204,7 @@ async def test_payloads_are_copied_in_the_callers_transaction(application: Appli
     stored = await application.run(lambda session: session.execute(select(Job.input, Job.priority).order_by(Job.id)).all())
     assert [row.input for row in stored] == NASTY
     assert {row.priority for row in stored} == {3}
-    keyed = {"deduplicate_by": lambda document: f"ä\t{document}"}
+    keyed: dict[str, Any] = {"deduplicate_by": lambda document: f"ä\t{document}"}
     copied = await application.run(lambda session: take.enqueue_many(session, ["a", "b", "a"], **keyed))
     again = await application.run(lambda session: take.enqueue_many(session, ["b", "c"], **keyed))
     assert (copied, again) == (2, 1)

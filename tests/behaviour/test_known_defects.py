@@ -48,16 +48,20 @@ def standing(engine: Engine) -> Counter[tuple[str, str]]:
 )
 async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, jobs: Jobs, with_session: bool) -> None:
     queue, fan_ins = JobQueue(), 200
+    leaf: Any
+    first: Any
 
     if with_session:
 
         @queue.handler("leaf")
-        async def leaf(number: int) -> int:
+        async def leaf_of_session(number: int) -> int:
             return number
 
         @queue.handler("first")
-        def first(number: int, session: Session, ctx: AttemptContext) -> Any:
-            return ctx.continue_with(leaf, number)
+        def first_of_session(number: int, session: Session, ctx: AttemptContext) -> Any:
+            return ctx.continue_with(leaf_of_session, number)
+
+        leaf, first = leaf_of_session, first_of_session
 
     else:
 

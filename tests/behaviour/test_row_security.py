@@ -49,9 +49,9 @@ def login(engine: Engine) -> Iterator[Login]:
         return engines[-1]
 
     yield connect
-    for engine in engines:
-        engine.dispose()
-    names = [*(engine.url.username for engine in engines), *(f"{prefix}_{role}" for role in RIGHTS)]
+    for login_engine in engines:
+        login_engine.dispose()
+    names = [*(login_engine.url.username for login_engine in engines), *(f"{prefix}_{role}" for role in RIGHTS)]
     with engine.begin() as connection:
         for name in names:
             connection.execute(text(f"DROP OWNED BY {name}; DROP ROLE {name}"))

@@ -155,7 +155,7 @@ async def generates_async(order: Order) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("func", "reason"),
     [
-        (two_payloads, "unexpected argument 'other'"),
+        (two_payloads, "unexpected argument 'second_payload'"),
         (two_sessions, "asks for two arguments of type Session"),
         (two_blockers, "asks for two arguments of type Blockers"),
         (untyped_blockers, "the blockers cannot be typed as"),

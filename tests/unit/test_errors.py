@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "DuplicateStepError": ("ask", "7"),
     "EventTimeoutError": ("approved:7", "approval"),
     "StepOutputError": ("ask", "", "is recorded as a sleep"),
+    "StepRefusedError": ("'mail'", "'charge'", "CardDeclined", "no funds"),
     "NotFoundError": ("chain", ["1", "2"]),
     "ChainReferencedError": ([("1", "2")],),
     "ChainFailedError": (ended(JobStatus.DEAD),),

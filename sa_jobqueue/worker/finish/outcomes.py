@@ -99,8 +99,8 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     until the attempts are used up.
     """
     error = original(error)
-    if isinstance(error, StepRefusedError):  # as if the step before had not been caught
-        error = error.error
+    if isinstance(error, StepRefusedError) and error.__cause__ is not None:  # as if the handler had not caught it
+        error = error.__cause__
     decided: Finished | None = getattr(error, _END, None)
     if decided is not None:
         return decided

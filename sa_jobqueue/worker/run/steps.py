@@ -9,8 +9,8 @@ import json
 import time
 import types
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -158,6 +158,8 @@ class AttemptSteps:
         self._begun = 0
         """Number of steps whose calls have not been recorded yet."""
         self._recorded_one = asyncio.Event()
+        self._ending = asyncio.Lock()
+        """Held by a wait or a sleep that may end the attempt."""
 
     def step(
         self,
@@ -190,13 +192,13 @@ class AttemptSteps:
     async def _step(
         self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None, catch: Caught
     ) -> Any:
-        if (step_record := await self._find(place, StepKind.STEP)) is not None:
-            if step_record.kind == StepKind.FAILURE:
-                raise self._recorded_failure(place, step_record.output, catch)
-            return self._decode(place, codec, step_record.output)
-        self._stop_if_cancelled()
-        began = time.monotonic()
-        with self._in_progress():
+        async with self._in_progress():
+            if (step_record := await self._find(place, StepKind.STEP)) is not None:
+                if step_record.kind == StepKind.FAILURE:
+                    raise self._recorded_failure(place, step_record.output, catch)
+                return self._decode(place, codec, step_record.output)
+            self._stop_if_cancelled()
+            began = time.monotonic()
             try:
                 document = self._encode(place, codec, await self._called(call, retry))
             except Exception as error:
@@ -240,10 +242,11 @@ class AttemptSteps:
         reason = f"is recorded as failed with {document['type']}: {document['message']}; `catch` no longer names that class"
         return StepOutputError(*place, reason)
 
-    @contextmanager
-    def _in_progress(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _in_progress(self) -> AsyncIterator[None]:
         """Count a step as begun until it is recorded, so that no step beside it ends the attempt meanwhile."""
-        self._begun += 1
+        async with self._alone():  # such a step may be ending it now
+            self._begun += 1
         token = _enclosing.set(_enclosing.get() + 1)
         try:
             yield
@@ -252,6 +255,20 @@ class AttemptSteps:
             self._begun -= 1
             if self._type.is_async:
                 self._recorded_one.set()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Let no other step of the attempt begin meanwhile. Raises: the signal with which another has ended the attempt."""
+        is_beside_others = self._type.is_async and not _enclosing.get()  # within a step, that one holds its place
+        async with self._ending if is_beside_others else nullcontext():
+            if is_beside_others and self._context.suspended is not None:
+                raise self._context.suspended
+            yield
+
+    async def _let_others_begin(self) -> None:
+        """Let the steps begin that the handler has called together with a wait or a sleep."""
+        if self._type.is_async:
+            await asyncio.sleep(0)
 
     async def _wait_for_others(self, place: Place) -> None:
         """Wait until the steps that run beside this one are recorded: an attempt that ends before would call them again."""
@@ -266,7 +283,7 @@ class AttemptSteps:
             return
         failed_place, error = self._failure
         self._context.suspended = error  # so that the attempt fails with it, whatever the handler catches
-        raise StepRefusedError(shown(place), shown(failed_place), error) from error
+        raise StepRefusedError(shown(place), shown(failed_place), type(error).__name__, str(error)) from error
 
     async def _pause(self, delay: timedelta) -> None:
         if self._type.is_async:
@@ -300,11 +317,17 @@ class AttemptSteps:
         if is_async != self._type.is_async:
             word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
             raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
-        if (step_record := await self._find(place, StepKind.TRANSACTION)) is not None:
-            if step_record.kind == StepKind.FAILURE:
+        async with self._in_progress():
+            if (step_record := await self._find(place, StepKind.TRANSACTION)) is None:
+                async with self._new_transaction(place, catch, is_async=is_async) as session:
+                    yield session
+            elif step_record.kind == StepKind.FAILURE:
                 raise self._recorded_failure(place, step_record.output, catch)
-            yield None
-            return
+            else:
+                yield None
+
+    @asynccontextmanager
+    async def _new_transaction(self, place: Place, catch: Caught, *, is_async: bool) -> AsyncIterator[Any]:
         began, store = time.monotonic(), self._store
         session, session_guard = store.session(self._context, is_async=is_async)
 
@@ -338,20 +361,19 @@ class AttemptSteps:
             self._report(StepKind.TRANSACTION, place, began)
 
         error: Exception | None = None
-        with self._in_progress():
-            try:
-                with session_guard:
-                    await on_session(store.begin)
-                    yield session
-                await on_session(commit)
-            except Exception as raised:
-                error = raised
-            finally:
-                await on_session(store.close)
-                session_guard.close()
-            if error is not None:
-                await self._record_failure(place, error, catch, began)
-                raise error
+        try:
+            with session_guard:
+                await on_session(store.begin)
+                yield session
+            await on_session(commit)
+        except Exception as raised:
+            error = raised
+        finally:
+            await on_session(store.close)
+            session_guard.close()
+        if error is not None:
+            await self._record_failure(place, error, catch, began)
+            raise error
 
     def cursor(
         self,
@@ -410,9 +432,12 @@ class AttemptSteps:
         return self._run(self._sleep(self._enter(name, key), duration))
 
     async def _sleep(self, place: Place, duration: timedelta) -> None:
-        await self._wait_for_others(place)
         step_record = await self._find(place, StepKind.SLEEP)
-        if step_record is None or not step_record.is_over:
+        if step_record is not None and step_record.is_over:
+            return
+        await self._let_others_begin()
+        async with self._alone():
+            await self._wait_for_others(place)
             until = (
                 await self._write(StepKind.SLEEP, place, None, took=duration)
                 if step_record is None
@@ -432,14 +457,16 @@ class AttemptSteps:
     async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
         step_record = await self._find(place, StepKind.WAIT)
         while step_record is None or not step_record.is_over:
-            await self._wait_for_others(place)
             with suppress(_Busy):
                 looking = self._looking(place, codec, step_record, event, timeout)
-                answer = await self._uninterrupted(
-                    self._store.call(looking, is_async=self._type.is_async, in_transaction=True)
-                )
-                if isinstance(answer, Suspended):
-                    self._context.suspended = answer
+                await self._let_others_begin()
+                async with self._alone():
+                    await self._wait_for_others(place)
+                    answer = await self._uninterrupted(
+                        self._store.call(looking, is_async=self._type.is_async, in_transaction=True)
+                    )
+                    if isinstance(answer, Suspended):
+                        self._context.suspended = answer
                 if isinstance(answer, Suspended | EventTimeoutError):
                     raise answer
                 return answer
