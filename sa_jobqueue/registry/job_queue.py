@@ -129,13 +129,12 @@ class JobQueue(Generic[JobT]):
         types = {"event": Annotated[str, AfterValidator(check_event)], "return": Any if output is None else output}
         wait.__annotations__ |= types
         wait.__qualname__ = f"event({type_name!r})"
-        decorate: Any = self.handler(type_name, queue=queue)
-        handler: Handler[str, T, JobT] = decorate(wait)
-        return handler
+        declared: Handler[str, T, JobT] = self.handler(type_name, queue=queue)(wait)
+        return declared
 
     def _declare(
         self, options_class: type[Options], type_name: str, values: dict[str, Any], *, by_fields: bool = False
-    ) -> Callable[[Callable[..., Any]], Any]:
+    ) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
@@ -353,8 +352,7 @@ class JobQueue(Generic[JobT]):
         `type_name`: the job type. `options`: those of `Handler.job`.
         Raises: as `Handler.job`; UnknownJobTypeError.
         """
-        job: JobT = self[type_name].job(payload, **options)
-        return job
+        return self[type_name].job(payload, **options)
 
     def include(self, jobs: JobQueue[JobT]) -> None:
         """Add every handler, schedule, queue and selector of another registry, such as a feature's.

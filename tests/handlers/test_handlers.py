@@ -186,7 +186,7 @@ def test_calling_a_handler_calls_its_function() -> None:
         return 2 * number
 
     assert double(4) == 8
-    assert double(number=4) == 8  # type: ignore[call-arg]  # to type checkers, the payload has no name
+    assert double(number=4) == 8
 
 
 def test_a_registry_makes_jobs_of_its_own_class() -> None:
