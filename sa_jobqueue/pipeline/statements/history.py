@@ -163,7 +163,7 @@ def _shown(dataset_table: sa.Table, name: str, hidden: sa.ColumnElement[bool] | 
     column = dataset_table.c[name]
     if isinstance(column.type, TIMESTAMP):
         return sa.case((column.between(_FIRST, _LAST), column))
-    return column if column.type.python_type in {int, bool} else sa.cast(column, sa.Text)
+    return column if isinstance(column.type, sa.Integer | sa.Boolean) else sa.cast(column, sa.Text)
 
 
 def _conditions(t: Tables, dataset: Dataset, filters: Filters) -> list[sa.ColumnElement[bool]]:
