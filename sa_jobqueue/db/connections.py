@@ -17,7 +17,7 @@ from sqlalchemy.util.concurrency import greenlet_spawn
 
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import GuardedCursor, guard_transactions, is_pooled
-from sa_jobqueue.db.sessions import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
+from sa_jobqueue.db.sessions import GUARDS, SETTINGS, TIMEOUTS, application_name, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
 from sa_jobqueue.db.urls import for_psycopg, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
@@ -65,7 +65,7 @@ class Connections:
         driver_arguments = dict(connect_args or {})
         self._own_options: str = driver_arguments.pop("options", None) or own_options(self._url)
         self._arguments: dict[str, Any] = {
-            "application_name": f"sa_jobqueue {worker_name}"[:63],
+            "application_name": application_name(worker_name),
             **noticing_death(patience),
             **driver_arguments,
             **startup_arguments(self._own_options, {**GUARDS, **SETTINGS, **TIMEOUTS, **idle}),

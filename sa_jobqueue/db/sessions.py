@@ -120,3 +120,8 @@ def _set_locally(connection: Connection) -> None:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def application_name(worker_name: str) -> str:
+    """Return the `application_name` of a worker's sessions, cut to 63 characters as PostgreSQL cuts names."""
+    return f"sa_jobqueue {worker_name}"[:63]

@@ -96,7 +96,7 @@ class _Creation:
             self._execute(connection, [f"DROP TYPE {name}" for name in names])
 
     def _ours(self, tables: Iterable[sa.Table] | None) -> set[sa.Table]:
-        """Return those of some tables that are this queue's."""
+        """Return the tables of this queue among others."""
         return {table for table in tables or () if table.schema == self.job.schema and table.name in self.names.relations}
 
     def _completes(self, connection: sa.Connection, created: Iterable[sa.Table]) -> bool:

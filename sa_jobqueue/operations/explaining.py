@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.sessions import application_name
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
@@ -577,7 +578,7 @@ class _Case:
         holder, verb = None if row is None else LockHolder.of_row(row), "has locked its row"
         if holder is None or not holder.is_old:
             # A lock that handlers of other jobs wait for does not keep workers from claiming this one.
-            names = {f"sa_jobqueue {worker.name}"[:63] for worker in self.ready}
+            names = {application_name(worker.name) for worker in self.ready}
             waited_for = (
                 holder
                 for holder in self.explainer.lock_holders

@@ -90,7 +90,7 @@ class LockHolder:
         if self.is_ours:
             return f"it is a session of sa-jobqueue: see the log of {self.name.removeprefix(_OURS)!r}"
         if self.locked_for is None:
-            return "GRANT pg_monitor to the role that asks, to see since when and what it does"
+            return "GRANT pg_monitor to the role that asks, to see its age and its statement"
         if not self.is_old:
             return f"look again, as it is younger than {span(MIN_LOCKED)}"
         if self.kind not in {None, "client backend"}:
@@ -104,7 +104,7 @@ def list_lock_holders(session: Session, model: JobClass) -> list[LockHolder]:
 
 
 def lock_holders(rows: Sequence[Mapping[Any, Any]]) -> list[LockHolder]:
-    """Return the roots in the rows of `sessions.lock_waits`: those that wait for nothing themselves. Pure."""
+    """Return the roots in the rows of `sessions.lock_waits`: sessions that wait for no lock. Pure."""
     row_by_pid = {row["pid"]: row for row in rows}
     waiters_by_root: dict[int, list[Mapping[Any, Any]]] = {row["pid"]: [] for row in rows if row["table"]}
     for row in rows:

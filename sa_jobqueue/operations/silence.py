@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.sessions import application_name
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations.workers import WorkerStatus
 from sa_jobqueue.statements import sessions
@@ -36,7 +37,7 @@ class Silence:
         if not self.is_connected:
             return "no session of it is visible to this role: killed, disconnected, or behind a pooler"
         if self.idle_for is None:
-            return "connected; what it does is not visible to this role"
+            return "connected; its statements are not visible to this role"
         cause = "its heartbeats fail" if self.is_failing else "frozen, or disconnected without notice"
         return f"connected, its last statement {span(self.idle_for)} ago: {cause}"
 
@@ -47,7 +48,7 @@ def list_silent(session: Session, workers: Sequence[WorkerStatus], heartbeat_tim
     silent = [worker for worker in workers if worker.silent_for > heartbeat_timeout]
     if not silent:
         return []
-    name_of = {worker.id: f"sa_jobqueue {worker.name}"[:63] for worker in silent}
+    name_of = {worker.id: application_name(worker.name) for worker in silent}
     rows = session.execute(sessions.connected(), {"names": sorted(set(name_of.values()))}).all()
     idle_for = {row.name: row.idle_for for row in rows}
     return [

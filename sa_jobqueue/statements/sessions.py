@@ -1,4 +1,4 @@
-"""Other sessions of the server: those that hold locks that others wait for, and those of workers."""
+"""Other sessions of the server: holders of locks that others wait for, and sessions of workers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from sa_jobqueue.statements._parts import Tables, array, statement
-from sa_jobqueue.statements.storage import regclasses
+from sa_jobqueue.statements.storage import catalog_table, regclasses
 
 
 @statement
 def lock_waits(t: Tables) -> sa.Select[Any]:
-    """Return sessions of this database that wait for locks, those that they wait for, and exclusive holders of tables.
+    """Return sessions of this database that wait for locks, the sessions that block them, and exclusive holders of tables.
 
     Shape: `(pid, name, user, kind, state, query, locked_for, waited_for, blockers, is_of_table, table, is_waiting)`. `pid`:
     0 for a prepared transaction, whose `name` is known if it is the only one. `blockers`: the pids that a session waits for;
@@ -21,12 +21,12 @@ def lock_waits(t: Tables) -> sa.Select[Any]:
     At most the 50 that have waited longest are asked whom they wait for, as each such question locks the lock manager.
     Clock: the database's `clock_timestamp()`. Locks: none.
     """
-    lock = _catalog("pg_locks", "locktype", "relation", "pid", "mode", "granted", "waitstart")
-    session = _catalog(
+    lock = catalog_table("pg_locks", "locktype", "relation", "pid", "mode", "granted", "waitstart")
+    session = catalog_table(
         "pg_stat_activity",
         *("pid", "datname", "application_name", "usename", "backend_type", "state", "query", "xact_start"),
     )
-    prepared = _catalog("pg_prepared_xacts", "gid", "owner", "prepared", "database")
+    prepared = catalog_table("pg_prepared_xacts", "gid", "owner", "prepared", "database")
     now, is_of_table = sa.func.clock_timestamp(), lock.c.relation == sa.any_(regclasses(t))
     since = sa.func.coalesce(sa.func.min(lock.c.waitstart), now).label("since")
     longest = (
@@ -93,7 +93,7 @@ def connected() -> sa.Select[Any]:
     not visible to this role. Behind a pooler a session may have another name. Clock: the database's `clock_timestamp()`.
     Locks: none.
     """
-    session = _catalog("pg_stat_activity", "datname", "application_name", "state_change", "backend_type")
+    session = catalog_table("pg_stat_activity", "datname", "application_name", "state_change", "backend_type")
     name = session.c.application_name.label("name")
     idle_for = sa.cast(sa.func.clock_timestamp() - sa.func.max(session.c.state_change), sa.Interval).label("idle_for")
     return (
@@ -101,7 +101,3 @@ def connected() -> sa.Select[Any]:
         .where(session.c.datname == sa.func.current_database(), name == sa.any_(array("names", sa.Text())))
         .group_by(name)
     )
-
-
-def _catalog(name: str, *columns: str) -> Any:
-    return sa.table(name, *(sa.column(each) for each in columns), schema="pg_catalog")

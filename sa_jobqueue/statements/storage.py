@@ -23,8 +23,8 @@ def tables(t: Tables) -> sa.Select[Any]:
     the table; `options` are the table's own storage settings; `vacuuming` names the phase of a vacuum that runs.
     Locks: none but ACCESS SHARE while sizes are computed: it waits for a transaction that rewrites a table.
     """
-    relation, stats, columns = _relation(), _catalog("pg_stat_all_tables", *_COUNTERS).alias("stats"), _columns()
-    progress = _catalog("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
+    relation, stats, columns = _relation(), catalog_table("pg_stat_all_tables", *_COUNTERS).alias("stats"), _columns()
+    progress = catalog_table("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
     width = sa.select(_width(columns)).where(*_of(columns, stats)).scalar_subquery()
     phase = (
         sa.select(sa.cast(progress.c.phase, sa.Text))
@@ -65,10 +65,10 @@ def indexes(t: Tables) -> sa.Select[Any]:
     `tables`; `kind` the access method. Locks: as `tables`.
     """
     relation = _relation()
-    entry = _catalog("pg_index", "indexrelid", "indrelid", "indisvalid", "indkey").alias("entry")
-    method = _catalog("pg_am", "oid", "amname").alias("method")
-    stats = _catalog("pg_stat_all_indexes", "indexrelid", "schemaname", "relname", "idx_scan").alias("stats")
-    attribute = _catalog("pg_attribute", "attrelid", "attnum", "attname").alias("attribute")
+    entry = catalog_table("pg_index", "indexrelid", "indrelid", "indisvalid", "indkey").alias("entry")
+    method = catalog_table("pg_am", "oid", "amname").alias("method")
+    stats = catalog_table("pg_stat_all_indexes", "indexrelid", "schemaname", "relname", "idx_scan").alias("stats")
+    attribute = catalog_table("pg_attribute", "attrelid", "attnum", "attname").alias("attribute")
     columns = _columns()
     width = (
         sa.select(_width(columns))
@@ -109,7 +109,7 @@ def statuses(t: Tables) -> sa.Select[Any]:
     Shape: `(status, n)`, of the last ANALYZE; no row before. Locks: none.
     """
     relation, columns = _relation(), _columns()
-    stats = _catalog("pg_stat_all_tables", "relid", "schemaname", "relname").alias("stats")
+    stats = catalog_table("pg_stat_all_tables", "relid", "schemaname", "relname").alias("stats")
     values = sa.cast(sa.cast(columns.c.most_common_vals, sa.Text), ARRAY(sa.Text))
     jobs: Any = sa.func.unnest(columns.c.most_common_freqs) * relation.c.reltuples
     job = sa.func.to_regclass(sa.literal(t.layout.qualified("job"), sa.Text))
@@ -134,14 +134,14 @@ def server() -> sa.Select[Any]:
     whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor has).
     Clock: the database's `clock_timestamp()`. Locks: none.
     """
-    database = _catalog("pg_database", "datname", "datfrozenxid").alias("database")
-    connections = _catalog("pg_stat_database", "numbackends").alias("connections")
+    database = catalog_table("pg_database", "datname", "datfrozenxid").alias("database")
+    connections = catalog_table("pg_stat_database", "numbackends").alias("connections")
     frozen = (
         sa.select(sa.func.age(database.c.datfrozenxid, type_=sa.Integer))
         .where(database.c.datname == sa.func.current_database())
         .scalar_subquery()
     )
-    locks = _catalog("pg_locks", "locktype", "database", "classid", "objid", "granted").alias("locks")
+    locks = catalog_table("pg_locks", "locktype", "database", "classid", "objid", "granted").alias("locks")
     # The object that PreCommit_Notify locks: number 0 of pg_database.
     notifying = sa.select(sa.func.count()).where(
         locks.c.locktype == "object",
@@ -150,7 +150,7 @@ def server() -> sa.Select[Any]:
         locks.c.objid == 0,
         ~locks.c.granted,
     )
-    setting = _catalog("pg_settings", "name", "setting", "source").alias("setting")
+    setting = catalog_table("pg_settings", "name", "setting", "source").alias("setting")
     # Not where only this role or session is meant to be.
     read_only_by = sa.select(setting.c.source).where(
         setting.c.name == "default_transaction_read_only",
@@ -194,7 +194,7 @@ def regclasses(t: Tables) -> sa.ColumnElement[Any]:
 def _columns() -> Any:
     """Return the statistics of columns, those of partitions and children not included."""
     names = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "most_common_vals", "most_common_freqs")
-    return _catalog("pg_stats", *names, "inherited").alias("columns")
+    return catalog_table("pg_stats", *names, "inherited").alias("columns")
 
 
 def _of(columns: Any, stats: Any) -> list[sa.ColumnElement[bool]]:
@@ -209,8 +209,9 @@ def _width(columns: Any) -> sa.ColumnElement[Any]:
 
 
 def _relation() -> Any:
-    return _catalog("pg_class", "oid", "relname", "relam", "reltuples", "reloptions").alias("relation")
+    return catalog_table("pg_class", "oid", "relname", "relam", "reltuples", "reloptions").alias("relation")
 
 
-def _catalog(name: str, *columns: str) -> Any:
+def catalog_table(name: str, *columns: str) -> Any:
+    """Return a table or view of PostgreSQL's catalog with some of its columns."""
     return sa.table(name, *(sa.column(each) for each in columns), schema="pg_catalog")

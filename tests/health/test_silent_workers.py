@@ -67,7 +67,7 @@ def test_what_a_connected_worker_does_is_not_visible_to_a_role_without_rights(en
         with engine.begin() as connection:
             connection.execute(text(f"DROP OWNED BY {role}"))
             connection.execute(text(f"DROP ROLE {role}"))
-    assert "(connected; what it does is not visible to this role)" in finding.summary
+    assert "(connected; its statements are not visible to this role)" in finding.summary
 
 
 def test_the_sessions_of_a_worker_that_was_started_again_prove_nothing_of_the_old_one(engine: Engine, jobs: Jobs) -> None:

@@ -415,3 +415,29 @@ async def test_an_event_that_was_sent_while_a_job_waited_is_the_jobs_whatever_ex
     await Pruner(shared(async_engine)).walk_events()
     with engine.connect() as connection:
         assert connection.scalars(select(Job.Event.name)).all() == []
+
+
+async def test_a_step_beside_a_wait_may_need_the_event_that_was_sent(engine: Engine, jobs: Jobs) -> None:
+    """The wait returns the event before the step ends, which waits for it."""
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("both")
+    async def both(payload: str, ctx: AttemptContext) -> str:
+        approved = asyncio.Event()
+
+        async def pay() -> str:
+            await approved.wait()
+            return "paid"
+
+        async def approve() -> None:
+            await ctx.wait_for("wait", event=EVENT, timeout=HOUR)
+            approved.set()
+
+        _, paid = await asyncio.gather(approve(), ctx.step("pay", pay))
+        return paid
+
+    with Session(engine) as session, session.begin():
+        send_event(session, EVENT, "approved")
+    (job_id,) = enqueue(engine, queue.job("both", "x"))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "paid"

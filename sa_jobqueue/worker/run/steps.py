@@ -66,6 +66,8 @@ _MOST_CALLS: Final = 5
 """Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
+_UNSENT: Final = object()
+"""The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
 """Number of steps that the running code is called by."""
 
@@ -157,7 +159,7 @@ class AttemptSteps:
         """The first step that raised an error which its call does not declare."""
         self._begun = 0
         """Number of steps whose calls have not been recorded yet."""
-        self._recorded_one = asyncio.Event()
+        self._step_recorded = asyncio.Event()
         self._ending = asyncio.Lock()
         """Held by a wait or a sleep that may end the attempt."""
 
@@ -232,7 +234,7 @@ class AttemptSteps:
         stored = self._encode(place, _cached(dict[str, Any]), document)
         await self._write(StepKind.FAILURE, place, stored.text, took=_since(began))
         self._report(StepKind.FAILURE, place, began)
-        raise self._recorded_failure(place, stored.value, catch) from error
+        raise self._recorded_failure(place, json.loads(stored.text), catch) from error
 
     def _recorded_failure(self, place: Place, stored: Any, catch: Caught) -> Exception:
         document = self._decode(place, _cached(dict[str, Any]), stored)
@@ -254,7 +256,7 @@ class AttemptSteps:
             _enclosing.reset(token)
             self._begun -= 1
             if self._type.is_async:
-                self._recorded_one.set()
+                self._step_recorded.set()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -265,6 +267,10 @@ class AttemptSteps:
                 raise self._context.suspended
             yield
 
+    def _has_others(self) -> bool:
+        """Return whether steps run beside the running code."""
+        return self._type.is_async and self._begun > _enclosing.get()
+
     async def _let_others_begin(self) -> None:
         """Let the steps begin that the handler has called together with a wait or a sleep."""
         if self._type.is_async:
@@ -272,9 +278,9 @@ class AttemptSteps:
 
     async def _wait_for_others(self, place: Place) -> None:
         """Wait until the steps that run beside this one are recorded: an attempt that ends before would call them again."""
-        while self._type.is_async and self._begun > _enclosing.get():
-            self._recorded_one.clear()
-            await self._recorded_one.wait()
+        while self._has_others():
+            self._step_recorded.clear()
+            await self._step_recorded.wait()
         self._refuse_after_failure(place)
 
     def _refuse_after_failure(self, place: Place) -> None:
@@ -458,15 +464,16 @@ class AttemptSteps:
         step_record = await self._find(place, StepKind.WAIT)
         while step_record is None or not step_record.is_over:
             with suppress(_Busy):
-                looking = self._looking(place, codec, step_record, event, timeout)
+                looking = partial(self._looking, place, codec, step_record, event, timeout)
                 await self._let_others_begin()
-                async with self._alone():
-                    await self._wait_for_others(place)
-                    answer = await self._uninterrupted(
-                        self._store.call(looking, is_async=self._type.is_async, in_transaction=True)
-                    )
-                    if isinstance(answer, Suspended):
-                        self._context.suspended = answer
+                # A step beside this one may wait for the event: only if it was not sent is the step waited for.
+                answer = await self._look(looking(may_end=False)) if self._has_others() else _UNSENT
+                if answer is _UNSENT:
+                    async with self._alone():
+                        await self._wait_for_others(place)
+                        answer = await self._look(looking(may_end=True))
+                        if isinstance(answer, Suspended):
+                            self._context.suspended = answer
                 if isinstance(answer, Suspended | EventTimeoutError):
                     raise answer
                 return answer
@@ -475,11 +482,17 @@ class AttemptSteps:
             raise EventTimeoutError(event, *place)
         return self._decode(place, codec, step_record.output)
 
+    async def _look(self, looking: Callable[[Any], Any]) -> Any:
+        return await self._uninterrupted(self._store.call(looking, is_async=self._type.is_async, in_transaction=True))
+
     def _looking(
-        self, place: Place, codec: Codec[Any], step_record: Any, event: str, timeout: timedelta
+        self, place: Place, codec: Codec[Any], step_record: Any, event: str, timeout: timedelta, *, may_end: bool
     ) -> Callable[[Any], Any | EventTimeoutError | Suspended]:
         """Return a function that looks for the event, and records and returns the payload, the timeout, or that the job
-        waits, with the attempt's end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
+        waits, with the attempt's end; `_UNSENT` in place of the last unless `may_end`.
+
+        A sender is shut out meanwhile: it has committed before, or finds the job waiting.
+        """
         model = self._store.model
         wait = partial(self._record, kind=StepKind.WAIT, place=place, took=timeout, event=event)
         since = None if step_record is None else step_record.started_at
@@ -505,6 +518,8 @@ class AttemptSteps:
             if step_record is not None and step_record.deadline <= row.now:
                 wait(connection, is_over=True)
                 return EventTimeoutError(event, *place)
+            if not may_end:
+                return _UNSENT
             deadline = wait(connection, is_over=False)
             end = Finished(self._context.job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
             parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
