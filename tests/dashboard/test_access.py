@@ -227,8 +227,8 @@ def test_a_filter_by_input_tells_nothing_of_payloads_that_the_user_may_not_see(
             refused = client.get(f"/queue/jobs?input={entered}{query}")
             assert refused.status_code == 400
             assert "with job types whose payloads you may see" in html.unescape(refused.text)
-        found = client.page(f"/queue/jobs?input={entered}&type=mail")
-        assert (str(mail) in found) is (cents > 0)
+        page = client.page(f"/queue/jobs?input={entered}&type=mail")
+        assert (str(mail) in page) is (cents > 0)
         what = {"matching": ["1"], "input": [json.dumps({"cents": cents})]}
         assert client.post("cancel-jobs", what).status_code == 400
     monkeypatch.setenv("SA_JOBQUEUE_REDACT", "")

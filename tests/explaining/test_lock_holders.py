@@ -67,8 +67,8 @@ def test_the_root_of_a_chain_of_waiting_sessions_is_named_with_the_one_in_betwee
         Session(engine) as session,
     ):
         root = reader.exec_driver_sql("SELECT pg_backend_pid() FROM job LIMIT 1").scalar_one()
-        pids = {one.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for one in (deploy, worker)}
-        [one.rollback() for one in (deploy, worker)]
+        pids = {connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for connection in (deploy, worker)}
+        [connection.rollback() for connection in (deploy, worker)]
         waiting = [
             threads.submit(deploy.exec_driver_sql, "ALTER TABLE job ADD COLUMN note text"),
         ]
@@ -76,18 +76,18 @@ def test_the_root_of_a_chain_of_waiting_sessions_is_named_with_the_one_in_betwee
         waiting.append(threads.submit(worker.exec_driver_sql, "SELECT count(*) FROM job"))
 
         def holder() -> LockHolder:
-            (found,) = list_lock_holders(session, Job)
-            return found
+            (lock_holder,) = list_lock_holders(session, Job)
+            return lock_holder
 
         wait_until(lambda: set(holder().waiters) == pids, description="the worker to wait")
-        found = holder()
+        lock_holder = holder()
         report = health(engine, timeout=timedelta(seconds=1))
         reader.rollback()
         waiting[0].result()
         deploy.rollback()
         waiting[1].result()
-    assert (found.pid, found.name, found.state) == (root, "metabase", "idle in transaction")
-    assert found.through.endswith("'deploy' of postgres (ALTER TABLE job ADD COLUMN note text)")
+    assert (lock_holder.pid, lock_holder.name, lock_holder.state) == (root, "metabase", "idle in transaction")
+    assert lock_holder.through.endswith("'deploy' of postgres (ALTER TABLE job ADD COLUMN note text)")
     (missing,) = [finding for finding in report.findings if finding.code is Code.NOT_MEASURED]
     assert f"Session {root} 'metabase' of postgres, idle in transaction, in a transaction for " in missing.summary
     assert "holds a lock, which session" in missing.summary

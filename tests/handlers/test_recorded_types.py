@@ -211,7 +211,7 @@ async def test_to_move_jobs_of_a_queue_without_a_worker_is_a_choice_with_its_tar
             start = "; start a worker that serves it (sa-jobqueue worker --queues default). "
             choice = "Only if its 2 waiting jobs should run in queue 'mails', whose workers handle the type: "
             assert explained.sentence.endswith(f"{start}{choice}{move}.")
-            (finding,) = [one for one in health(engine).findings if "default" in one.summary]
+            (finding,) = [finding for finding in health(engine).findings if "default" in finding.summary]
             assert (finding.code, finding.severity) == (Code.QUEUE_UNSERVED, Severity.CRITICAL)
             assert "UPDATE" not in finding.summary + finding.advice
             session.execute(text(explained.evidence["move"]))
@@ -241,8 +241,8 @@ def test_jobs_of_a_queue_that_was_served_lately_are_not_to_be_moved(
     assert "UPDATE" not in sentence
     for warning in (timedelta(seconds=1), timedelta(hours=2)):
         thresholds = Thresholds(claim_age_warning=warning, claim_age_critical=timedelta(hours=3))
-        findings = [one for one in health(engine, thresholds=thresholds).findings if "default" in one.summary]
-        assert Severity.CRITICAL in {one.severity for one in findings}
+        findings = [finding for finding in health(engine, thresholds=thresholds).findings if "default" in finding.summary]
+        assert Severity.CRITICAL in {finding.severity for finding in findings}
         assert "UPDATE" not in str(findings)
 
 

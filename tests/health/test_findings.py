@@ -304,7 +304,7 @@ def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_s
     assert "the last one 2 min ago. It is behind" in found.summary
     assert "worker" not in found.summary  # of the primary nothing is known
     level = judge(replace(report, server=replace(server, replayed_for=timedelta(seconds=1))), Thresholds())
-    assert {(one.code, one.severity) for one in level.findings} == {(Code.REPLICA, Severity.OK)}
+    assert {(finding.code, finding.severity) for finding in level.findings} == {(Code.REPLICA, Severity.OK)}
 
 
 @own_database

@@ -30,7 +30,7 @@ def test_a_connected_worker_without_heartbeats_is_not_called_gone(is_connected: 
     other = named(engine, "sa_jobqueue web" if is_connected else "gunicorn")
     with other.connect() as connection, Session(engine) as session:
         connection.execute(text("SELECT 1"))
-        (finding,) = [one for one in health(engine).findings if one.code is Code.NO_WORKER]
+        (finding,) = [finding for finding in health(engine).findings if finding.code is Code.NO_WORKER]
         explained = explain_job(session, job)
     other.dispose()
     assert explained.cause is Cause.NO_WORKER
@@ -60,7 +60,7 @@ def test_what_a_connected_worker_does_is_not_visible_to_a_role_without_rights(en
     try:
         with worker.connect() as connection:
             connection.execute(text("SELECT 1"))
-            (finding,) = [one for one in health(observer).findings if one.code is Code.NO_WORKER]
+            (finding,) = [finding for finding in health(observer).findings if finding.code is Code.NO_WORKER]
     finally:
         worker.dispose()
         observer.dispose()

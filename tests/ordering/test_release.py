@@ -43,8 +43,8 @@ def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(
     late = [engine.connect() for _ in range(3)]
 
     def put(connection: Connection) -> None:
-        given = {"key": chance.choice("abcd"), "due": chance.randrange(100)}
-        connection.execute(text(PUT), given | {"age": chance.randrange(100)})
+        parameters = {"key": chance.choice("abcd"), "due": chance.randrange(100)}
+        connection.execute(text(PUT), parameters | {"age": chance.randrange(100)})
 
     def end(job_id: UUID) -> None:
         worker, job = running.pop(job_id)
