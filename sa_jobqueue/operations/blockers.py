@@ -190,47 +190,70 @@ def unblock(
     if len(outcomes) < len(chains):
         missing_ids = [chain_id for chain_id in chains if chain_id not in outcomes]
         result.unfinished |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": missing_ids}))
-    afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
-    retry_from: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
-    for _ in range(ROUNDS if afters else 0):
+    walk = _Walk({chain_id: chains[chain_id] or lowest for chain_id in outcomes})
+    statement = blockers.unblock(model, only=only is not None)
+    for _ in range(ROUNDS):
+        if walk.is_at_end:
+            break
         parameters = {
-            "chains": list(afters),
-            "outcomes": [str(outcomes[chain_id]) for chain_id in afters],
-            "afters": list(afters.values()),
+            "chains": list(walk.last_ids),
+            "outcomes": [str(outcomes[chain_id]) for chain_id in walk.last_ids],
+            "afters": list(walk.last_ids.values()),
             "limit": BATCH,
             "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
             "excluded": list(excluded),
             "ids": list(only or ()),
         }
-        before, examined_count = dict(afters), 0
-        for row in connection.execute(blockers.unblock(model, only=only is not None), parameters).all():
-            if row.status is None:
-                examined_count += 1
-                afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
-                if row.held:
-                    retry_from.setdefault(row.chain_id, before[row.chain_id])
-            else:
+        rows = connection.execute(statement, parameters).all()
+        walk.advance([row for row in rows if row.status is None])
+        for row in rows:
+            if row.status is not None:
                 queue_key = QueueKey(row.queue, row.fairness_key)
                 result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
                 if row.has_waiters and row.status == JobStatus.DEAD:
                     result.unfinished[row.chain_id] = None
-        if examined_count < BATCH:
-            result.finished = [chain_id for chain_id in afters if chain_id not in retry_from]
-            break
-    else:
-        result.unfinished |= afters
-    # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
-    result.unfinished |= retry_from
+    result.unfinished |= walk.unfinished()
     if only is not None:
         result.unfinished |= chains
-        result.finished = []
-    elif excluded and result.finished:
+        return result
+    result.finished = walk.finished()
+    if excluded and result.finished:
         waited = {"chains": result.finished, "jobs": list(excluded)}
         result.retained = list(connection.scalars(blockers.waiting_among(model), waited))
         result.finished = [chain_id for chain_id in result.finished if chain_id not in result.retained]
     if result.finished:
         connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
     return result
+
+
+class _Walk:
+    """The way through the waiting jobs of some chains, in the order of their ids."""
+
+    def __init__(self, last_ids: dict[JobId, JobId]) -> None:
+        self.last_ids = last_ids
+        """The last job examined, by chain."""
+        self.is_at_end = not last_ids
+        self._retry_from: dict[JobId, JobId] = {}
+
+    def advance(self, examined_jobs: Sequence[Any]) -> None:
+        """Note the jobs that one statement examined: `(chain_id, job_id, held)`."""
+        earlier_ids = dict(self.last_ids)
+        for row in examined_jobs:
+            self.last_ids[row.chain_id] = max(self.last_ids[row.chain_id], row.job_id)
+            if row.held:
+                self._retry_from.setdefault(row.chain_id, earlier_ids[row.chain_id])
+        self.is_at_end = len(examined_jobs) < BATCH
+
+    def unfinished(self) -> dict[JobId, JobId]:
+        """Return the chains to continue with, each with the job after which to continue.
+
+        That is before the first job that was locked, not after the last that was examined: the next call knows of no other.
+        """
+        return self._retry_from if self.is_at_end else self.last_ids | self._retry_from
+
+    def finished(self) -> list[JobId]:
+        """Return the chains all of whose waiting jobs were changed."""
+        return [chain_id for chain_id in self.last_ids if chain_id not in self._retry_from] if self.is_at_end else []
 
 
 def unblock_all(connection: Connection, model: JobClass, chain_ids: Iterable[JobId]) -> None:

@@ -14,10 +14,11 @@ from typing import Any, Final, Literal, TypeAlias
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
-from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin, ScheduleMixin
+from sa_jobqueue.models import Job, JobClass, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.options import DECLARED, DEFAULT_QUEUE
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
+from sa_jobqueue.operations.named_rows import Change
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
@@ -35,7 +36,6 @@ from sa_jobqueue.registry.settings import (
 from sa_jobqueue.statements import controls, named_rows, queues
 
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
-UNWRITTEN_SCHEDULE: Final = "a worker, or `sa-jobqueue schedules sync`, writes the schedules entity the code"
 SettingsClass: TypeAlias = type[QueueMixin] | type[JobTypeMixin]
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 """By queue and setting: the value in the row, and the declared one."""
@@ -203,7 +203,7 @@ def upsert_queue(
     `settings`: the queue and all of its settings. The next `sync_queues` restores the settings declared in code.
     Changes: inserts or updates the row. Locks: the row.
     """
-    return _put(session, model.Queue, settings.row, model, by, dry_run=dry_run)
+    return _put(session, "queue", settings.row, model, by=by, dry_run=dry_run)
 
 
 def upsert_job_type(
@@ -215,7 +215,7 @@ def upsert_job_type(
     Changes: inserts or updates the row.
     Locks: the row.
     """
-    return _put(session, model.JobType, settings.row, model, by, dry_run=dry_run)
+    return _put(session, "job_type", settings.row, model, by=by, dry_run=dry_run)
 
 
 def delete_queues(
@@ -233,7 +233,7 @@ def delete_queues(
     kept. If code declares the queue, the next worker that starts writes its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "delete", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return _queue_change(session, names, model, fairness_key=fairness_key, by=by, dry_run=dry_run).delete()
 
 
 def delete_job_types(
@@ -244,7 +244,7 @@ def delete_job_types(
     `names`: job types. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "delete", model.JobType, names, model, by=by, dry_run=dry_run)
+    return _type_change(session, names, model, by=by, dry_run=dry_run).delete()
 
 
 def pause_queues(
@@ -263,7 +263,7 @@ def pause_queues(
     Locks: the rows, in the order of their names.
     Raises: NotFoundError for a name without settings, active workers and pending jobs.
     """
-    return change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return _queue_change(session, names, model, fairness_key=fairness_key, by=by, dry_run=dry_run).pause()
 
 
 def resume_queues(
@@ -280,7 +280,7 @@ def resume_queues(
     `names`, `fairness_key`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "resume", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
+    return _queue_change(session, names, model, fairness_key=fairness_key, by=by, dry_run=dry_run).resume()
 
 
 def pause_job_types(
@@ -291,7 +291,7 @@ def pause_job_types(
     `names`: job types. Changes, Locks: as `pause_queues`.
     Raises: NotFoundError for a type that has no settings and that no active worker handles.
     """
-    return change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
+    return _type_change(session, names, model, by=by, dry_run=dry_run).pause()
 
 
 def resume_job_types(
@@ -302,7 +302,7 @@ def resume_job_types(
     `names`: job types.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return change(session, "resume", model.JobType, names, model, by=by, dry_run=dry_run)
+    return _type_change(session, names, model, by=by, dry_run=dry_run).resume()
 
 
 def sync_queues(
@@ -400,16 +400,16 @@ def _prepare(session: Session, entity: SettingsClass, name: str, *, for_update: 
         session.execute(named_rows.rows(entity, lock=True), parameters)
 
 
-def _noun_of(entity: named_rows.NamedRow) -> str:
-    """Return the noun of a row in the names of operations."""
-    if issubclass(entity, QueueMixin):
-        return "queue"
-    return "job_type" if issubclass(entity, JobTypeMixin) else "schedule"
-
-
 def _put(
-    session: Session, entity: SettingsClass, row: dict[str, Any], model: JobClass, by: str | None, *, dry_run: bool
+    session: Session,
+    noun: Literal["queue", "job_type"],
+    row: dict[str, Any],
+    model: JobClass,
+    *,
+    by: str | None,
+    dry_run: bool,
 ) -> bool:
+    entity: SettingsClass = model.Queue if noun == "queue" else model.JobType
     name = row[named_rows.key_of(entity).name]
     if dry_run:
         parameters = {"names": [name], "of_key": row.get("fairness_key")}
@@ -418,27 +418,42 @@ def _put(
     is_written = session.execute(queues.put(entity), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
-    record(
-        session, f"upsert_{_noun_of(entity)}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row
-    )
+    record(session, f"upsert_{noun}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
     return is_written
 
 
-def _check_names_known(session: Session, entity: SettingsClass, names: list[str], model: JobClass) -> None:
-    """Check names that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
-    if not names:
-        return
-    types, parameters = (
-        issubclass(entity, JobTypeMixin),
-        {"names": names, "limit": None, "ttl": HEARTBEAT_TIMEOUT, "of_key": None},
-    )
-    known_names = {DEFAULT_QUEUE, *session.scalars(queues.page(model, types=types), parameters)}
-    unknown = [name for name in names if name not in known_names]
-    if unknown and not types:
+def _queue_change(
+    session: Session, names: Sequence[str], model: JobClass, *, fairness_key: str, by: str | None, dry_run: bool
+) -> Change:
+    return Change(session, model.Queue, names, model, "queue", by, dry_run, _check_queues_known, fairness_key)
+
+
+def _type_change(session: Session, names: Sequence[str], model: JobClass, *, by: str | None, dry_run: bool) -> Change:
+    return Change(session, model.JobType, names, model, "job_type", by, dry_run, _check_types_known)
+
+
+def _check_queues_known(session: Session, names: Sequence[str], model: JobClass) -> None:
+    """Check queues that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
+    if unknown := _unknown(session, names, model, types=False):
         pending = set(session.scalars(queues.with_pending_jobs(model), {"names": unknown}))
-        unknown = [name for name in unknown if name not in pending]
-    if unknown:
-        raise _not_found(entity, unknown[0])
+        for name in unknown:
+            if name not in pending:
+                raise _not_found(model.Queue, name)
+
+
+def _check_types_known(session: Session, names: Sequence[str], model: JobClass) -> None:
+    """Check job types as `_check_queues_known` checks queues."""
+    if unknown := _unknown(session, names, model, types=True):
+        raise _not_found(model.JobType, unknown[0])
+
+
+def _unknown(session: Session, names: Sequence[str], model: JobClass, *, types: bool) -> list[str]:
+    """Return the names that have neither a row nor a live worker."""
+    if not names:
+        return []
+    parameters = {"names": list(names), "limit": None, "ttl": HEARTBEAT_TIMEOUT, "of_key": None}
+    known_names = {DEFAULT_QUEUE, *session.scalars(queues.page(model, types=types), parameters)}
+    return [name for name in names if name not in known_names]
 
 
 def _not_found(entity: SettingsClass, name: str, fairness_key: str = "") -> NotFoundError:
@@ -447,50 +462,3 @@ def _not_found(entity: SettingsClass, name: str, fairness_key: str = "") -> NotF
     if issubclass(entity, QueueMixin):
         return NotFoundError("queue", [name], reason="it has no settings and no active worker")
     return NotFoundError("job type", [name], reason="it has no settings and no active worker has a handler for it")
-
-
-def change(
-    session: Session,
-    verb: Literal["pause", "resume", "delete"],
-    entity: named_rows.NamedRow,
-    names: Sequence[str],
-    model: JobClass,
-    *,
-    by: str | None,
-    fairness_key: str = "",
-    dry_run: bool,
-) -> BulkResult[str]:
-    """Pause, resume or delete queues, job types or schedules; return the names changed, or with `dry_run` to be changed.
-
-    Raises: NotFoundError naming all missing schedules; for a queue or job type to pause that nothing else knows.
-    """
-    pages.check_lists(names=names)
-    unique_names = list(dict.fromkeys(names))
-    parameters: dict[str, Any] = {"names": unique_names, "of_key": fairness_key, "by": by}
-    if not issubclass(entity, ScheduleMixin):
-        check_names("names", names)
-        check_fairness_key(fairness_key)
-        if verb == "pause":
-            _check_names_known(session, entity, unique_names, model)
-            if not dry_run:
-                session.execute(named_rows.make(entity), parameters)
-    key = named_rows.key_of(entity).name
-    rows = session.execute(named_rows.rows(entity, lock=not dry_run), parameters).mappings()
-    is_paused_by_name = {row[key]: row["paused_at"] is not None for row in rows}
-    if issubclass(entity, ScheduleMixin) and (missing := set(unique_names) - is_paused_by_name.keys()):
-        raise NotFoundError("schedule", sorted(missing), reason=f"nothing was changed; {UNWRITTEN_SCHEDULE}")
-    ids = {
-        "pause": [name for name in unique_names if not is_paused_by_name.get(name, False)],
-        "resume": [name for name, is_paused in is_paused_by_name.items() if is_paused],
-        "delete": [*is_paused_by_name],
-    }[verb]
-    statement = {"pause": named_rows.pause, "resume": named_rows.resume, "delete": named_rows.drop}[verb](entity)
-    if not dry_run:
-        if ids:
-            session.execute(statement, parameters | {"names": ids})
-            session.execute(controls.notify_rules(model))
-        about: dict[str, Any] = {"names": unique_names, "fairness_key": fairness_key or None}
-        record(
-            session, f"{verb}_{_noun_of(entity)}s", by=by, ids=sorted(ids), matched=len(unique_names), model=model, **about
-        )
-    return BulkResult(sorted(ids), len(unique_names))

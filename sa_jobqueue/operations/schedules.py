@@ -25,8 +25,8 @@ from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.models.options import OF_SCHEDULES
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
+from sa_jobqueue.operations.named_rows import UNWRITTEN_SCHEDULE, Change
 from sa_jobqueue.operations.pages import MAX_PAGE, BulkResult, Page
-from sa_jobqueue.operations.queues import UNWRITTEN_SCHEDULE, change
 from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import (
@@ -238,7 +238,7 @@ def pause_schedules(
     Locks: the rows, in the order of their names; waits for schedules that are being fired.
     Raises: NotFoundError naming all that are missing.
     """
-    return change(session, "pause", model.Schedule, names, model, by=by, dry_run=dry_run)
+    return Change(session, model.Schedule, names, model, "schedule", by, dry_run).pause()
 
 
 def resume_schedules(
@@ -319,7 +319,7 @@ def delete_schedules(
 
     `names`: names of schedules. Locks, Raises: as `pause_schedules`.
     """
-    return change(session, "delete", model.Schedule, names, model, by=by, dry_run=dry_run)
+    return Change(session, model.Schedule, names, model, "schedule", by, dry_run).delete()
 
 
 def _now(session: Session) -> datetime:

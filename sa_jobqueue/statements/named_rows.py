@@ -1,6 +1,6 @@
 """Rows that operators change by name: queues, job types and schedules.
 
-`of` is `Job.Queue`, `Job.JobType` or `Job.Schedule`. A statement about queues has a parameter `of_key`, a fairness key:
+`entity` is `Job.Queue`, `Job.JobType` or `Job.Schedule`. A statement about queues has a parameter `of_key`, a fairness key:
 empty for the rows of the queues themselves.
 """
 

@@ -6,7 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -31,8 +31,8 @@ from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import jobs, progress, waiting
 from sa_jobqueue.types import ChainResult, JobId, JobStatus, Progress
 
-_HELD_SECONDS: Final = 0.05
-"""The first pause before a locked root is marked again; doubled each time. The transaction that held it probably ended the
+_LOCKED_SECONDS: Final = 0.05
+"""The first pause before a locked root is marked again; doubled each time. The transaction that locked it probably ended the
 chain, and sent no notification."""
 
 _LEAST_SECONDS: Final = 0.05
@@ -70,6 +70,28 @@ class Access(ABC):
         """Pause for a time, or until an end that is listened for is notified, but at least for `least` seconds."""
 
 
+@dataclass(slots=True)
+class _Look:
+    """What one look at the chains that are waited for returned."""
+
+    ended_ids: list[JobId] = field(default_factory=list)
+    lost_ids: set[JobId] = field(default_factory=set)
+    """Chains that have no row any more."""
+    marked_ids: set[JobId] = field(default_factory=set)
+    is_locked: bool = False
+    """Another transaction has locked the root of an open chain, so that it could not be marked."""
+    outage: Exception | None = None
+    """The last error of an outage: what it hides is looked at again."""
+
+    def rows_of(self, answer: Answer) -> Sequence[Row[Any]] | None:
+        """Return the rows of an answer, or None after an outage. Raises: any other error."""
+        if isinstance(answer, Exception):
+            _pass_over(answer)
+            self.outage = answer
+            return None
+        return answer
+
+
 class Wait:
     """One wait for chains, which yields their results.
 
@@ -102,82 +124,76 @@ class Wait:
     async def results(self, access: Access) -> AsyncGenerator[ChainResult[Any], None]:
         """Yield each result, and raise, as `wait_chains`. `access`: an open one."""
         deadline = time.monotonic() + self._timeout.total_seconds()
-        still_open, to_mark = await self._chain_ids(access)
+        open_ids, unmarked_ids = await self._chain_ids(access)
         errors: list[Exception] = []
-        if to_mark and self._listen:
-            await access.listen(frozenset(map(str, to_mark)))
-        held_seconds, least = _HELD_SECONDS, 0.0
-        while still_open:
-            began, failure = time.monotonic(), None
-            is_held = False
-            ended: list[JobId] = []
-            found_ids: set[JobId] = set()
-            for ids in _batches(still_open):
-                marking = [chain_id for chain_id in ids if chain_id in to_mark]
-                noted: Answer = ()
-                if marking:
-                    noted = await access.ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
-                chain_rows = await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids})
-                for answer in (noted, chain_rows):
-                    if isinstance(answer, Exception):
-                        _pass_over(answer)
-                        failure = answer
-                if isinstance(chain_rows, Exception):
-                    found_ids.update(ids)
-                    continue
-                for row in chain_rows:
-                    found_ids.add(row.id)
-                    if row.chain_completed_at is not None:
-                        ended.append(row.id)
-                    elif row.has_waiters:
-                        to_mark = to_mark - {row.id}
-                    else:
-                        is_held = True
-            if lost := still_open - found_ids:
-                reason = "deleted while waited for"
-                errors.append(NotFoundError("chain", sorted(lost, key=str), field=self._field, reason=reason))
-                still_open = still_open - lost
-            for ids in _batches(ended):
-                rows = await access.ask(waiting.chain_results(self._model), {"chain_ids": ids})
-                if isinstance(rows, Exception):
-                    _pass_over(rows)
-                    failure = rows
-                    continue
-                for row in rows:
-                    still_open = still_open - {row.id}
+        if unmarked_ids and self._listen:
+            await access.listen(frozenset(map(str, unmarked_ids)))
+        locked_seconds, least = _LOCKED_SECONDS, 0.0
+        while open_ids:
+            began = time.monotonic()
+            look = await self._look(access, open_ids, unmarked_ids)
+            unmarked_ids -= look.marked_ids
+            if look.lost_ids:
+                lost = sorted(look.lost_ids, key=str)
+                errors.append(NotFoundError("chain", lost, field=self._field, reason="deleted while waited for"))
+            open_ids -= look.lost_ids
+            for ids in _batches(look.ended_ids):
+                rows = look.rows_of(await access.ask(waiting.chain_results(self._model), {"chain_ids": ids}))
+                for row in rows or ():
+                    open_ids -= {row.id}
                     try:
                         result = self._output.of(row)
                     except JobQueueError as error:
                         errors.append(error)
                     else:
                         yield result
-            if still_open:
-                seconds_left = deadline - time.monotonic()
-                if seconds_left <= 0:
-                    raise ChainTimeoutError(
-                        min(still_open, key=str), self._timeout, more_chains=len(still_open) - 1
-                    ) from failure
-                if self._on_progress is not None and failure is None:
-                    await self._report(access, still_open)
-                pause = self._poll_seconds
-                if is_held and failure is None:
-                    pause = min(pause, held_seconds)
-                    held_seconds *= 2
-                await access.rest(min(seconds_left, pause), min(seconds_left, least))
-                # Many chains are not looked at for more than a fifth of the time, however often one of them ends.
-                least = max(_LEAST_SECONDS, min(4 * (time.monotonic() - began), self._poll_seconds))
+            if not open_ids:
+                break
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
+                more_chains = len(open_ids) - 1
+                raise ChainTimeoutError(min(open_ids, key=str), self._timeout, more_chains=more_chains) from look.outage
+            if look.outage is None:
+                await self._report(access, open_ids)
+            pause = self._poll_seconds
+            if look.is_locked and look.outage is None:
+                pause, locked_seconds = min(pause, locked_seconds), locked_seconds * 2
+            await access.rest(min(seconds_left, pause), min(seconds_left, least))
+            # Many chains are not looked at for more than a fifth of the time, however often one of them ends.
+            least = max(_LEAST_SECONDS, min(4 * (time.monotonic() - began), self._poll_seconds))
         if errors:
             raise errors[0]
 
+    async def _look(self, access: Access, open_ids: Iterable[JobId], unmarked_ids: frozenset[JobId]) -> _Look:
+        """Mark the chains as waited for, and read which of them have ended."""
+        look = _Look()
+        for ids in _batches(open_ids):
+            if to_mark := [chain_id for chain_id in ids if chain_id in unmarked_ids]:
+                look.rows_of(await access.ask(waiting.mark_awaited(self._model), {"awaited_ids": to_mark}))
+            chain_rows = look.rows_of(await access.ask(jobs.named(self._model, _CHAIN), {"ids": ids}))
+            if chain_rows is None:
+                continue
+            look.lost_ids |= set(ids) - {row.id for row in chain_rows}
+            for row in chain_rows:
+                if row.chain_completed_at is not None:
+                    look.ended_ids.append(row.id)
+                elif row.has_waiters:
+                    look.marked_ids.add(row.id)
+                else:
+                    look.is_locked = True
+        return look
+
     async def _report(self, access: Access, chain_ids: Iterable[JobId]) -> None:
         """Call `on_progress` if the running job of a chain has reported progress. Outages are logged elsewhere."""
+        if self._on_progress is None:
+            return
         chains = await access.ask(waiting.chain_results(self._model), {"chain_ids": list(chain_ids)})
         if not chains or isinstance(chains, Exception):
             return
         job_id = chains[0].last_job_id
         rows = await access.ask(progress.of_job(self._model), {"job_id": job_id})
         report = None if not rows or isinstance(rows, Exception) else progress.read(rows[0])
-        if report is None or self._on_progress is None:
+        if report is None:
             return
         # Each heartbeat writes the same report again.
         if self._reported is None or (job_id, replace(report, as_of=self._reported[1].as_of)) != self._reported:

@@ -8,7 +8,7 @@ open lanes are planned (`backlog`), and only while their partition has capacity 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.policies.fairness import QueueKey
@@ -118,31 +118,45 @@ class Planner:
             partition: partition.capacity(limit) if partition.selection is None else limit for partition in shares
         }
         limit = min(limit, sum(capacity_by_partition.values()))
-        for partition, of_partition in shares.items():
-            is_offer, capacity = partition.selection is not None, capacity_by_partition[partition]
+        for partition, queue_quotas in shares.items():
+            capacity = capacity_by_partition[partition]
             if partition.own_type is not None:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
                 type_slots = slots_by_type.get(partition.own_type, capacity)
                 capacity = max(min(capacity, type_slots), 0)
-                slots_by_type[partition.own_type] = type_slots - sum(of_partition.values())
-            late_before, partition_segments = len(late), list[Segment]()
-            for queue, quota in of_partition.items():
-                partition_segments += self._segments(
-                    queue, min(quota, limit), capacities or {}, None if is_offer else late, partition.types
-                )
-            lanes = [lane for segment in partition_segments for lane in segment.lanes]
-            if not self._fair and not any(lane.fairness_key for lane in lanes):
-                partition_segments = [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
+                slots_by_type[partition.own_type] = type_slots - sum(queue_quotas.values())
+            late_before = len(late)
+            wanted = self._segments_of(
+                partition, queue_quotas, limit=limit, capacity=capacity, key_capacities=capacities or {}, late=late
+            )
             free_slots = max(capacity - (len(late) - late_before), 0)
-            for segment_lanes, quota, types in partition_segments or [Segment([], 0, partition.types)]:
-                segments.append(Segment(segment_lanes, min(quota, free_slots), types))
-                if capacity < limit:  # otherwise the limit of the claim is enough
-                    free_slots -= segments[-1].quota
+            # Where a claim may take no more than the partition has, the limit of the claim is enough.
+            segments += _capped(wanted, free_slots, share_slots=capacity < limit)
         if segments and not capacities and capacity == limit:
             segments[-1] = segments[-1]._replace(quota=free_slots)  # it may use all slots that others leave
         return Plan(segments, late, limit)
 
-    def _segments(
+    def _segments_of(
+        self,
+        partition: Partition,
+        queue_quotas: Mapping[Queue, int],
+        *,
+        limit: int,
+        capacity: int,
+        key_capacities: Mapping[QueueKey, int],
+        late: dict[Any, str],
+    ) -> list[Segment]:
+        """Return the segments that the queues of a partition want, at least one; take their late arrivals into `late`."""
+        segments: list[Segment] = []
+        for queue, quota in queue_quotas.items():
+            late_of_queue = late if partition.selection is None else None
+            segments += self._segments_of_queue(queue, min(quota, limit), key_capacities, late_of_queue, partition.types)
+        lanes = [lane for segment in segments for lane in segment.lanes]
+        if not self._fair and not any(lane.fairness_key for lane in lanes):
+            return [Segment(sorted(lanes, key=_by_falling_priority), capacity, partition.types)]
+        return segments or [Segment([], 0, partition.types)]
+
+    def _segments_of_queue(
         self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str] | None, types: Sequence[str]
     ) -> list[Segment]:
         queue_lanes = self._queue_lanes[queue]
@@ -151,22 +165,22 @@ class Planner:
         key_capacities = [
             capacities.get(QueueKey(queue[0], sharer.name), 0 if capacities and sharer.name else quota) for sharer in sharers
         ]
-        sharer_quotas = quotas(sharers, quota, [min(most, quota) for most in key_capacities])
+        key_quotas = quotas(sharers, quota, [min(capacity, quota) for capacity in key_capacities])
         aged = self._longest_waiting(queue_lanes, sharers, quota)
         segments: list[Segment] = []
-        for sharer, most_of_key in zip(sharers, sharer_quotas, strict=True):
-            if (most := most_of_key) <= 0:
+        for sharer, key_quota in zip(sharers, key_quotas, strict=True):
+            if not key_quota:
                 continue
-            lanes = list(sharer.lanes)
-            if len(lanes) > 1:
-                lanes.sort(key=_by_falling_priority)
+            lanes = sorted(sharer.lanes, key=_by_falling_priority)
+            slots = key_quota
             if self._cursors.late and late is not None:
-                most -= self._take_late(lanes, (most + 1) // 2, late)
+                slots -= self._take_late(lanes, (key_quota + 1) // 2, late)
             if aged is not None and aged[0] in sharer.lanes and lanes[0] != aged[0]:
-                lanes.remove(aged[0])
-                segments.insert(0, Segment([aged[0]], min(aged[1], most), types))
-                most -= min(aged[1], most)
-            segments.append(Segment(lanes, most, types))
+                aged_lane, aged_slots = aged[0], min(aged[1], slots)
+                lanes.remove(aged_lane)
+                segments.insert(0, Segment([aged_lane], aged_slots, types))
+                slots -= aged_slots
+            segments.append(Segment(lanes, slots, types))
         return [segment for segment in segments if segment.quota > 0]
 
     def _take_late(self, lanes: Iterable[Lane], most: int, late: dict[Any, str]) -> int:
@@ -213,6 +227,15 @@ class Planner:
             queue_lanes.keys.sharers.get(key) for (name, _), queue_lanes in self._queue_lanes.items() if name == queue
         ]
         return [lane for sharer in sharers if sharer is not None for lane in sharer.lanes]
+
+
+def _capped(segments: Iterable[Segment], free_slots: int, *, share_slots: bool) -> Iterator[Segment]:
+    """Yield segments that take at most `free_slots`, each of them or, with `share_slots`, all of them together."""
+    for segment in segments:
+        quota = min(segment.quota, free_slots)
+        yield segment._replace(quota=quota)
+        if share_slots:
+            free_slots -= quota
 
 
 def _by_falling_priority(lane: Lane) -> int:
