@@ -119,7 +119,7 @@ class Handler(Generic[InT, OutT, JobT]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function directly, for tests or to do the work now."""
         func: Any = self.job_type.func
-        return (func.__wrapped__ if self.job_type.fields else func)(*args, **kwargs)
+        return (func.__wrapped__ if self.job_type.signature.fields else func)(*args, **kwargs)
 
     if not TYPE_CHECKING:  # to a type checker, what is missing stays missing
 
@@ -190,16 +190,16 @@ class Handler(Generic[InT, OutT, JobT]):
         chains that are given by id are checked when the job is written.
         """
         kind = self.job_type
-        if options and kind.fields and options.keys() & kind.fields:
+        if options and kind.signature.fields and options.keys() & kind.signature.fields:
             if payload is not None:
                 raise InvalidJobError("payload", "is given twice: pass the fields by name, or a mapping of them")
-            payload = {name: options.pop(name) for name in kind.fields if name in options}
+            payload = {name: options.pop(name) for name in kind.signature.fields if name in options}
         for name in options:
             if name not in OPTIONS and not hasattr(self.model, name):
                 refuse_removed([name], refuse=InvalidJobError)
                 fields = (
-                    f"the fields of the payload are {', '.join(kind.fields)}"
-                    if kind.fields
+                    f"the fields of the payload are {', '.join(kind.signature.fields)}"
+                    if kind.signature.fields
                     else f"the payload is the first argument: {kind.func.__name__}.job({{{name!r}: ...}}), or an object of "
                     "its type. Fields by name are for @jobs.keyword_handler"
                 )
@@ -218,7 +218,7 @@ class Handler(Generic[InT, OutT, JobT]):
         kind = self.job_type
         if input_version is not None and input_version != kind.version:
             return stored_untyped("input", payload, kind.codec), fairness_key
-        if kind.fields and payload is None:
+        if kind.signature.fields and payload is None:
             payload = {}
         document = kind.input.document("input", payload)
         if fairness_key is None and kind.fairness_by is not None:
@@ -375,7 +375,7 @@ class Handler(Generic[InT, OutT, JobT]):
                 f"job {job.id} is of type {job.type_name!r}, not {self.name!r}: ask the handler of that type",
             )
         kind = self.job_type
-        decoded: Any = kind.decode(job.input, job.input_version) if kind.takes_input else None
+        decoded: Any = kind.decode(job.input, job.input_version) if kind.signature.takes_input else None
         return decoded  # type: ignore[no-any-return]
 
     def output(self, chain: Chained | ChainMixin[Any]) -> OutT:

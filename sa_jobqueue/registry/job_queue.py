@@ -23,12 +23,13 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.dependencies import Provider, provider_of
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
-from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
+from sa_jobqueue.registry.job_types import JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector, SelectorOptions
 from sa_jobqueue.registry.settings import QueueSettings
+from sa_jobqueue.registry.signatures import INJECTED
 from sa_jobqueue.types import JobStatus
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -153,7 +154,7 @@ class JobQueue(Generic[JobT]):
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             shared_state: dict[str, Any] = {"providers": self._providers, "registry": self.registry}
             kind = describe(func, options, by_fields=by_fields, middleware=self._middleware, **shared_state)
-            for name in [name for name in kind.fields if name in OPTIONS or hasattr(self.model, name)]:
+            for name in [name for name in kind.signature.fields if name in OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
                     f"{self.model.__name__}: rename it, or take one payload that has it"

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import operator
-import types
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from types import MappingProxyType
-from typing import Any, Final, NotRequired, Required
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
-from typing_extensions import TypedDict
 
 from sa_jobqueue import errors
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Continuation
+from sa_jobqueue.context import BlockerOutcome, Blockers
 from sa_jobqueue.models.job import NEW
 from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS
 from sa_jobqueue.payloads import Codec, PayloadCodec, Unreadable, opened, sealed
 from sa_jobqueue.payloads.shapes import item_name, name_of
-from sa_jobqueue.registry.annotations import AnnotationError, signature, type_hints
 from sa_jobqueue.registry.batches import BatchRule, payload_of
 from sa_jobqueue.registry.dependencies import Provider
 from sa_jobqueue.registry.middleware import Middleware, Surrounding
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
+from sa_jobqueue.registry.signatures import Signature, codec_of, outputs_and_continuations, returns_of_items, union_of
 from sa_jobqueue.types import Json
 
 Upcaster = Callable[[Any], Any]
 """Takes the JSON of one version of an input and returns that of the next."""
-
-INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
-"""Arguments that the worker gives to handlers by annotation."""
 
 
 class Registry:
@@ -133,16 +124,8 @@ class Registry:
 class JobType(HandlerOptions):
     """A job type: everything that a worker needs to run its jobs; the options are those of its handler."""
 
-    func: Callable[..., Any]
-    is_async: bool
-    takes_input: bool
-    session_argument: str | None
-    session_class: type[Session] | type[AsyncSession] | None
-    """The class of that argument, of which the handler receives an instance."""
-    context_argument: str | None
-    blockers_argument: str | None
-    blockers: Codec[Any] | None
-    """Of the outputs of a job's blockers, all together; None when the handler does not ask."""
+    signature: Signature
+    """Of its function."""
     input: Codec[Any]
     output: Codec[Any]
     """Of the handler's result when the chain ends with it."""
@@ -152,21 +135,16 @@ class JobType(HandlerOptions):
     """Of what its continuations lead to, as annotated; None when it declares none."""
     returns: str
     """The annotation of its return value."""
-    place: str
-    """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
-    step_upcasters: dict[str, Upcaster] = field(default_factory=dict)
     """By the version they start from."""
+    step_upcasters: dict[str, Upcaster] = field(default_factory=dict)
+    """By the name of the step."""
     middleware: Sequence[Middleware] = ()
     """Around each attempt, the first outermost: the list of the `JobQueue` that declares it, wherever that is included."""
     registry: Registry = field(default_factory=Registry, repr=False, compare=False)
     """The registry that it is declared in."""
-    provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
-    """Providers by the name of the argument."""
     batch: BatchRule | None = None
     """Batching, if its function takes many jobs in one call; `input` and `output` then describe one of them."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
     new: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     """Columns of a new job to which no option is given."""
 
@@ -197,9 +175,30 @@ class JobType(HandlerOptions):
         return _all([functools.partial(surrounding.around_call, self.place, session) for surrounding in surroundings])
 
     @property
+    def func(self) -> Callable[..., Any]:
+        """Its function, which takes the payload first."""
+        return self.signature.func
+
+    @property
+    def place(self) -> str:
+        """Where it is declared, `module:function`."""
+        return self.signature.place
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its handler runs on the event loop."""
+        return self.signature.is_async
+
+    @property
+    def blockers(self) -> Codec[Any] | None:
+        """Of the outputs of a job's blockers, all together; None when the handler does not ask."""
+        return self.signature.blockers
+
+    @property
     def wants_async_session(self) -> bool:
         """Whether its handler asks for an `AsyncSession`."""
-        return self.session_class is not None and issubclass(self.session_class, AsyncSession)
+        session_class = self.signature.session_class
+        return session_class is not None and issubclass(session_class, AsyncSession)
 
     def encode_output(self, value: Any) -> Json:
         """Return a handler's return value in its stored form. Raises: InvalidOutputError."""
@@ -325,183 +324,38 @@ def describe(
 ) -> JobType:
     """Return the job type of a function, from its signature and checked options.
 
-    The first parameter is the payload, unless it is injected. With `by_fields`, all parameters that are not injected are
-    fields of the payload. `Session`, `AsyncSession`, `AttemptContext`, `Blockers` and dependencies of `providers` are
-    injected by annotation, at any position. With `BatchOptions`, the payload type is that of one item of the list.
+    `by_fields`: as in `Signature.of`. With `BatchOptions`, the payload type is that of one item of the list.
     Raises: InvalidHandlerError for an unsupported signature.
     """
-    if not (inspect.isfunction(func) or inspect.ismethod(func)):
-        raise errors.InvalidHandlerError(f"{options.type_name}: a handler is a function, got {func!r}")
-    place = f"{func.__module__}:{func.__qualname__}"
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise errors.InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
-    try:
-        hints = type_hints(func)
-    except AnnotationError as error:
-        raise errors.InvalidHandlerError(f"{place}: {error}") from error
-    # A plain decorator around a coroutine function hides that it is one.
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(func))
-    if is_async and not inspect.iscoroutinefunction(func):
-        func = _awaiting(func)
-    payload: inspect.Parameter | None = None
-    blockers: Codec[Any] | None = None
-    injected: dict[type, str] = {}
-    session_class: Any = None
-    provided: dict[str, Provider[Any]] = {}
-    fields: dict[str, Any] = {}
-    for parameter in signature(func).parameters.values():
-        hint = hints.get(parameter.name, Any)
-        origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
-        injected_class = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
-        provider = providers.get(origin) if injected_class is None and isinstance(origin, type) else None
-        if (by_fields or injected_class or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
-            raise errors.InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
-        if provider is not None:
-            provided[parameter.name] = provider
-        elif injected_class is not None:
-            if injected_class in injected:
-                raise errors.InvalidHandlerError(f"{place}: asks for two arguments of type {injected_class.__name__}")
-            injected[injected_class] = parameter.name
-            if injected_class in {Session, AsyncSession}:
-                session_class = origin
-            if injected_class is Blockers:
-                blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
-        elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            raise errors.InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
-        elif by_fields:
-            required = parameter.default is parameter.empty
-            fields[parameter.name] = Required[hint] if required else NotRequired[hint]
-        elif payload is None and not injected and not provided and parameter.kind is not parameter.KEYWORD_ONLY:
-            payload = parameter
-        elif parameter.default is parameter.empty:
-            raise errors.InvalidHandlerError(
-                f"{place}: unexpected argument {parameter.name!r}; the payload comes first, then arguments annotated "
-                "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency. If they are "
-                "the fields of the payload, use @jobs.keyword_handler"
-            )
-    if Session in injected and is_async:
-        raise errors.InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
-    if AsyncSession in injected and not is_async:
-        raise errors.InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
+    signature = Signature.of(func, options.type_name, providers=providers, by_fields=by_fields)
     names = [option.name for option in dataclass_fields(HandlerOptions) if hasattr(options, option.name)]
     option_values: dict[str, Any] = {name: getattr(options, name) for name in names}
-    if option_values.get("isolation") is not None and (Session in injected or AsyncSession in injected):
+    if option_values.get("isolation") is not None and signature.session_argument is not None:
         raise errors.InvalidHandlerError(
-            f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
-            "or continue_with a handler that takes a session and writes it"
+            f"{signature.place}: an isolated handler is given no session, for it may be killed at any moment: return what "
+            "it found, or continue_with a handler that takes a session and writes it"
         )
-    takes = hints.get(payload.name, Any) if payload else Any
-    if fields:
-        takes = _object_of(func, fields)
-    returns = _plain(hints.get("return", Any))
-    batch = None
+    takes, returns, batch = signature.payload_type, signature.return_type, None
     if isinstance(options, BatchOptions):
-        if AttemptContext in injected or Blockers in injected:
+        if signature.context_argument is not None or signature.blockers_argument is not None:
             raise errors.InvalidHandlerError(
-                f"{place}: an AttemptContext or Blockers is of one attempt, a batch has many: take list[BatchItem[...]], "
-                "which have a context each"
+                f"{signature.place}: an AttemptContext or Blockers is of one attempt, a batch has many: take "
+                "list[BatchItem[...]], which have a context each"
             )
-        takes, takes_items = payload_of(place, takes)
+        takes, takes_items = payload_of(signature.place, takes)
         batch = BatchRule(options.max_size, options.max_wait, takes_items)
-        returns = _outcome(returns)
-    parts = _parts(returns)
-    ends = [part for part in parts if not _is_continuation(part)]
-    leads_to = [next(iter(typing.get_args(part)), Any) for part in parts if _is_continuation(part)]
-    has_any = Any in parts or object in parts
+        returns = returns_of_items(returns)
+    ends, leads_to, is_any = outputs_and_continuations(returns)
+    codec = functools.partial(codec_of, signature.place)
     return JobType(
         **option_values,
-        func=_spread(func, is_async=is_async) if fields else func,
-        is_async=is_async,
-        takes_input=payload is not None or bool(fields),
-        session_argument=injected.get(AsyncSession) or injected.get(Session),
-        session_class=session_class,
-        context_argument=injected.get(AttemptContext),
-        blockers_argument=injected.get(Blockers),
-        blockers=blockers,
-        input=_codec(place, "payload", takes),
-        output=_codec(place, "return value", _union(ends)),
-        chain_output=_codec(place, "return value", _union([*ends, *leads_to])),
-        continues=_codec(place, "continuation", Any if has_any else _union(leads_to)) if has_any or leads_to else None,
+        signature=signature,
+        input=codec("payload", takes),
+        output=codec("return value", union_of(ends)),
+        chain_output=codec("return value", union_of([*ends, *leads_to])),
+        continues=codec("continuation", Any if is_any else union_of(leads_to)) if is_any or leads_to else None,
         returns=name_of(returns),
-        place=place,
         middleware=middleware,
         registry=Registry() if registry is None else registry,
-        provided=provided,
         batch=batch,
-        fields=fields,
     )
-
-
-def _object_of(func: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
-    """Return a payload type with these fields; omitted fields have the defaults of their parameters."""
-    functional: Any = TypedDict  # called with what is known at run time only
-    return functional(f"{func.__name__}_payload", dict(fields))
-
-
-def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    """Return the function as a function of a mapping with the fields of its payload."""
-    if is_async:
-
-        @functools.wraps(func)
-        async def spread_async(payload: Mapping[str, Any], /, **injected: Any) -> Any:
-            return await func(**payload, **injected)
-
-        return spread_async
-
-    @functools.wraps(func)
-    def spread(payload: Mapping[str, Any], /, **injected: Any) -> Any:
-        return func(**payload, **injected)
-
-    return spread
-
-
-def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function that calls a function in the event loop, and awaits the result."""
-
-    @functools.wraps(func)
-    async def awaiting(*args: Any, **kwargs: Any) -> Any:
-        returned = func(*args, **kwargs)
-        return await returned if inspect.isawaitable(returned) else returned
-
-    return awaiting
-
-
-def _union(hints: Sequence[Any]) -> Any:
-    """Return the union of types; Any if it is one of them, or there are none."""
-    return Any if Any in hints or not hints else functools.reduce(operator.or_, hints)
-
-
-def _outcome(hint: Any) -> Any:
-    """Return the type of one job's output from a batch's `-> list[Output | Exception]`; Any if it is not annotated so."""
-    (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
-    return _union([part for part in _parts(listed) if not (isinstance(part, type) and issubclass(part, BaseException))])
-
-
-def _parts(hint: Any) -> list[Any]:
-    """Return the members of a union, or the one type that it is."""
-    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
-        return [hint]
-    return [part for member in typing.get_args(hint) for part in _parts(member)]
-
-
-def _plain(hint: Any) -> Any:
-    """Return an annotation without type aliases and without `Annotated` around the whole."""
-    while True:
-        if typing.get_origin(hint) is typing.Annotated and any(_is_continuation(part) for part in _parts(hint.__origin__)):
-            hint = hint.__origin__
-        elif hasattr(hint, "__value__") and typing.get_origin(hint) is None:
-            hint = hint.__value__
-        else:
-            return hint
-
-
-def _is_continuation(hint: Any) -> bool:
-    return hint is Continuation or typing.get_origin(hint) is Continuation
-
-
-def _codec(place: str, role: str, hint: Any) -> Codec[Any]:
-    try:
-        # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
-        return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)
-    except Exception as error:  # any error that Pydantic raises for a type it does not support
-        raise errors.InvalidHandlerError(f"{place}: the {role} cannot be typed as {hint!r}: {error}") from error

@@ -65,34 +65,23 @@ def record(t: Tables) -> postgresql.Insert:
     Shape: none. Changes: new rows. Clock: the database's. Locks: none of others.
     Index: `ix_job_history`, `ix_job_attempt_changed`, `ix_job_claim`, `ix_job_running`.
     """
-    job, attempt, row = t.job, t.attempt, t.minute
-    oldest = looked_back()
-    names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
-    changed_jobs = (
-        sa.select(*(job.c[name] for name in names))
-        .where(block(number(job)) >= block(oldest), (job.c.created_at >= _SINCE) | (job.c.completed_at >= _SINCE))
-        .limit(_LIMIT)
-        .cte("seen")
+    counted = _counted(_events(t))
+    columns = [column.name for column in counted.c if column.name != "place"]
+    busiest = sa.select(*(counted.c[name] for name in columns)).where(
+        counted.c.place <= sa.bindparam("most", type_=sa.Integer) + sa.literal_column("1")
     )
-    unsuccessful = attempt.c.outcome.in_([sa.literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL])
-    failures = (
-        sa.select(attempt.c.job_id, attempt.c.ended_at)
-        .where(
-            attempt.c.changed_xid >= sa.cast(sa.cast(oldest, sa.Text), Xid8()), attempt.c.ended_at >= _SINCE, unsuccessful
-        )
-        .limit(_LIMIT)
-        .subquery("failures")
-    )
-    pending = (
-        sa.select(job.c.queue, job.c.type_name, sa.func.greatest(job.c.created_at, job.c.scheduled_at).label("due_at"))
-        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
-        .limit(_LIMIT)
-        .subquery("waiting")
-    )
+    return insert(t.minute).from_select(columns, busiest).on_conflict_do_nothing()
+
+
+def _events(t: Tables) -> sa.Subquery:
+    """Return what happened in the minutes: `(minute, at, queue, type_name, kind, wait, run)`, the times as buckets.
+
+    A row without a queue stands for each minute, so that one without events is written too.
+    """
+    job, changed_jobs, failures, pending = t.job, _changed_jobs(t), _failures(t), _pending(t)
     minutes = sa.func.generate_series(_SINCE, _UNTIL - _MINUTE, _MINUTE, type_=_INSTANT).column_valued("at")
     of_changed, of_pending, of_job = ((relation.c.queue, relation.c.type_name) for relation in (changed_jobs, pending, job))
-    none = sa.cast(sa.null(), sa.Integer)
-    nothing = sa.cast(sa.null(), sa.Text)
+    no_bucket, no_name = sa.cast(sa.null(), sa.Integer), sa.cast(sa.null(), sa.Text)
     events = sa.union_all(
         sa.select(
             changed_jobs.c.completed_at.label("at"),
@@ -101,62 +90,87 @@ def record(t: Tables) -> postgresql.Insert:
             _bucket(changed_jobs.c.scheduled_at, changed_jobs.c.started_at).label("wait"),
             _bucket(changed_jobs.c.started_at, changed_jobs.c.completed_at).label("run"),
         ).where(changed_jobs.c.completed_at >= _SINCE),
-        sa.select(changed_jobs.c.created_at, *of_changed, _text("enqueued"), none, none).where(
+        sa.select(changed_jobs.c.created_at, *of_changed, _text("enqueued"), no_bucket, no_bucket).where(
             changed_jobs.c.created_at >= _SINCE
         ),
-        sa.select(failures.c.ended_at, *of_job, _text("failed"), none, none).join_from(
+        sa.select(failures.c.ended_at, *of_job, _text("failed"), no_bucket, no_bucket).join_from(
             failures, job, job.c.id == failures.c.job_id
         ),
         # Of earlier minutes, those that are still due or running: while workers are idle, these are all.
-        sa.select(minutes, *of_pending, _text("due"), none, none).where(pending.c.due_at < minutes + _MINUTE),
-        sa.select(minutes, *of_job, _text("running"), none, none).where(
+        sa.select(minutes, *of_pending, _text("due"), no_bucket, no_bucket).where(pending.c.due_at < minutes + _MINUTE),
+        sa.select(minutes, *of_job, _text("running"), no_bucket, no_bucket).where(
             job.c.status == status(JobStatus.RUNNING), job.c.started_at < minutes + _MINUTE
         ),
-        sa.select(minutes, nothing, nothing, nothing, none, none),
+        sa.select(minutes, no_name, no_name, no_name, no_bucket, no_bucket),
     ).subquery("events")
     minute = sa.func.date_trunc(sa.literal_column("'minute'"), events.c.at, type_=_INSTANT)
-    events_by_minute = sa.select(minute.label("minute"), *events.c).where(events.c.at < _UNTIL).subquery("named")
+    return sa.select(minute.label("minute"), *events.c).where(events.c.at < _UNTIL).subquery("named")
+
+
+def _changed_jobs(t: Tables) -> sa.CTE:
+    """Return the jobs that began or ended in the minutes, from the end of the history's index."""
+    job = t.job
+    names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
+    return (
+        sa.select(*(job.c[name] for name in names))
+        .where(block(number(job)) >= block(looked_back()), (job.c.created_at >= _SINCE) | (job.c.completed_at >= _SINCE))
+        .limit(_LIMIT)
+        .cte("seen")
+    )
+
+
+def _failures(t: Tables) -> sa.Subquery:
+    """Return the unsuccessful attempts that ended in the minutes."""
+    attempt = t.attempt
+    unsuccessful = attempt.c.outcome.in_([sa.literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL])
+    oldest_xid = sa.cast(sa.cast(looked_back(), sa.Text), Xid8())
+    return (
+        sa.select(attempt.c.job_id, attempt.c.ended_at)
+        .where(attempt.c.changed_xid >= oldest_xid, attempt.c.ended_at >= _SINCE, unsuccessful)
+        .limit(_LIMIT)
+        .subquery("failures")
+    )
+
+
+def _pending(t: Tables) -> sa.Subquery:
+    """Return the pending jobs, and when they were due."""
+    job = t.job
+    return (
+        sa.select(job.c.queue, job.c.type_name, sa.func.greatest(job.c.created_at, job.c.scheduled_at).label("due_at"))
+        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
+        .limit(_LIMIT)
+        .subquery("waiting")
+    )
+
+
+def _counted(events: sa.Subquery) -> sa.Subquery:
+    """Return the figures of each minute as a whole, then by queue and type, with its `place`: the busiest come first."""
     counts = [
-        sa.cast(sa.func.count().filter(events_by_minute.c.kind == _text(_KINDS.get(name, name))), sa.Integer).label(name)
+        sa.cast(sa.func.count().filter(events.c.kind == _text(_KINDS.get(name, name))), sa.Integer).label(name)
         for name in COUNTS
     ]
     histograms = [
         postgresql.array(
             [
-                sa.cast(sa.func.count().filter(events_by_minute.c[name] == sa.literal_column(str(at))), sa.Integer)
+                sa.cast(sa.func.count().filter(events.c[name] == sa.literal_column(str(at))), sa.Integer)
                 for at in range(len(BOUNDS) + 1)
             ]
         ).label(name)
         for name in ("wait", "run")
     ]
-    is_total = sa.func.grouping(events_by_minute.c.queue) == sa.literal_column("1")
+    is_total = sa.func.grouping(events.c.queue) == sa.literal_column("1")
     empty = sa.literal_column("''", sa.Text)
-    place = sa.func.row_number().over(
-        partition_by=events_by_minute.c.minute, order_by=(is_total.desc(), sa.func.count().desc())
+    place = sa.func.row_number().over(partition_by=events.c.minute, order_by=(is_total.desc(), sa.func.count().desc()))
+    groups = sa.func.grouping_sets(
+        sa.tuple_(events.c.minute, events.c.queue, events.c.type_name), sa.tuple_(events.c.minute)
     )
-    grouped = (
-        sa.select(
-            events_by_minute.c.minute,
-            sa.func.coalesce(events_by_minute.c.queue, empty).label("queue"),
-            sa.func.coalesce(events_by_minute.c.type_name, empty).label("type_name"),
-            *counts,
-            *histograms,
-            place.label("place"),
-        )
-        .group_by(
-            sa.func.grouping_sets(
-                sa.tuple_(events_by_minute.c.minute, events_by_minute.c.queue, events_by_minute.c.type_name),
-                sa.tuple_(events_by_minute.c.minute),
-            )
-        )
-        .having(is_total | events_by_minute.c.queue.is_not(None))
+    names = [sa.func.coalesce(events.c[name], empty).label(name) for name in ("queue", "type_name")]
+    return (
+        sa.select(events.c.minute, *names, *counts, *histograms, place.label("place"))
+        .group_by(groups)
+        .having(is_total | events.c.queue.is_not(None))
         .subquery("grouped")
     )
-    columns = [column.name for column in grouped.c if column.name != "place"]
-    chosen = sa.select(*(grouped.c[name] for name in columns)).where(
-        grouped.c.place <= sa.bindparam("most", type_=sa.Integer) + sa.literal_column("1")
-    )
-    return insert(row).from_select(columns, chosen).on_conflict_do_nothing()
 
 
 @statement

@@ -126,9 +126,11 @@ class Inline:
 
     async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
         job = context.job
-        call = Call(job_type, [context], [job_type.decode(job.input, job.input_version)] if job_type.takes_input else [])
-        handler_session = None if job_type.session_argument is None else self._handler_session(job_type)
-        if job_type.blockers_argument is not None:
+        call = Call(
+            job_type, [context], [job_type.decode(job.input, job.input_version)] if job_type.signature.takes_input else []
+        )
+        handler_session = None if job_type.signature.session_argument is None else self._handler_session(job_type)
+        if job_type.signature.blockers_argument is not None:
             call.blockers = await self.on(lambda session: self._blockers(session, job, job_type))
         if job_type.is_async:
             sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
@@ -142,7 +144,7 @@ class Inline:
         return unwrapped(*await self.on(run))
 
     def _handler_session(self, job_type: JobType) -> Any:
-        session_class: Any = job_type.session_class
+        session_class: Any = job_type.signature.session_class
         session = self._session
         if isinstance(session, AsyncSession) and not issubclass(session_class, AsyncSession):
             session = session.sync_session

@@ -59,11 +59,11 @@ def perform(
         "started_at": now,
     }
     context = AttemptContext(ClaimedJob(**claimed_fields), INLINE, lambda *_: None)
-    if kind.session_argument is not None and session is None:
+    if kind.signature.session_argument is not None and session is None:
         raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
-    handler_session = None if kind.session_argument is None else opened(session)
-    call = Call(kind, [context], [kind.decode(job.input, kind.version)] if kind.takes_input else [])
-    if kind.blockers_argument is not None:
+    handler_session = None if kind.signature.session_argument is None else opened(session)
+    call = Call(kind, [context], [kind.decode(job.input, kind.version)] if kind.signature.takes_input else [])
+    if kind.signature.blockers_argument is not None:
         outputs = list(blockers)
         outcomes = tuple(BlockerOutcome(job.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
         call.blockers = Blockers(kind.decode_blockers(outputs), outcomes)

@@ -289,7 +289,7 @@ class Assembly(Part):
 
     async def _close_providers(self) -> None:
         """Close the dependencies. A failure is only reported, because no attempt waits for the result."""
-        providers = {id(provider): provider for kind in self._jobs.registry for provider in kind.provided.values()}
+        providers = {id(provider): provider for kind in self._jobs.registry for provider in kind.signature.provided.values()}
         closings = (asyncio.to_thread(provider.close) for provider in providers.values())
         for failed in await asyncio.gather(*closings, return_exceptions=True):
             if isinstance(failed, BaseException):

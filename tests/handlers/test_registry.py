@@ -47,11 +47,17 @@ def test_payload_output_and_location_are_read_from_the_function() -> None:
         return []
 
     kind = described(send)
+    signature = kind.signature
     assert kind.input.declared is Order
     assert kind.output.declared == list[int]
     assert kind.place.startswith("tests.handlers.test_registry:")
     assert kind.place.endswith("send")
-    assert (kind.takes_input, kind.is_async, kind.session_argument, kind.context_argument) == (True, False, None, None)
+    assert (signature.takes_input, signature.is_async, signature.session_argument, signature.context_argument) == (
+        True,
+        False,
+        None,
+        None,
+    )
 
 
 def test_blocker_outputs_are_found_by_annotation() -> None:
@@ -60,11 +66,21 @@ def test_blocker_outputs_are_found_by_annotation() -> None:
     def untyped(parts: Blockers) -> None: ...  # type: ignore[type-arg]
 
     kind = described(merge)
-    assert (kind.takes_input, kind.blockers_argument, kind.context_argument) == (True, "parts", None)
+    signature = kind.signature
+    assert (signature.takes_input, signature.blockers_argument, signature.context_argument) == (
+        True,
+        "parts",
+        None,
+    )
     assert kind.blockers is not None
     assert kind.blockers.decode("blockers", [{"order_id": 7}]) == [Order(order_id=7)]
     kind = described(join)
-    assert (kind.takes_input, kind.blockers_argument, kind.session_argument) == (False, "parts", "session")
+    signature = kind.signature
+    assert (signature.takes_input, signature.blockers_argument, signature.session_argument) == (
+        False,
+        "parts",
+        "session",
+    )
     assert kind.blockers is not None
     assert kind.blockers.decode("blockers", [{"order_id": 7}, 8]) == (Order(order_id=7), 8)
     with pytest.raises(InvalidPayloadError, match=r"blockers\[0\]\.order_id"):
@@ -262,5 +278,5 @@ def test_a_method_can_be_a_handler() -> None:
         def send(self, order: Order) -> None: ...
 
     kind = described(Mailer().send)
-    assert kind.takes_input
+    assert kind.signature.takes_input
     assert kind.input.declared is Order

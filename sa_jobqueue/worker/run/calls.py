@@ -127,7 +127,11 @@ class Call:
 
     def _keyword_arguments(self, session: Any) -> dict[str, Any]:
         job_type = self.job_type
-        names = (job_type.session_argument, job_type.context_argument, job_type.blockers_argument)
+        names = (
+            job_type.signature.session_argument,
+            job_type.signature.context_argument,
+            job_type.signature.blockers_argument,
+        )
         values = (session, self.contexts[0], self.blockers)
         return {name: value for name, value in zip(names, values, strict=True) if name is not None}
 
@@ -211,7 +215,7 @@ class Calls(Part):
             await asyncio.sleep(pause)
 
     async def _on_loop(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
-        if call.job_type.session_argument is None:
+        if call.job_type.signature.session_argument is None:
             with self._leave_if_forked:
                 return self._encoded(call, await call.run_async(threads=self.threads))
         session: AsyncSession
@@ -250,7 +254,7 @@ class Calls(Part):
             if not finished_tasks:
                 self.stuck_threads += 1
                 running.add_done_callback(self._came_back)
-            elif running.exception() is None and call.job_type.session_argument is not None:
+            elif running.exception() is None and call.job_type.signature.session_argument is not None:
                 return running.result()  # it had committed before it could be stopped
             raise
 
@@ -260,7 +264,7 @@ class Calls(Part):
         self._changed.set()
 
     def _run(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed]:
-        if call.job_type.session_argument is None:
+        if call.job_type.signature.session_argument is None:
             with self._leave_if_forked:
                 return self._encoded(call, call.run())
         session: Session

@@ -29,7 +29,7 @@ _NONE: Final = nullcontext[dict[str, Any]]({})
 
 def open_dependencies(attempt: AttemptContext, job_type: JobType) -> AbstractContextManager[dict[str, Any]]:
     """Return a context manager of a handler's dependencies by name, in this thread. The handler's errors are raised."""
-    return _opened(attempt, job_type) if job_type.provided else _NONE
+    return _opened(attempt, job_type) if job_type.signature.provided else _NONE
 
 
 def open_dependencies_in_thread(
@@ -39,14 +39,16 @@ def open_dependencies_in_thread(
 
     If a handler is cancelled before it starts, its dependencies are still closed.
     """
-    return _opened_in_thread(attempt, job_type, threads) if job_type.provided else _NONE
+    return _opened_in_thread(attempt, job_type, threads) if job_type.signature.provided else _NONE
 
 
 @contextmanager
 def _opened(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
     failed: BaseException | None = None
     with ExitStack() as stack:
-        dependencies = {name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.provided.items()}
+        dependencies = {
+            name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.signature.provided.items()
+        }
         try:
             yield dependencies
         except BaseException as error:

@@ -374,7 +374,7 @@ class Executor(Part):
         job = running.job
         try:
             # In a child the decoding, which is user code as well, is the child's.
-            if job_type.takes_input and not job_type.isolated:
+            if job_type.signature.takes_input and not job_type.isolated:
                 running.arguments = (job_type.decode(job.input, job.input_version),)
             if self._events.has_subscribers(JobStarted):
                 self._events.emit(JobStarted(job.id, job.type_name, job.attempt))

@@ -425,7 +425,7 @@ class Sessions:
         *,
         concurrency: int,
     ) -> None:
-        kinds = [kind for kind in registry if kind.session_argument is not None]
+        kinds = [kind for kind in registry if kind.signature.session_argument is not None]
         self._engine, self._url, self._concurrency = engine, for_psycopg(engine.url, option="engine"), concurrency
         self._factories: dict[bool, Any] = {False: sync, True: asynchronous}
         """By whether they are asynchronous; None until one is needed."""
@@ -437,7 +437,7 @@ class Sessions:
         self.own_engines: list[Engine | AsyncEngine] = []
         """Engines made for them, to be disposed of."""
         self._by_class = {
-            kind.session_class: _factory_of(
+            kind.signature.session_class: _factory_of(
                 kind, self.factory(is_async=kind.wants_async_session), options[kind.wants_async_session]
             )
             for kind in kinds
@@ -452,7 +452,7 @@ class Sessions:
 
     def open(self, job_type: JobType) -> Any:
         """Return a session of the class that a handler is annotated with."""
-        kind: Any = job_type.session_class
+        kind: Any = job_type.signature.session_class
         return self._by_class[kind]()
 
     def factory(self, *, is_async: bool) -> Any:
@@ -484,7 +484,7 @@ class Sessions:
 
 def _factory_of(kind: JobType, factory: Any, option: str) -> Any:
     """Return the factory of the session that a handler is annotated with."""
-    session_class: Any = kind.session_class
+    session_class: Any = kind.signature.session_class
     if issubclass(factory.class_, session_class):
         return factory
     plain = AsyncSession if kind.wants_async_session else Session

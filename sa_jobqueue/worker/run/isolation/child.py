@@ -148,9 +148,9 @@ class Child:
         self._begin(context, context.stop)
         try:
             job_type = self._registry.get(job.type_name)
-            self._providers.update(job_type.provided.values())
+            self._providers.update(job_type.signature.provided.values())
             with job_type.around_attempt():
-                payloads = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+                payloads = [job_type.decode(job.input, job.input_version)] if job_type.signature.takes_input else []
                 call = Call(job_type, [context], payloads, blockers_of(request, job_type))
                 if job_type.is_async:
                     outcomes = runner.run(self._run_async(call), context=contextvars.copy_context())

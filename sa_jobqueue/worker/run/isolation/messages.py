@@ -52,7 +52,7 @@ def job_of(request: Message) -> ClaimedJob:
 
 def blockers_of(request: Message, job_type: JobType) -> Blockers[Any] | None:
     """Return the blockers of a request; None if the handler does not take them."""
-    if job_type.blockers_argument is None:
+    if job_type.signature.blockers_argument is None:
         return None
     outcomes = tuple(BlockerOutcome(**unpacked(packed_outcome)) for packed_outcome in request["blockers"])
     return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
