@@ -18,7 +18,8 @@ from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import check_id, check_text, due_at
 from sa_jobqueue.models.options import DECLARED, JOB_OPTIONS
-from sa_jobqueue.operations import writer
+from sa_jobqueue.operations import rows as job_rows
+from sa_jobqueue.operations import wakeups
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.payloads import sealed
@@ -90,24 +91,24 @@ def copy_payloads(
             connection.exec_driver_sql(deduplication.drop_staged())
     if row_count:
         announce_count(row_count)
-        writer.notify_workers(session, connection, model, writer.queue_key_of(template))
+        wakeups.notify_workers(session, connection, model, wakeups.queue_key_of(template))
     return row_count
 
 
 def _shared_values(model: JobClass, job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
-    columns = writer.written_columns(model)
+    columns = job_rows.written_columns(model)
     version = inspect(model).version_id_col
     for key in columns.keys() - job.__dict__.keys():
         default = columns[key].default
         if default is not None and columns[key] is not version and not default.is_scalar:
             raise InvalidJobError(key, "has a default that is made for each row; use enqueue_many, or give a value")
-    writer.set_defaults(model, [job])
-    values = {name: value for name, value in writer.written_values(job).items() if name not in _OF_EACH_ROW}
+    job_rows.set_defaults(model, [job])
+    values = {name: value for name, value in job_rows.written_values(job).items() if name not in _OF_EACH_ROW}
     for name, value in values.items():
         if isinstance(value, ClauseElement):
             raise InvalidJobError(name, "is an SQL expression, which COPY does not take; use enqueue_many")
-        if value is not None and writer.is_expressed(table(model).c[name].type):
+        if value is not None and job_rows.is_expressed(table(model).c[name].type):
             reason = "is of a type that wraps its values into an SQL expression, which COPY cannot; use enqueue_many"
             raise InvalidJobError(name, reason)
     return values

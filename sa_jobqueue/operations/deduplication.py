@@ -22,8 +22,9 @@ from sa_jobqueue.errors.bounds import check_duration, shown
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import TEXT_RULE, check_text, is_text
+from sa_jobqueue.operations.rows import arrays
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
-from sa_jobqueue.operations.writer import arrays, check_new, write_many
+from sa_jobqueue.operations.writer import check_new, write_many
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import Enqueued, JobId
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.writer import defaults_of, written_columns
+from sa_jobqueue.operations.rows import defaults_of, written_columns
 
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 

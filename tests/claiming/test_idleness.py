@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.events import ComponentFailed, JobCompleted
-from sa_jobqueue.operations.writer import LOOK_AGAIN_AFTER
+from sa_jobqueue.operations.wakeups import LOOK_AGAIN_AFTER
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.claim import idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
@@ -168,7 +168,7 @@ async def test_a_transaction_that_looked_before_the_announcement_and_committed_a
 
     monkeypatch.setattr(Listener, "announce", announcing)
     monkeypatch.setattr(Claimer, "claim", claiming)
-    monkeypatch.setattr("sa_jobqueue.operations.writer.LOOK_AGAIN_AFTER", NEVER)
+    monkeypatch.setattr("sa_jobqueue.operations.wakeups.LOOK_AGAIN_AFTER", NEVER)
     with Session(engine) as session:
         async with start(queue, poll_interval=NEVER) as log:
             await asyncio.wait_for(looked.wait(), 30)

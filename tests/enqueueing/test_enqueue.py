@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.operations import writer
+from sa_jobqueue.operations import wakeups
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -148,7 +148,7 @@ def test_a_transaction_that_took_long_looks_again_for_idle_workers_before_it_com
 ) -> None:
     """A worker that falls asleep while the transaction is open is notified, or still polls when it commits."""
     now = 1000.0
-    monkeypatch.setattr(writer, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(wakeups, "time", SimpleNamespace(monotonic=lambda: now))
     with sessions() as session:
         session.add(Job("test"))
         session.flush()
@@ -170,7 +170,7 @@ def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session]
         session.close()
     del session
     gc.collect()
-    assert len(writer._looks) == 0
+    assert len(wakeups._looks) == 0
 
 
 # When it is due.

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.operations import writer
+from sa_jobqueue.operations import wakeups
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -79,7 +79,7 @@ def test_handler_enqueue_writes_the_same_row_as_add(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no transaction take so long that it looks for idle workers again, however busy the machine is."""
-    monkeypatch.setattr(writer, "LOOK_AGAIN_AFTER", timedelta(hours=1))
+    monkeypatch.setattr(wakeups, "LOOK_AGAIN_AFTER", timedelta(hours=1))
 
 
 @pytest.mark.usefixtures("quick")
@@ -255,7 +255,7 @@ def test_a_connection_notifies_workers_once_as_a_session_does(engine: Engine, no
 def test_a_long_transaction_of_a_connection_looks_for_idle_workers_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "LOOK_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr(wakeups, "LOOK_AGAIN_AFTER", timedelta(0))
     with counted(engine) as statements:
         with engine.begin() as connection:
             send.enqueue(connection, Order(id=7))

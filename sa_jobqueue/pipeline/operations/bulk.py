@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ConflictError, InvalidJobError, JobQueueError, NotFoundError, not_chains
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.transactions import queue_connection, translated
-from sa_jobqueue.operations.writer import notify_workers
+from sa_jobqueue.operations.wakeups import notify_workers
 from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import blockers, chains

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sa_jobqueue.operations.writer import LOOK_AGAIN_AFTER
+from sa_jobqueue.operations.wakeups import LOOK_AGAIN_AFTER
 from sa_jobqueue.worker.background.listener import Listener
 
 _INTERVAL: Final = 0.004

@@ -15,7 +15,7 @@ from sa_jobqueue.errors import CompletionRefusedError, InvalidJobError, JobQueue
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import complete_attempts, with_roots
 from sa_jobqueue.operations.faults import fault_of
-from sa_jobqueue.operations.writer import Group, arrays, group_by_columns, uncarried
+from sa_jobqueue.operations.rows import Group, arrays, group_by_columns, uncarried
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
 from sa_jobqueue.worker.finish.outcomes import Completed, WriteOutcome, of_error
