@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
@@ -15,16 +15,15 @@ from typing import (
     Generic,
     Literal,
     Never,
-    ParamSpec,
     Protocol,
     TypeAlias,
     overload,
 )
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
-from typing_extensions import TypeVar
+from typing_extensions import ParamSpec, TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError
@@ -37,12 +36,16 @@ from sa_jobqueue.registry.job_types import JobType, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+ModelT = TypeVar("ModelT", bound=JobMixin[Any], default=Job, covariant=True)
 DEFAULT_MODEL: type[Job] = Job
 """The default of an argument `model: type[JobT]`: Pyright takes `JobT` from it, mypy from the default of `JobT`."""
 InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
 PayloadT = TypeVar("PayloadT")
+IdT = TypeVar("IdT")
 P = ParamSpec("P")
+CallP = ParamSpec("CallP", default=...)
+JobIdT = TypeVar("JobIdT", covariant=True, default=Any)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -67,12 +70,11 @@ def no_session(value: object) -> InvalidOptionError:
     )
 
 
-class Fields:
-    """To a type checker, the payload of a handler whose parameters are its fields."""
+class Fields(Protocol):
+    """To a type checker, the payload of a handler whose parameters are its fields, given by name or in a mapping."""
 
-    if TYPE_CHECKING:
-
-        def __getitem__(self, name: str) -> Any: ...
+    def __getitem__(self, name: str, /) -> Any:
+        """Return the value of a field."""
 
 
 class Chained(Protocol):
@@ -100,12 +102,16 @@ class Chained(Protocol):
 
 
 @dataclass(eq=False)  # neither frozen nor slotted: test suites replace `enqueue` with a mock
-class Handler(Generic[InT, OutT, JobT]):
-    """A registered function. Calling it runs the function; `job` creates a job for it."""
+class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
+    """A registered function. Calling it runs the function; `job` creates a job for it.
+
+    To type checkers it has the types of the payload, of the chain's output and of the jobs, the parameters of the function,
+    and the type of the jobs' ids. The first two or three are enough in annotations.
+    """
 
     job_type: JobType
     """The declaration: its name, options, payload and output types."""
-    model: type[JobT]
+    model: type[ModelT]
     """The mapped class of its jobs."""
     _write: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
     _copy: ClassVar[Callable[..., Any]]
@@ -116,10 +122,16 @@ class Handler(Generic[InT, OutT, JobT]):
         """The job type's name."""
         return self.job_type.name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: CallP.args, **kwargs: CallP.kwargs) -> Any:
         """Call the function directly, for tests or to do the work now."""
         func: Any = self.job_type.func
         return (func.__wrapped__ if self.job_type.signature.fields else func)(*args, **kwargs)
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: tuple[Any, ...]) -> Any:
+            # Python 3.13.0 cannot fill in the default of a ParamSpec.
+            return super().__class_getitem__((*types, *(Job, ..., Any)[len(types) - 2 :]))
 
     if not TYPE_CHECKING:  # to a type checker, what is missing stays missing
 
@@ -132,53 +144,166 @@ class Handler(Generic[InT, OutT, JobT]):
 
     @overload
     def job(
-        self: Handler[Blockers[list[A]], Any, JobT], payload: None = None, *, blockers: Iterable[WaitFor[A]], **options: Any
-    ) -> JobT: ...
+        self: Handler[Blockers[list[A]], Any, ModelT],
+        payload: None = None,
+        *,
+        blockers: Iterable[WaitFor[A]],
+        # job options: unblocked
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
     @overload
     def job(
-        self: Handler[Blockers[tuple[A, B]], Any, JobT],
+        self: Handler[Blockers[tuple[A, B]], Any, ModelT],
         payload: None = None,
         *,
         blockers: tuple[WaitFor[A], WaitFor[B]],
-        **options: Any,
-    ) -> JobT: ...
+        # job options: unblocked
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
     @overload
     def job(
-        self: Handler[Blockers[tuple[A, B, C]], Any, JobT],
+        self: Handler[Blockers[tuple[A, B, C]], Any, ModelT],
         payload: None = None,
         *,
         blockers: tuple[WaitFor[A], WaitFor[B], WaitFor[C]],
-        **options: Any,
-    ) -> JobT: ...
-    @overload
-    def job(
-        self: Handler[Blockers[Any], Any, JobT], payload: None = None, *, blockers: Iterable[Untyped] = (), **options: Any
-    ) -> JobT: ...
-    @overload
-    def job(self: _WithoutArguments[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
-    @overload
-    def job(self: Handler[Fields, Any, JobT], payload: Mapping[str, Any] | None = None, **options: Any) -> JobT: ...
-    @overload
-    def job(
-        self,
-        payload: InT,
-        *,
+        # job options: unblocked
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
         delay: timedelta | None = None,
         at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
+    @overload
+    def job(
+        self: Handler[Blockers[Any], Any, ModelT],
+        payload: None = None,
+        *,
+        blockers: Iterable[Untyped] = (),
+        # job options: unblocked
         queue: str | None = None,
+        fairness_key: str | int | None = None,
         priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
+    @overload
+    def job(
+        self: _WithoutArguments[OutT, ModelT],
+        payload: None = None,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
         max_attempts: int | None = None,
         timeout: timedelta | None = None,
         id: Any = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
-        fairness_key: str | int | None = None,
         rate_cost: int | None = None,
-        expires_at: datetime | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        # end of job options
         **columns: Any,
-    ) -> JobT: ...
-    def job(self, payload: Any = None, **options: Any) -> JobT:
+    ) -> ModelT: ...
+    @overload
+    def job(
+        self: Handler[Fields, Any, ModelT],
+        payload: Fields | None = None,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
+    @overload
+    def job(
+        self,
+        payload: InT,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> ModelT: ...
+    def job(self, payload: Any = None, **options: Any) -> ModelT:
         """Return a job of this type, its payload checked; add it to a session to enqueue it.
 
         A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`. Options that are not given are
@@ -238,16 +363,99 @@ class Handler(Generic[InT, OutT, JobT]):
         /,
         *,
         on_failure: Literal["wait", "fail"] = "wait",
-        **options: Any,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
     ) -> WaitFor[OutT]: ...
     @overload
     def blocker(
-        self: _WithoutPayload[OutT, JobT], payload: None = None, /, *, on_failure: Literal["continue"], **options: Any
+        self: _WithoutPayload[OutT, JobT],
+        payload: None = None,
+        /,
+        *,
+        on_failure: Literal["continue"],
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
     ) -> WaitFor[OutT | None]: ...
     @overload
-    def blocker(self, payload: InT, /, *, on_failure: Literal["wait", "fail"] = "wait", **options: Any) -> WaitFor[OutT]: ...
+    def blocker(
+        self,
+        payload: InT,
+        /,
+        *,
+        on_failure: Literal["wait", "fail"] = "wait",
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> WaitFor[OutT]: ...
     @overload
-    def blocker(self, payload: InT, /, *, on_failure: Literal["continue"], **options: Any) -> WaitFor[OutT | None]: ...
+    def blocker(
+        self,
+        payload: InT,
+        /,
+        *,
+        on_failure: Literal["continue"],
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> WaitFor[OutT | None]: ...
     def blocker(
         self, payload: Any = None, /, *, on_failure: Literal["wait", "fail", "continue"] = "wait", **options: Any
     ) -> WaitFor[Any]:
@@ -260,18 +468,104 @@ class Handler(Generic[InT, OutT, JobT]):
 
     @overload
     def enqueue(
-        self: _WithoutPayload[OutT, JobT], session: Session | Connection, payload: None = None, /, **options: Any
-    ) -> Any: ...
+        self: _WithoutPayload[OutT, ModelT],
+        session: Session | Connection,
+        payload: None = None,
+        /,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> JobIdT: ...
     @overload
     def enqueue(
-        self: _WithoutPayload[OutT, JobT], session: AsyncSession | AsyncConnection, payload: None = None, /, **options: Any
-    ) -> Coroutine[Any, Any, Any]: ...
-    @overload
-    def enqueue(self, session: Session | Connection, payload: InT, /, **options: Any) -> Any: ...
+        self: _WithoutPayload[OutT, ModelT],
+        session: AsyncSession | AsyncConnection,
+        payload: None = None,
+        /,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> Coroutine[Any, Any, JobIdT]: ...
     @overload
     def enqueue(
-        self, session: AsyncSession | AsyncConnection, payload: InT, /, **options: Any
-    ) -> Coroutine[Any, Any, Any]: ...
+        self,
+        session: Session | Connection,
+        payload: InT,
+        /,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> JobIdT: ...
+    @overload
+    def enqueue(
+        self,
+        session: AsyncSession | AsyncConnection,
+        payload: InT,
+        /,
+        *,
+        # job options: all
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> Coroutine[Any, Any, JobIdT]: ...
     def enqueue(self, session: Any, payload: Any = None, /, **options: Any) -> Any:
         """Insert a job of this type in the transaction of a session or connection; return its id.
 
@@ -292,7 +586,20 @@ class Handler(Generic[InT, OutT, JobT]):
         /,
         *,
         deduplicate_by: Callable[[Any], str] | None = None,
-        **options: Any,
+        # job options: shared
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
     ) -> int: ...
     @overload
     def enqueue_many(
@@ -302,7 +609,20 @@ class Handler(Generic[InT, OutT, JobT]):
         /,
         *,
         deduplicate_by: Callable[[Any], str] | None = None,
-        **options: Any,
+        # job options: shared
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
     ) -> Coroutine[Any, Any, int]: ...
     def enqueue_many(
         self,
@@ -352,9 +672,51 @@ class Handler(Generic[InT, OutT, JobT]):
         return self.job_type.registry.find(loaded.get("chain_type_name" if isinstance(chain, JobMixin) else "type_name", ""))
 
     @overload
-    def continuation(self: _WithoutPayload[OutT, JobT], payload: None = None, /, **options: Any) -> Continuation[OutT]: ...
+    def continuation(
+        self: _WithoutPayload[OutT, JobT],
+        payload: None = None,
+        /,
+        *,
+        # job options: continuations
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> Continuation[OutT]: ...
     @overload
-    def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]: ...
+    def continuation(
+        self,
+        payload: InT,
+        /,
+        *,
+        # job options: continuations
+        queue: str | None = None,
+        fairness_key: str | int | None = None,
+        priority: int | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        blockers: Iterable[Any] = (),
+        rate_cost: int | None = None,
+        input_version: int | None = None,
+        expires_at: datetime | ColumnElement[datetime] | None = None,
+        ordering_key: str | None = None,
+        # end of job options
+        **columns: Any,
+    ) -> Continuation[OutT]: ...
     def continuation(self, payload: Any = None, /, **options: Any) -> Continuation[OutT]:
         """Return the next job of a chain. Return it from a handler, or pass it to `complete_job`.
 
@@ -470,7 +832,17 @@ EndT = TypeVar("EndT", bound=Value | None, default=Any)
 NextT = TypeVar("NextT", default=Never)
 
 
-class HandlerDecorator(Protocol[JobT]):
+@dataclass(frozen=True)
+class Decorator:
+    """A decorator of a registry; its subclasses say what type checkers make of a function.
+
+    They are classes, not protocols: mypy compares the overloads of two protocols without end where code chooses one.
+    """
+
+    register: Callable[[Callable[..., Any]], Any]
+
+
+class HandlerDecorator(Decorator, Generic[ModelT]):
     """What `JobQueue.handler(...)` returns: keeps the payload's and the output's types.
 
     The output is what comes out at the end of the chain: of `-> Report | Continuation[Page]` it is `Report | Page`.
@@ -478,60 +850,97 @@ class HandlerDecorator(Protocol[JobT]):
     """
 
     @overload
-    def __call__(self, func: Callable[[], Coroutine[Any, Any, EndT]], /) -> Handler[None, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], Coroutine[Any, Any, Continuation[NextT]]], /) -> Handler[None, NextT, JobT]: ...
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], Coroutine[Any, Any, EndT]], /
+    ) -> Handler[None, EndT, ModelT, [], IdT]: ...
     @overload
     def __call__(
-        self, func: Callable[[], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
-    ) -> Handler[None, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], EndT], /) -> Handler[None, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], Continuation[NextT]], /) -> Handler[None, NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], EndT | Continuation[NextT]], /) -> Handler[None, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /) -> Handler[InT, EndT, JobT]: ...
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], Coroutine[Any, Any, Continuation[NextT]]], /
+    ) -> Handler[None, NextT, ModelT, [], IdT]: ...
     @overload
     def __call__(
-        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, Continuation[NextT]]], /
-    ) -> Handler[InT, NextT, JobT]: ...
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
+    ) -> Handler[None, EndT | NextT, ModelT, [], IdT]: ...
     @overload
     def __call__(
-        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
-    ) -> Handler[InT, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], EndT], /) -> Handler[InT, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], Continuation[NextT]], /) -> Handler[InT, NextT, JobT]: ...
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], EndT], /
+    ) -> Handler[None, EndT, ModelT, [], IdT]: ...
     @overload
     def __call__(
-        self, func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
-    ) -> Handler[InT, EndT | NextT, JobT]: ...
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], Continuation[NextT]], /
+    ) -> Handler[None, NextT, ModelT, [], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[[], EndT | Continuation[NextT]], /
+    ) -> Handler[None, EndT | NextT, ModelT, [], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /
+    ) -> Handler[InT, EndT, ModelT, Concatenate[InT, P], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]],
+        func: Callable[Concatenate[InT, P], Coroutine[Any, Any, Continuation[NextT]]],
+        /,
+    ) -> Handler[InT, NextT, ModelT, Concatenate[InT, P], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]],
+        func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT | Continuation[NextT]]],
+        /,
+    ) -> Handler[InT, EndT | NextT, ModelT, Concatenate[InT, P], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[Concatenate[InT, P], EndT], /
+    ) -> Handler[InT, EndT, ModelT, Concatenate[InT, P], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[Concatenate[InT, P], Continuation[NextT]], /
+    ) -> Handler[InT, NextT, ModelT, Concatenate[InT, P], IdT]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[JobMixin[IdT]], func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
+    ) -> Handler[InT, EndT | NextT, ModelT, Concatenate[InT, P], IdT]: ...
+    def __call__(self, func: Callable[..., Any], /) -> Any:
+        """Register a function, and return its handler."""
+        return self.register(func)
 
 
-class FieldsDecorator(Protocol[JobT]):
+class FieldsDecorator(Decorator, Generic[ModelT]):
     """What `JobQueue.keyword_handler(...)` returns: keeps the output's type."""
 
     @overload
-    def __call__(self, func: Callable[..., Coroutine[Any, Any, EndT]], /) -> Handler[Fields, EndT, JobT]: ...
+    def __call__(
+        self: FieldsDecorator[JobMixin[IdT]], func: Callable[P, Coroutine[Any, Any, EndT]], /
+    ) -> Handler[Fields, EndT, ModelT, P, IdT]: ...
     @overload
-    def __call__(self, func: Callable[..., EndT], /) -> Handler[Fields, EndT, JobT]: ...
+    def __call__(
+        self: FieldsDecorator[JobMixin[IdT]], func: Callable[P, EndT], /
+    ) -> Handler[Fields, EndT, ModelT, P, IdT]: ...
+    def __call__(self, func: Callable[..., Any], /) -> Any:
+        """Register a function, and return its handler."""
+        return self.register(func)
 
 
-class BatchDecorator(Protocol):
+class BatchDecorator(Decorator):
     """What `JobQueue.batch_handler(...)` returns: keeps the type of one job's payload."""
 
     @overload
     def __call__(
         self, func: Callable[Concatenate[list[BatchItem[PayloadT]], P], Coroutine[Any, Any, Any]], /
-    ) -> Handler[PayloadT, Any, Any]: ...
+    ) -> Handler[PayloadT, Any, Any, Concatenate[list[BatchItem[PayloadT]], P]]: ...
     @overload
-    def __call__(self, func: Callable[Concatenate[list[BatchItem[PayloadT]], P], Any], /) -> Handler[PayloadT, Any, Any]: ...
+    def __call__(
+        self, func: Callable[Concatenate[list[BatchItem[PayloadT]], P], EndT], /
+    ) -> Handler[PayloadT, Any, Any, Concatenate[list[BatchItem[PayloadT]], P]]: ...
     @overload
     def __call__(
         self, func: Callable[Concatenate[list[PayloadT], P], Coroutine[Any, Any, Any]], /
-    ) -> Handler[PayloadT, Any, Any]: ...
+    ) -> Handler[PayloadT, Any, Any, Concatenate[list[PayloadT], P]]: ...
     @overload
-    def __call__(self, func: Callable[Concatenate[list[PayloadT], P], Any], /) -> Handler[PayloadT, Any, Any]: ...
+    def __call__(
+        self, func: Callable[Concatenate[list[PayloadT], P], EndT], /
+    ) -> Handler[PayloadT, Any, Any, Concatenate[list[PayloadT], P]]: ...
+    def __call__(self, func: Callable[..., Any], /) -> Any:
+        """Register a function, and return its handler."""
+        return self.register(func)

@@ -80,7 +80,7 @@ class JobQueue(Generic[JobT]):
         `type_name`, `options`: those of `HandlerOptions`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, InvalidHandlerError.
         """
-        return self._declare(HandlerOptions, type_name, options)
+        return HandlerDecorator(self._declare(HandlerOptions, type_name, options))
 
     @taking(HandlerOptions)
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
@@ -90,7 +90,7 @@ class JobQueue(Generic[JobT]):
         `handler`.
         Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
         """
-        return self._declare(HandlerOptions, type_name, options, by_fields=True)
+        return FieldsDecorator(self._declare(HandlerOptions, type_name, options, by_fields=True))
 
     @taking(BatchOptions)
     def batch_handler(self, type_name: str, **options: Any) -> BatchDecorator:
@@ -103,7 +103,7 @@ class JobQueue(Generic[JobT]):
         `type_name`, `options`: those of `BatchOptions`.
         Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
-        return self._declare(BatchOptions, type_name, options)
+        return BatchDecorator(self._declare(BatchOptions, type_name, options))
 
     def event(
         self, type_name: str, *, timeout: timedelta, output: type[T] | None = None, queue: str = DEFAULT_QUEUE
@@ -130,12 +130,13 @@ class JobQueue(Generic[JobT]):
         types = {"event": Annotated[str, AfterValidator(check_event)], "return": Any if output is None else output}
         wait.__annotations__ |= types
         wait.__qualname__ = f"event({type_name!r})"
-        declared: Handler[str, T, JobT] = self.handler(type_name, queue=queue)(wait)
-        return declared
+        decorate: Any = self.handler(type_name, queue=queue)
+        handler: Handler[str, T, JobT] = decorate(wait)
+        return handler
 
     def _declare(
         self, options_class: type[Options], type_name: str, values: dict[str, Any], *, by_fields: bool = False
-    ) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
+    ) -> Callable[[Callable[..., Any]], Any]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
@@ -353,7 +354,8 @@ class JobQueue(Generic[JobT]):
         `type_name`: the job type. `options`: those of `Handler.job`.
         Raises: as `Handler.job`; UnknownJobTypeError.
         """
-        return self[type_name].job(payload, **options)
+        job: JobT = self[type_name].job(payload, **options)
+        return job
 
     def include(self, jobs: JobQueue[JobT]) -> None:
         """Add every handler, schedule, queue and selector of another registry, such as a feature's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 from uuid import UUID
 
@@ -55,6 +55,15 @@ def test_a_test_can_replace_each_method_of_a_handler_and_gets_it_back(attribute:
         replacement.assert_called_once_with(*arguments)
     assert remind.job(order_id=7).input == {"order_id": 7}
     assert vars(remind).keys() == {"job_type", "model"}
+
+
+def test_the_type_of_a_handler_can_be_written_with_two_arguments_or_more() -> None:
+    types = [Handler[int, str], Handler[int, str, MailJob], Handler[int, str, MailJob, [int], str]]
+    assert [get_args(handler_type)[2:] for handler_type in types] == [
+        (Job, ..., Any),
+        (MailJob, ..., Any),
+        (MailJob, (int,), str),
+    ]
 
 
 def test_attributes_can_be_set_on_a_handler_and_handlers_are_keys() -> None:
@@ -186,7 +195,7 @@ def test_calling_a_handler_calls_its_function() -> None:
         return 2 * number
 
     assert double(4) == 8
-    assert double(number=4) == 8
+    assert double(number=4) == 8  # type: ignore[call-arg]  # to type checkers, the payload has no name
 
 
 def test_a_registry_makes_jobs_of_its_own_class() -> None:

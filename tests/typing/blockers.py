@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Blockers, Continuation, Job, JobQueue
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.registry import Handler
+from tests.typing import jobs_of
 
 jobs = JobQueue()
 
@@ -60,8 +61,8 @@ assert_type(count.blocker("a"), WaitFor[int])
 assert_type(tick.blocker(), WaitFor[int])
 assert_type(goes_on.blocker("a"), WaitFor[int | str])
 assert_type(count.blocker("a", on_failure="continue"), WaitFor[int | None])
-assert_type(three, Handler[Blockers[tuple[int, str, int]], int | str, Job])
-assert_type(total, Handler[dict[str, Any], int, Job])
+assert_type(jobs_of(three), Handler[Blockers[tuple[int, str, int]], int | str, Job])
+assert_type(jobs_of(total), Handler[dict[str, Any], int, Job])
 count.blocker(7)  # E: "blocker" of "Handler"
 count.blocker("a", on_failure="dies")  # E: "blocker" of "Handler"
 

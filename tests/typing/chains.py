@@ -14,6 +14,7 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.registry import Handler
 from sa_jobqueue.types import ChainResult
+from tests.typing import jobs_of
 
 jobs = JobQueue()
 
@@ -63,13 +64,13 @@ def document(page: dict[str, Any]) -> dict[str, Any]:
 def anything(page: Page) -> Any: ...
 
 
-assert_type(last, Handler[Page, str, Job])
-assert_type(middle, Handler[Page, int | str, Job])
-assert_type(first, Handler[Page, int | str, Job])
-assert_type(loop, Handler[Page, int | None, Job])
-assert_type(alone, Handler[AttemptContext, bytes | None, Job])
-assert_type(document, Handler[dict[str, Any], dict[str, Any], Job])
-assert_type(anything, Handler[Page, Any, Job])
+assert_type(jobs_of(last), Handler[Page, str, Job])
+assert_type(jobs_of(middle), Handler[Page, int | str, Job])
+assert_type(jobs_of(first), Handler[Page, int | str, Job])
+assert_type(jobs_of(loop), Handler[Page, int | None, Job])
+assert_type(jobs_of(alone), Handler[AttemptContext, bytes | None, Job])
+assert_type(jobs_of(document), Handler[dict[str, Any], dict[str, Any], Job])
+assert_type(jobs_of(anything), Handler[Page, Any, Job])
 anything.job(7)  # E: incompatible type "int"; expected "Page"
 
 
@@ -79,7 +80,7 @@ def wrong(page: Page, ctx: AttemptContext) -> int | Continuation[int]:
     if page.number:
         ctx.continue_with(last, 7)  # E: Cannot infer value of type parameter "NextInT"
         ctx.continue_with(tick, page)  # E: Cannot infer value of type parameter "NextInT"
-        return ctx.continue_with(last, page)  # E: incompatible type "Handler[Page, str, Job]"
+        return ctx.continue_with(last, page)  # E: incompatible type "Handler[Page, str, Job,
     return "text"  # E: Incompatible return value type (got "str", expected "int | Continuation[int]")
 
 
@@ -109,7 +110,7 @@ async def join(parts: Blockers[tuple[int, str | None]]) -> int:
     return number
 
 
-assert_type(merge, Handler[Page, str, Job])
+assert_type(jobs_of(merge), Handler[Page, str, Job])
 assert_type(join.job(blockers=[last.job(Page(1))]), Job)
 join.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
 
@@ -121,7 +122,7 @@ def goes_on(n: int, ctx: AttemptContext) -> Continuation[int] | Continuation[byt
     return ctx.continue_with(join, None, blockers=[last.job(Page(1)), last.job(Page(2)).id])
 
 
-assert_type(goes_on, Handler[int, int | bytes | None, Job])
+assert_type(jobs_of(goes_on), Handler[int, int | bytes | None, Job])
 
 
 def read(session: Session, engine: Engine, job: Job) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
+from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue
+from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.registry import Handler
+from tests.typing import jobs_of
 
 jobs = JobQueue()
 assert_type(jobs, JobQueue[Job])
@@ -21,6 +23,21 @@ assert_type(jobs, JobQueue[Job])
 @dataclass
 class Order:
     order_id: int
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_prefix="typing_text_"):
+    """A queue with text ids."""
+
+
+texts = JobQueue(TextJob)
+
+
+@texts.handler("send")
+def send(to: str) -> None: ...
 
 
 @jobs.handler("plain", max_attempts=8, timeout=timedelta(minutes=2))
@@ -68,12 +85,35 @@ jobs.batch_handler("options", max_size=10, isolation="process")  # E: Unexpected
 jobs.queue("mail", weight="1")  # E: incompatible type "str"; expected "int"
 
 # What is kept: the payload's type, the output's, and the class of the jobs.
-assert_type(plain, Handler[Order, int, Job])
-assert_type(injected, Handler[Order, int, Job])
-assert_type(asynchronous, Handler[Order, int, Job])
-assert_type(document, Handler[dict[str, Any], None, Job])
-assert_type(untyped, Handler[Any, None, Job])
-assert_type(tick, Handler[None, None, Job])
+assert_type(jobs_of(plain), Handler[Order, int, Job])
+assert_type(jobs_of(injected), Handler[Order, int, Job])
+assert_type(jobs_of(asynchronous), Handler[Order, int, Job])
+assert_type(jobs_of(document), Handler[dict[str, Any], None, Job])
+assert_type(jobs_of(untyped), Handler[Any, None, Job])
+assert_type(jobs_of(tick), Handler[None, None, Job])
+other_payload: Handler[str, int, Job] = plain  # E: Incompatible types in assignment
+other_output: Handler[Order, str, Job] = injected  # E: Incompatible types in assignment
+
+
+# A direct call has the parameters of the function.
+async def called(session: Session, asynchronous_session: AsyncSession, ctx: AttemptContext) -> None:
+    plain(Order(7))
+    injected(Order(7), session, ctx)
+    injected(Order(7), session=session, ctx=ctx)
+    await asynchronous(Order(7), asynchronous_session)
+    sweep(session, ctx)
+    by_name(order_id=7, session=session)
+    by_name(7, session)
+    batched([Order(1), Order(2)], session)
+    plain(7)  # E: Argument 1 to "__call__" of "Handler" has incompatible type "int"; expected "Order"
+    plain()  # E: Too few arguments
+    injected(Order(7), session)  # E: Missing positional argument
+    injected(Order(7), session, session)  # E: expected "AttemptContext"
+    by_name(order_id="x", session=session)  # E: expected "int"
+    by_name(ordr_id=7, session=session)  # E: Unexpected keyword argument "ordr_id"
+    batched([7], session)  # E: expected "Order"
+    tick(1)  # E: Too many arguments
+
 
 # A payload of the right type makes a job.
 assert_type(plain.job(Order(7)), Job)
@@ -102,6 +142,7 @@ assert_type(tick.job(None, delay=timedelta(minutes=5)), Job)
 assert_type(sweep.job(), Job)
 assert_type(sweep_async.job(), Job)
 tick.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
+tick.job(delay=5)  # E: No overload variant of "job"
 sweep.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
 
 # A retry policy is a function of the attempt and its error.
@@ -116,14 +157,25 @@ async def enqueued(
     connection: Connection,
     asynchronous_connection: AsyncConnection,
 ) -> None:
-    assert_type(plain.enqueue(session, Order(1), delay=timedelta(hours=1)), Any)
-    assert_type(await plain.enqueue(asynchronous_session, Order(1)), Any)
-    assert_type(tick.enqueue(session), Any)
-    assert_type(tick.enqueue(connection), Any)
-    assert_type(await plain.enqueue(asynchronous_connection, Order(1)), Any)
-    assert_type(await sweep.enqueue(asynchronous_session), Any)
+    # The result is an id of the type that the class of the jobs has.
+    assert_type(plain.enqueue(session, Order(1), delay=timedelta(hours=1)), UUID)
+    assert_type(await plain.enqueue(asynchronous_session, Order(1)), UUID)
+    assert_type(tick.enqueue(session), UUID)
+    assert_type(tick.enqueue(connection, priority=3), UUID)
+    assert_type(await plain.enqueue(asynchronous_connection, Order(1)), UUID)
+    assert_type(await sweep.enqueue(asynchronous_session), UUID)
+    assert_type(send.enqueue(session, "a@b"), str)
+    assert_type(await send.enqueue(asynchronous_session, "a@b"), str)
     plain.enqueue(asynchronous_session, Order(1))  # E: must be used
     plain.enqueue(session, 1)  # E: No overload variant
+
+    # Options have types wherever they are passed.
+    plain.enqueue(session, Order(1), delay=5)  # E: No overload variant of "enqueue"
+    tick.enqueue(session, priority="high")  # E: No overload variant of "enqueue"
+    by_name.enqueue(session, order_id=7, delay=5)  # E: No overload variant of "enqueue"
+    plain.enqueue_many(session, [Order(1)], queue=3)  # E: No overload variant of "enqueue_many"
+    plain.continuation(Order(1), max_attempts="8")  # E: "max_attempts" to "continuation"
+    plain.blocker(Order(1), timeout=5)  # E: No overload variant of "blocker"
 
 
 @jobs.keyword_handler("typing.by_name")
@@ -131,8 +183,28 @@ def by_name(order_id: int, session: Session) -> int:
     return order_id
 
 
+@jobs.batch_handler("typing.batched", max_size=10)
+def batched(orders: list[Order], session: Session) -> None: ...
+
+
+# Checkers end soon where a decorator is chosen at run time.
+def declared(func: Any, is_by_name: bool) -> None:
+    (jobs.keyword_handler if is_by_name else jobs.handler)("typing.chosen", max_attempts=1)(func).job(order_id=7)
+    for register in (jobs.handler, jobs.keyword_handler):
+        register("typing.registered")(func)
+
+
 assert_type(by_name.job(order_id=7), Job)
+assert_type(by_name.job({"order_id": 7}, delay=timedelta(minutes=5)), Job)
 assert_type(by_name.continuation(order_id=7), Continuation[int])
+
+
+def enqueued_by_name(session: Session) -> None:
+    assert_type(by_name.enqueue(session, order_id=7), UUID)
+    assert_type(by_name.enqueue(session, {"order_id": 7}), UUID)
+    by_name.enqueue_many(session, [{"order_id": 7}])
+    by_name.enqueue(session, 7)  # E: No overload variant
+    by_name.enqueue_many(session, [7])  # E: List item 0 has incompatible type "int"; expected "Fields"
 
 
 # A job of a listing has no type for the type checker; its handler gives the payload of its own type.

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue
 from sa_jobqueue.registry import Handler
+from tests.typing import jobs_of
 
 jobs = JobQueue()
 
@@ -56,8 +57,8 @@ async def score_async(payload: Score, client: Client, spark: SparkSession) -> in
 def nightly(payload: None, spark: SparkSession) -> None: ...
 
 
-assert_type(score, Handler[Score, int, Job])
-assert_type(score_async, Handler[Score, int, Job])
+assert_type(jobs_of(score), Handler[Score, int, Job])
+assert_type(jobs_of(score_async), Handler[Score, int, Job])
 assert_type(score.job(Score("2026-11-21")), Job)
 assert_type(nightly.job(), Job)
 score.job("2026-11-21")  # E: incompatible type "str"; expected "Score"
