@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -235,6 +235,12 @@ heartbeat_timeout_option: Final = duration_option(
 window_option: Final = duration_option(
     "--window", "Period that rates are measured over.", type=period, default=timedelta(minutes=1)
 )
+explain_timeout_option: Final = duration_option(
+    "--timeout",
+    "Timeout of one statement; facts that take longer are left out and named.",
+    type=period,
+    default=timedelta(seconds=3),
+)
 limit_option: Final = number_option("--limit", "Maximum number of rows.", least=1, most=1000, default=50)
 listen_url_option: Final = click.option(
     "--listen-url",
@@ -268,6 +274,8 @@ class Database:
 
     url: URL
     model: JobClass
+    timeout: timedelta | None = None
+    """Limit of each statement of its sessions."""
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -277,6 +285,10 @@ class Database:
         """
         with self.connection() as connection, Session(connection, expire_on_commit=False) as session:
             try:
+                if self.timeout is not None:
+                    limit = f"{max(1, round(self.timeout.total_seconds() * 1000))}ms"
+                    session.execute(select(func.set_config("statement_timeout", limit, False)))
+                    session.commit()
                 check_schema(session, model=self.model)
             except DBAPIError as error:
                 raise unavailable(error, self.url) from error

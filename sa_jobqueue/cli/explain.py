@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Final
 
@@ -22,12 +22,17 @@ _DEEP: Final = 4
 @click.command()
 @click.argument("job_id", metavar="JOB_ID")
 @opts.heartbeat_timeout_option
+@opts.explain_timeout_option
 @opts.reading
-def explain(database: opts.Database, /, *, job_id: str, heartbeat_timeout: timedelta) -> None:
+def explain(database: opts.Database, /, *, job_id: str, heartbeat_timeout: timedelta, timeout: timedelta) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
-    explanation = database.run(explain_job, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout)
+    database = replace(database, timeout=timeout)
+    options = {"heartbeat_timeout": heartbeat_timeout, "timeout": timeout}
+    explanation = database.run(explain_job, database.job_id(job_id), **options)
     place = QueueKey(explanation.queue, explanation.fairness_key).label
     title = f"{explanation.type_name} {explanation.job_id} in queue {place}: {_state(explanation)}"
+    if explanation.status is None:
+        title = f"job {explanation.job_id} ({explanation.cause})"
     tree = Tree(Text("waits for"))
     _grow(tree, explanation, _DEEP)
     print_result(

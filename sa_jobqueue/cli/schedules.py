@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -57,10 +57,11 @@ _rows.add_change(
 
 @schedules.command()
 @click.argument("name")
+@opts.explain_timeout_option
 @opts.reading
-def explain(database: opts.Database, /, *, name: str) -> None:
+def explain(database: opts.Database, /, *, name: str, timeout: timedelta) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
-    explanation = database.run(operations.explain_schedule, name)
+    explanation = replace(database, timeout=timeout).run(operations.explain_schedule, name, timeout=timeout)
     print_result(
         asdict(explanation), explanation.sentence, fields_of(f"schedule {name} ({explanation.cause})", explanation.evidence)
     )

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -22,15 +22,16 @@ from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.operations.bounded import BoundedReads
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.lock_holders import LockHolder, list_lock_holders
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
-from sa_jobqueue.operations.row_security import hidden_rows, in_words
+from sa_jobqueue.operations.row_security import HiddenRows, hidden_rows, in_words
 from sa_jobqueue.operations.schedules import schedule_of
 from sa_jobqueue.operations.silence import Silence, list_silent
 from sa_jobqueue.operations.steps import list_steps
-from sa_jobqueue.operations.workers import list_workers
+from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import explaining, limits, quarantine, steps, storage
@@ -86,6 +87,8 @@ class Cause(StrEnum):
     RUNNING = "running"
     ROWS_HIDDEN = "rows_hidden"
     """Row-level security may hide workers from the role that asks: the cause is not known."""
+    NOT_MEASURED = "not_measured"
+    """What it depends on could not be read: a statement was cancelled, or a replica does not show it."""
     READY = "ready"
     STATUS_UNKNOWN = "status_unknown"
     """A later release of the library gave it a status that this one does not know."""
@@ -126,8 +129,8 @@ class Explanation:
     """Its queue."""
     fairness_key: str
     """Its fairness key; empty for none."""
-    status: JobStatus
-    """Its status."""
+    status: JobStatus | None
+    """Its status; None if its row could not be read in time."""
     cause: Cause
     """Why it has this status, or why a pending job does not run."""
     sentence: str
@@ -147,30 +150,62 @@ class Explanation:
 
 
 def explain_job(
-    session: Session, job_id: JobId, *, heartbeat_timeout: timedelta = timedelta(seconds=15), model: JobClass = Job
+    session: Session,
+    job_id: JobId,
+    *,
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
+    timeout: timedelta | None = None,
+    model: JobClass = Job,
 ) -> Explanation:
     """Return why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `heartbeat_timeout`: the workers' setting. Expected times are estimates from the last minute. At most 20 chains per
-    job and 50 levels of blockers are followed.
+    `heartbeat_timeout`: the workers' setting. `timeout`: of each statement, in a savepoint; facts whose statement takes
+    longer are left out and named in the sentence and as `missing` in the evidence, and after the first the others have a
+    tenth of the time each. Without it there is no limit. Expected times are estimates from the last minute. At most 20
+    chains per job and 50 levels of blockers are followed. On a replica, the causes that follow from workers, sessions and
+    locks of its primary are left out.
     Raises: NotFoundError.
     """
-    job = get_job(session, job_id, model=model)
-    return Explainer(session, model, heartbeat_timeout).explain(job)
+    reads = BoundedReads(session, timeout)
+    with reads.limited():
+        job: Any = None
+        with reads.part(f"job {job_id}"):
+            job = get_job(session, job_id, model=model)
+        if job is None:
+            sentence = f"Its row could not be read.{reads.reason(model)}"
+            names: dict[str, Any] = {"type_name": "", "queue": "", "fairness_key": "", "status": None}
+            names |= {"evidence": {"missing": reads.missing}}
+            return Explanation(job_id=job_id, **names, cause=Cause.NOT_MEASURED, sentence=sentence)
+        explanation = Explainer(session, model, heartbeat_timeout, reads).explain(job)
+        if reads.missing:
+            evidence = explanation.evidence | {"missing": reads.missing}
+            sentence = explanation.sentence + reads.reason(model)
+            explanation = replace(explanation, sentence=sentence, evidence=evidence)
+        return explanation
 
 
 class Explainer:
     """Explains jobs and their blockers, by the workers and the database's clock of the moment when it was made."""
 
-    def __init__(self, session: Session, model: JobClass, ttl: timedelta) -> None:
-        workers = list_workers(session, model=model).items
+    def __init__(self, session: Session, model: JobClass, ttl: timedelta, reads: BoundedReads | None = None) -> None:
         self.session = session
         self.model = model
-        self.now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        self.reads = reads or BoundedReads(session, None)
+        server = select(func.clock_timestamp(), func.pg_is_in_recovery(), func.pg_last_xact_replay_timestamp())
+        self.now: datetime
+        self.is_replica: bool
+        self.now, self.is_replica, self.replayed_at = session.execute(server).one()
+        self.has_workers = False
+        """Whether the workers could be read."""
+        workers: Sequence[WorkerStatus] = ()
+        self.hidden: Sequence[HiddenRows] = ()
+        with self.reads.part("workers"):
+            workers = list_workers(session, model=model).items
+            self.hidden = hidden_rows(session, commands=["SELECT"], model=model)
+            self.has_workers = True
         self.workers = {worker.id: worker for worker in workers}
         self.ttl = ttl
         self.live = [worker for worker in workers if worker.silent_for <= ttl]
-        self.hidden = hidden_rows(session, commands=["SELECT"], model=model)
 
     @cached_property
     def silences(self) -> list[Silence]:
@@ -197,6 +232,7 @@ class _Case:
     def __init__(self, explainer: Explainer, job: Any, above: frozenset[Any]) -> None:
         self.explainer, self.job, self.above = explainer, job, above
         self.session, self.model, self.now = explainer.session, explainer.model, explainer.now
+        self.reads = explainer.reads
         self.serving = [worker for worker in explainer.live if job.queue in worker.queues]
         self.able = [worker for worker in self.serving if job.type_name in worker.job_types]
         self.ready = [worker for worker in self.able if worker.state == WorkerState.RUNNING]
@@ -208,15 +244,21 @@ class _Case:
 
     def explanation(self) -> Explanation:
         job = self.job
-        cause, sentence = self._answer()
+        cause, sentence = Cause.NOT_MEASURED, f"It is {job.status}."
+        with self.reads.part(f"cause of {job.type_name} {job.id}"):
+            cause, sentence = self._answer()
         if job.status in ENDED:
-            sentence += self._undeletable()
+            with self.reads.part("quarantine"):
+                sentence += self._undeletable()
         elif self.explainer.hidden and cause is not Cause.ROWS_HIDDEN:
             self.evidence |= {"hidden": [rows.table for rows in self.explainer.hidden]}
             sentence += f" {in_words(self.explainer.hidden)}: this is about the rows that it sees."
-        if (schedule_run := schedule_of(self.session, job, self.model)) is not None:
-            self.evidence |= {"schedule": schedule_run[0], "fired_for": schedule_run[1]}
-            sentence += f" It was created by the schedule {schedule_run[0]!r}."
+        with self.reads.part("schedule"):
+            if (schedule_run := schedule_of(self.session, job, self.model)) is not None:
+                self.evidence |= {"schedule": schedule_run[0], "fired_for": schedule_run[1]}
+                sentence += f" It was created by the schedule {schedule_run[0]!r}."
+        if self.explainer.is_replica and job.status not in ENDED and not self.above:
+            sentence += self._on_replica()
         columns = {name: getattr(job, name) for name in ("type_name", "queue", "fairness_key", "status")}
         parts: dict[str, Any] = {"evidence": self.evidence, "blockers": tuple(self.blockers)}
         return Explanation(job_id=job.id, **columns, cause=cause, sentence=sentence, **parts)
@@ -224,14 +266,15 @@ class _Case:
     def _answer(self) -> Verdict:
         if self.job.status in ENDED:
             return self._ended()
-        parameters = {"subjects": [str(self.job.id)], "limit": 1}
-        if (refused := self.session.execute(quarantine.page(self.model), parameters).mappings().first()) is not None:
-            return self._quarantined(refused)
+        with self.reads.part("quarantine"):
+            parameters = {"subjects": [str(self.job.id)], "limit": 1}
+            if (refused := self.session.execute(quarantine.page(self.model), parameters).mappings().first()) is not None:
+                return self._quarantined(refused)
         is_later = self.job.status is JobStatus.PENDING and self.job.scheduled_at > self.now
         if not is_later and any(rows.noun == "worker" for rows in self.explainer.hidden):
             return self._without_workers()
         if self.job.status is JobStatus.RUNNING:
-            return self._running()
+            return self._running() if self.explainer.has_workers and not self.explainer.is_replica else self._started()
         if self.job.status is JobStatus.BLOCKED:
             return self._blocked()
         if self.job.status is not JobStatus.PENDING:
@@ -241,6 +284,20 @@ class _Case:
                 f"{sentence}: explain it with the release that the tables are of, or upgrade this one.",
             )
         return self._later() if self.job.scheduled_at > self.now else self._due()
+
+    def _on_replica(self) -> str:
+        """Return how old the rows are that a replica shows."""
+        replayed_at = self.explainer.replayed_at
+        self.evidence |= {"is_replica": True, "replayed_at": replayed_at}
+        ago = f", which replayed its last transaction {self._ago(replayed_at)} ago" if replayed_at else ""
+        return f" This is what a replica shows{ago}: explain it on the primary."
+
+    def _started(self) -> Verdict:
+        """Explain a running job whose worker is not known."""
+        self._add_columns("started_at", "attempt", "max_attempts")
+        self.evidence |= {"worker": self.job.leased_by}
+        number = f"attempt {self.job.attempt} of {self.job.max_attempts}"
+        return Cause.RUNNING, f"It has been running for {self._ago(self.job.started_at)} on {self.job.leased_by}, {number}."
 
     def _ended(self) -> Verdict:
         job = self.job
@@ -302,11 +359,12 @@ class _Case:
             silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
             who = "a worker that serves the queue will rescue it within seconds"
             if not self.explainer.live:
-                who = "no worker is alive to rescue it: start one (sa-jobqueue worker)"
+                who = "no worker with a recent heartbeat can rescue it: start one (sa-jobqueue worker)"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}."
-        for step in list_steps(self.session, job.id, limit=1, model=self.model):
-            self.evidence |= {"last_step": step.name}
-            number += f", last recorded step {step.name!r}"
+        with self.reads.part("steps"):
+            for step in list_steps(self.session, job.id, limit=1, model=self.model):
+                self.evidence |= {"last_step": step.name}
+                number += f", last recorded step {step.name!r}"
         until = f"; it times out in {span(job.leased_until - self.now)}" if job.leased_until else ""
         if job.leased_until and job.leased_until < self.now:
             until = f"; its timeout passed {self._ago(job.leased_until)} ago, and its handler has not stopped"
@@ -319,8 +377,10 @@ class _Case:
         self.evidence |= {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
         if all(wait.outcome is JobStatus.COMPLETED for wait in waits):
             who = "; a worker is about to unblock it"
-            if not self.explainer.live:
-                who = ", and no worker is alive to unblock it: start one (sa-jobqueue worker)"
+            if self.explainer.is_replica or not self.explainer.has_workers:
+                who = ", and it is not unblocked yet"
+            elif not self.explainer.live:
+                who = f", and {self._no_worker()} to unblock it: start one (sa-jobqueue worker)"
             return Cause.UNBLOCKING, f"All its blockers have ended{who}."
         below = self.above | {job.id}
         for wait in waits if len(self.above) < _DEEP else ():
@@ -384,23 +444,39 @@ class _Case:
     def _due(self) -> Verdict:
         """Explain a job that is due, by the first reason that holds."""
         self._add_columns("scheduled_at", "attempt", "max_attempts")
-        counts = {"live_workers": self.explainer.live, "serving_queue": self.serving, "knowing_type": self.able}
-        self.evidence |= {name: len(workers) for name, workers in counts.items()}
-        reasons: tuple[Callable[[], Verdict | None], ...] = (
-            self._paused,
-            self._without_worker,
-            self._expired,
-            self._behind_in_order,
-            self._limited,
-            self._limited_by_rate,
-            self._locked,
-            self._failing,
-            self._type_slots_in_use,
-            self._not_selected,
-            self._busy,
-        )
-        cause, words = next((verdict for reason in reasons if (verdict := reason()) is not None), None) or self._queued()
+        has_workers = self.explainer.has_workers and not self.explainer.is_replica
+        if has_workers:
+            counts = {"live_workers": self.explainer.live, "serving_queue": self.serving, "knowing_type": self.able}
+            self.evidence |= {name: len(workers) for name, workers in counts.items()}
+        missing = ", and the cause was not found"
+        if self.explainer.is_replica:
+            missing = ", and a replica does not show the workers, sessions and locks of its primary"
+        cause, words = Cause.NOT_MEASURED, missing
+        for name, reason, is_of_workers in self._reasons():
+            if is_of_workers and not has_workers:
+                continue
+            with self.reads.part(name):
+                if (verdict := reason()) is not None:
+                    cause, words = verdict
+                    break
         return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
+
+    def _reasons(self) -> Sequence[tuple[str, Callable[[], Verdict | None], bool]]:
+        """Return what may be the cause of a wait, in order: what is looked at, by what, and whether workers are needed."""
+        return (
+            ("pauses", self._paused, False),
+            ("earlier workers", self._without_worker, True),
+            ("expiry", self._expired, False),
+            ("jobs of its ordering key", self._behind_in_order, False),
+            ("limits", self._limited, False),
+            ("rate limits", self._limited_by_rate, False),
+            ("lock of its row", self._locked, True),
+            ("failures of workers", self._failing, True),
+            ("slots of its type", self._type_slots_in_use, True),
+            ("jobs before it", self._not_selected, True),
+            ("slots", self._busy, True),
+            ("rate of its queue", self._queued, True),
+        )
 
     def _add_columns(self, *names: str) -> None:
         self.evidence |= {name: getattr(self.job, name) for name in names}
@@ -436,7 +512,7 @@ class _Case:
                 self.evidence |= {"worker": worker.id, "silent": worker.silent_for}
                 words = f", and no worker has a recent heartbeat: {worker.id} is {failing[0].description}"
                 return Cause.NO_WORKER, f"{words}; see the error in its log, or at its /readyz"
-            return Cause.NO_WORKER, f", and no worker is alive: {start}"
+            return Cause.NO_WORKER, f", and {self._no_worker()}: {start}"
         if not serving:
             serves = (
                 "the only live worker does not serve" if len(live) == 1 else f"none of {len(live):,} live workers serves"
@@ -453,6 +529,15 @@ class _Case:
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
             return Cause.DRAINING, f", and every worker that could run it is draining ({who}): {todo}"
         return None
+
+    def _no_worker(self) -> str:
+        """Return that no worker is there, as far as it is visible."""
+        if not (silences := self.explainer.silences):
+            return "no worker is registered"
+        last = min(silences, key=lambda silence: silence.worker.silent_for)
+        self.evidence |= {"worker": last.worker.id, "silent": last.worker.silent_for}
+        since = f"{last.worker.id}, {span(last.worker.silent_for)} ago; {last.description}"
+        return f"no worker has a recent heartbeat (the last was of {since})"
 
     def _served_before(self, type_name: str | None = None) -> str:
         """Return who served its queue, or its type there, and until when; empty if neither is recorded."""
@@ -588,7 +673,7 @@ class _Case:
         if holder is None:
             return None
         self.evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for, "query": holder.query}
-        through = f", {holder.through} first" if holder.through else ""
+        through = f", {holder.through} first" if holder.is_queue else ""
         return Cause.LOCKED, f", but {holder.description} {verb}{through}; {holder.remedy()}"
 
     def _failing(self) -> Verdict | None:
@@ -719,7 +804,7 @@ class _Case:
         self.evidence["longest_on"] = first.worker_id
         words = f"; the longest running is job {first.job_id}, for {self._ago(first.started_at)}, on {first.worker_id}"
         worker = self.explainer.workers.get(first.worker_id)
-        if worker is not None and worker.silent_for > self.explainer.ttl:
+        if worker is not None and worker.silent_for > self.explainer.ttl and not self.explainer.is_replica:
             words += f", which has had no heartbeat for {span(worker.silent_for)}"
         return words
 

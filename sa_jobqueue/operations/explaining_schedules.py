@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.operations.bounded import BoundedReads
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, get_schedule, id_of, unfired
@@ -41,6 +42,8 @@ class ScheduleCause(StrEnum):
     """It is due, and the database rejects a write for it; the write is retried."""
     LOCKED = "locked"
     """It is due, and another session has locked its row, so that no worker can fire it."""
+    NOT_MEASURED = "not_measured"
+    """What it depends on could not be read: a statement was cancelled, or a replica does not show it."""
     ABOUT_TO_FIRE = "about_to_fire"
     """It is due, or its first time is not computed yet."""
     OVERLAPPING = "overlapping"
@@ -62,13 +65,32 @@ class ScheduleExplanation:
 
 
 def explain_schedule(
-    session: Session, name: str, *, heartbeat_timeout: timedelta = timedelta(seconds=15), model: JobClass = Job
+    session: Session,
+    name: str,
+    *,
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
+    timeout: timedelta | None = None,
+    model: JobClass = Job,
 ) -> ScheduleExplanation:
     """Return why the schedule `name` does not fire, or when it fires next: a cause, a sentence, and evidence.
 
-    `heartbeat_timeout`: that of the workers. At most 100 skipped times are counted.
+    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, in a savepoint; if one takes longer, the
+    explanation says whose lock it may wait for. At most 100 skipped times are counted.
     Raises: NotFoundError.
     """
+    reads = BoundedReads(session, timeout)
+    with reads.limited():
+        explanation: Any = None
+        with reads.part(f"schedule {name!r}"):
+            explanation = _explained(session, name, heartbeat_timeout, model)
+        if explanation is not None:
+            return cast("ScheduleExplanation", explanation)
+        sentence = f"It is not known when it fires.{reads.reason(model)}"
+        evidence = {"missing": reads.missing}
+        return ScheduleExplanation(name=name, cause=ScheduleCause.NOT_MEASURED, sentence=sentence, evidence=evidence)
+
+
+def _explained(session: Session, name: str, heartbeat_timeout: timedelta, model: JobClass) -> ScheduleExplanation:
     schedule = get_schedule(session, name, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     evidence: dict[str, Any] = {
@@ -110,12 +132,18 @@ def _due(
     session: Session, schedule: ScheduleStatus, heartbeat_timeout: timedelta, evidence: dict[str, Any], model: JobClass
 ) -> tuple[ScheduleCause, str]:
     """Return why a due schedule does not fire."""
-    alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
-    evidence |= {"live_workers": alive, "overdue": schedule.overdue}
     late = schedule.overdue or timedelta(0)
     since = f"It has been due for {span(late)}" if schedule.overdue is not None else "Its first time is not computed yet"
+    evidence |= {"overdue": schedule.overdue}
+    if session.execute(select(func.pg_is_in_recovery())).scalar_one():
+        why = "a replica does not show the workers, sessions and locks of its primary: explain it there"
+        return ScheduleCause.NOT_MEASURED, f"{since}, and {why}."
+    workers = list_workers(session, model=model).items
+    alive = sum(worker.silent_for <= heartbeat_timeout for worker in workers)
+    evidence |= {"live_workers": alive}
     if not alive:
-        return ScheduleCause.NO_WORKER, f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
+        who = "no worker has a recent heartbeat" if workers else "no worker is registered"
+        return ScheduleCause.NO_WORKER, f"{since}, and {who}: start one (sa-jobqueue worker)."
     parameters = {"subjects": [schedule.name], "limit": len(RefusedWrite)}
     for refused in session.execute(quarantine.page(model), parameters).mappings():
         if refused["statement"] in {RefusedWrite.FIRE, RefusedWrite.DECLARE}:

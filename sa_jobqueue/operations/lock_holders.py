@@ -46,7 +46,9 @@ class LockHolder:
     waited_for: timedelta = timedelta(0)
     """How long the first of them has waited."""
     through: str = ""
-    """The session that waits for it and for which others wait in turn; empty if there is none."""
+    """The session that waits for it, but for those of this library; if others wait for several, that of one; else empty."""
+    is_queue: bool = False
+    """Whether others wait for that session in turn."""
 
     @classmethod
     def of_row(cls, row: Mapping[Any, Any], **fields: Any) -> LockHolder:
@@ -78,6 +80,23 @@ class LockHolder:
             f", {self.state}, in a transaction for {duration}" if duration else ", since when is not visible to this role"
         )
         return f"session {self.pid}{called}{user}{doing}" + (f" (its last statement: {self.query})" if self.query else "")
+
+    @property
+    def sentence(self) -> str:
+        """Return who holds which lock, and who waits for it, as a sentence."""
+        lock = f"an ACCESS EXCLUSIVE lock on {self.table}" if self.table else "a lock"
+        return f"{self.description[0].upper()}{self.description[1:]} holds {lock}{self.wait}."
+
+    @property
+    def wait(self) -> str:
+        """Return who waits for it and makes others wait; empty if there is no such session."""
+        behind = ", and others behind it" if self.is_queue else ""
+        return f", which {self.through} waits for{behind}" if self.through else ""
+
+    @property
+    def advice(self) -> str:
+        """Return the remedy as a sentence."""
+        return f"If it should not hold the lock, {self.remedy()}."
 
     def remedy(self) -> str:
         """Return what to do about it. SQL to end it only if it is not of this library, and old."""
@@ -117,7 +136,9 @@ def lock_holders(rows: Sequence[Mapping[Any, Any]]) -> list[LockHolder]:
         root = row_by_pid[pid]
         if root["is_waiting"]:
             continue  # for one that was not asked for: the root is not known
-        through = [row for row in rows if pid in (row["blockers"] or ()) and row["pid"] in blocking]
+        waits = [row for row in waiters if pid in row["blockers"]]
+        queued = [row for row in rows if pid in (row["blockers"] or ()) and row["pid"] in blocking]
+        through = queued or [row for row in waits if not (row["name"] or "").startswith(_OURS)]
         holders.append(
             LockHolder.of_row(
                 root,
@@ -126,6 +147,7 @@ def lock_holders(rows: Sequence[Mapping[Any, Any]]) -> list[LockHolder]:
                 waiter_names=[row["name"] or "" for row in waiters],
                 waited_for=max((row["waited_for"] for row in waiters), default=timedelta(0)),
                 through=_called(through[0]) if through else "",
+                is_queue=bool(queued),
             )
         )
     return sorted(holders, key=lambda holder: -holder.waited_for)

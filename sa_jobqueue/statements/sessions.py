@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from sa_jobqueue.statements._parts import Tables, array, statement
-from sa_jobqueue.statements.storage import catalog_table, regclasses
+from sa_jobqueue.statements.storage import TABLES, catalog_table, regclasses
+
+_EVERY_TABLE: Final = (
+    *TABLES,
+    *("queue", "job_type", "schedule", "job_step", "job_event", "job_minute", "quarantine", "threshold", "job_audit"),
+)
 
 
 @statement
@@ -27,7 +32,7 @@ def lock_waits(t: Tables) -> sa.Select[Any]:
         *("pid", "datname", "application_name", "usename", "backend_type", "state", "query", "xact_start"),
     )
     prepared = catalog_table("pg_prepared_xacts", "gid", "owner", "prepared", "database")
-    now, is_of_table = sa.func.clock_timestamp(), lock.c.relation == sa.any_(regclasses(t))
+    now, is_of_table = sa.func.clock_timestamp(), lock.c.relation == sa.any_(regclasses(t, _EVERY_TABLE))
     since = sa.func.coalesce(sa.func.min(lock.c.waitstart), now).label("since")
     longest = (
         sa.select(lock.c.pid, since, sa.func.coalesce(sa.func.bool_or(is_of_table), sa.false()).label("is_of_table"))

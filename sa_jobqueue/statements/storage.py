@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -182,11 +183,11 @@ _COUNTERS: Final = (
 )
 
 
-def regclasses(t: Tables) -> sa.ColumnElement[Any]:
-    """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
+def regclasses(t: Tables, nouns: Sequence[str] = TABLES) -> sa.ColumnElement[Any]:
+    """Return the oids of tables, by name, on the search path or in the queue's schema; null for one that does not exist."""
     oids = [
         sa.func.to_regclass(sa.literal(t.layout.qualified(noun), sa.Text)).op("::")(sa.literal_column("oid"))
-        for noun in TABLES
+        for noun in nouns
     ]
     return array(oids)
 

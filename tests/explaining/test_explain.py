@@ -56,7 +56,7 @@ def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jo
     job = jobs.add(due_in=-7290)
     found = explain_job(session, job)
     assert found.cause is Cause.NO_WORKER
-    assert found.sentence == "It has been due for 2 h 1 min, and no worker is alive: start one (sa-jobqueue worker)."
+    assert found.sentence == "It has been due for 2 h 1 min, and no worker is registered: start one (sa-jobqueue worker)."
 
     workers.add("silent:1", silent=60)
     assert explain_job(session, job).cause is Cause.NO_WORKER
@@ -202,7 +202,7 @@ def test_explain_distinguishes_a_running_job_from_a_silent_worker(
     job = jobs.add(RUNNING)
     found = explain_job(session, job)
     assert found.cause is Cause.WORKER_SILENT
-    assert "is no longer registered (attempt 1 of 20); no worker is alive" in found.sentence
+    assert "is no longer registered (attempt 1 of 20); no worker with a recent heartbeat can rescue it" in found.sentence
     workers.add()
     found = explain_job(session, job)
     assert found.cause is Cause.RUNNING
@@ -257,7 +257,7 @@ def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(
         connection.execute(update(Job).where(Job.id == first).values(ended))
     found = explain_job(session, waiting.id)
     assert found.cause is Cause.UNBLOCKING
-    assert "no worker is alive to unblock it" in found.sentence
+    assert "no worker is registered to unblock it" in found.sentence
     workers.add()
     assert "a worker is about to unblock it" in explain_job(session, waiting.id).sentence
 

@@ -73,7 +73,7 @@ def test_health_watch_repeats_the_report_and_exits_with_the_last_status(database
     assert result.exit_code == 2
     output = call(database_url, "--watch", "--interval", "0", "--times", "2")
     assert output.exit_code == 2
-    assert "no worker is alive" in output.output
+    assert "no worker is registered" in output.output
 
 
 def test_the_queues_that_wait_longest_come_first_and_few_are_shown(database_url: str, jobs: Jobs) -> None:

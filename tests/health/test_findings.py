@@ -328,7 +328,7 @@ def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_sil
     (found,) = findings("ALTER DATABASE {} SET default_transaction_read_only = on")
     assert (found.code, found.severity) == (Code.READ_ONLY, CRITICAL)
     assert "default_transaction_read_only is on (database). No job can start." in found.summary
-    assert "By its own data: 1 job is due, and no worker is alive." in found.summary
+    assert "By its own data: 1 job is due, and no worker has a recent heartbeat." in found.summary
 
 
 def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_workers(
@@ -345,10 +345,10 @@ def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_worker
         connection.execute(text(f"INSERT INTO schedule {columns} VALUES {rows}"))
     (found,) = late()
     assert re.match("3 schedules, such as '[abc]', have been due for 2 min", found)
-    assert found.endswith("and no worker is alive to fire them: start one (sa-jobqueue worker).")
+    assert found.endswith("and no worker has a recent heartbeat: start one (sa-jobqueue worker).")
     jobs.add()
     (found,) = [one.summary for one in health(engine).findings]
-    assert found.startswith("1 job is due, and no worker is alive. 3 schedules, such as '")
+    assert found.startswith("1 job is due, and no worker is registered. 3 schedules, such as '")
     jobs.add_worker(WORKER)
     with engine.begin() as holder:
         holder.execute(text("SELECT name FROM schedule WHERE name = 'b' FOR UPDATE"))

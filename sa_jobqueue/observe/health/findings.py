@@ -25,7 +25,6 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations.explaining import refused_write
-from sa_jobqueue.operations.lock_holders import LockHolder
 from sa_jobqueue.operations.row_security import in_words
 from sa_jobqueue.operations.silence import Silence
 from sa_jobqueue.policies.fairness import QueueKey
@@ -113,7 +112,7 @@ _NAMED: Final = 5
 """Number of names in a sentence, and of quarantined rows with a separate finding; one more counts the rest."""
 _GROUPS: Final = 3
 """Number of groups of dead letters, by type and error, with a separate finding."""
-OF_PRIMARY: Final = frozenset({"workers", "unserved", "waiting", "awaited", "horizon", "locks", "bulk_writes"})
+OF_PRIMARY: Final = frozenset({"workers", "unserved", "horizon", "locks", "bulk_writes"})
 """Figures about which a replica proves nothing: workers, sessions and locks of its primary, and unlogged tables."""
 _MAY_BE_CRITICAL: Final = {
     *("queues", "workers", "unserved", "running", "waiting", "schedules", "failures", "rates", "horizon", "tables")
@@ -126,9 +125,8 @@ def _missing(report: Health) -> Iterator[Finding]:
         summary = f"Not measured, because the server cancelled the statement: {names}."
         advice = "Cause not found: look at wait_event in pg_stat_activity, or give it more time (--timeout)."
         for lock in [lock for lock in report.locks if lock.table or lock.waiters][:1]:
-            lock_text = f"an ACCESS EXCLUSIVE lock on {lock.table}" if lock.table else "a lock"
-            summary += f" {lock.description[0].upper()}{lock.description[1:]} holds {lock_text}{_waits_for(lock)}."
-            advice = f"If it should not hold the lock, {lock.remedy()}."
+            summary += f" {lock.sentence}"
+            advice = lock.advice
         # What cannot be seen may be critical: an outage must not lower the severity.
         bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING
         yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(report.missing))
@@ -155,10 +153,10 @@ def _hidden(report: Health) -> Iterator[Finding]:
 
 def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
     if report.due and not report.workers.live:
-        summary = f"{_many(report.due, 'job')} due, and no worker is alive."
+        who = "no worker has a recent heartbeat" if report.workers.workers else "no worker is registered"
+        summary = f"{_many(report.due, 'job')} due, and {who}."
         advice = "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE."
         if failing := [silence for silence in report.workers.silences if silence.is_failing]:
-            summary = f"{_many(report.due, 'job')} due, and no worker has a recent heartbeat."
             advice = _see_error(failing[0])
         yield _found(Code.NO_WORKER, CRITICAL, summary, advice, due=report.due)
     elif report.unserved:
@@ -191,7 +189,7 @@ def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         running = sum(worker.running for worker in silent)
         summary += f"; {_many(running, 'running job')} to be rescued." if running else "."
         failing = [silences[worker.id] for worker in silent if worker.id in silences and silences[worker.id].is_failing]
-        advice = _see_error(failing[0]) if failing else "Check why it ended, and whether its supervisor restarts it."
+        advice = _see_error(failing[0]) if failing else "Check its log, and whether its supervisor has restarted it."
         if running:
             rescued = "Other workers rescue the jobs" if report.workers.live else "Start a worker, which rescues the jobs"
             advice = f"{rescued}. {advice}"
@@ -297,14 +295,14 @@ def _late_schedules(report: Health, at: Thresholds) -> Iterator[Finding]:
         (pair for pair in late if pair[0] >= at.claim_age_warning),
         key=lambda pair: (-int(pair[0].total_seconds()), pair[1].name),
     )
-    # If no worker is alive, all of them wait for one.
+    # Without a live worker, all of them wait for one.
     for same in [late] if late and not report.workers.live else [[pair] for pair in late]:
         overdue, first = same[0]
         summary = first.sentence.replace("It has been due", f"Schedule {first.name!r} has been due", 1)
         advice = f"See sa-jobqueue schedules explain {shlex.quote(first.name)}."
         if len(same) > 1:
             many = f"{len(same):,} schedules, such as {first.name!r}, have been due for {span(overdue)}"
-            summary = f"{many}, and no worker is alive to fire them: start one (sa-jobqueue worker)."
+            summary = f"{many}, and no worker has a recent heartbeat: start one (sa-jobqueue worker)."
         bad = _grade(overdue, at.claim_age_warning, at.claim_age_critical)
         names = [schedule.name for _, schedule in same]
         yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=first.name, overdue=overdue, schedules=names)
@@ -388,16 +386,8 @@ def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
             n = len(lock.waiters)
             of_workers = " of workers" if all(name.startswith("sa_jobqueue ") for name in lock.waiter_names) else ""
             waits = f"{_times(n, 'statement')}{of_workers} {'waits' if n == 1 else 'wait'}"
-            summary = (
-                f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}{_waits_for(lock)}."
-            )
-            advice = f"If it should not hold the lock, {lock.remedy()}."
-            yield _found(Code.LOCKED, bad, summary, advice, **_of(lock))
-
-
-def _waits_for(lock: LockHolder) -> str:
-    """Return who waits for it and makes others wait, if there is such a session."""
-    return f", which {lock.through} waits for, and others behind it" if lock.through else ""
+            summary = f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}{lock.wait}."
+            yield _found(Code.LOCKED, bad, summary, lock.advice, **_of(lock))
 
 
 _WAITS: Final = 10
@@ -456,7 +446,7 @@ def _running(report: Health, at: Thresholds) -> Iterator[Finding]:
     if report.running.orphaned:
         bad = WARNING if report.workers.live else CRITICAL
         summary = f"{_many(report.running.orphaned, 'running job')} leased by a dead worker."
-        advice = "A live worker rescues them within seconds; start one if none is alive."
+        advice = "A live worker rescues them within seconds; without one, start one."
         yield _found(Code.ORPHANED, bad, summary, advice, orphaned=report.running.orphaned)
     if report.running.overdue:
         summary = f"{_many(report.running.overdue, 'running job')} past the timeout."

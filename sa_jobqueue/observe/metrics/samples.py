@@ -14,6 +14,7 @@ from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Code, Health
 from sa_jobqueue.observe.health.figures import HolderKind, Restriction
+from sa_jobqueue.observe.health.findings import OF_PRIMARY
 from sa_jobqueue.observe.metrics.tally import MOST_QUEUES, OTHER
 from sa_jobqueue.types import RefusedWrite
 
@@ -44,14 +45,11 @@ def measured(read: Callable[[], Health]) -> list[Sample]:
 
 
 def of_report(report: Health) -> Iterator[Sample]:
-    """Yield the samples of a report. The number of labels is bounded."""
+    """Yield the samples of a report, but for those of figures that it does not have. The number of labels is bounded."""
+    unknown = {*report.missing, *(OF_PRIMARY if report.server.is_replica else ())}
+    for read in (_queues, _settings, _jobs, _bulk_writes, _storage, _horizon):
+        yield from (sample for sample in read(report) if unknown.isdisjoint(_NEEDS.get(sample.name, ())))
     yield _up(True)
-    yield from _queues(report)
-    yield from _settings(report)
-    yield from _jobs(report)
-    yield from _bulk_writes(report)
-    yield from _storage(report)
-    yield from _horizon(report)
     findings: dict[tuple[str, ...], float] = {(code.value, ""): 0 for code in Code}
     for finding in report.findings:
         # Of few queues, however many wait.
@@ -61,6 +59,32 @@ def of_report(report: Health) -> Iterator[Sample]:
             findings[key] = max(findings.get(key, 0), int(finding.severity))
     worst = "Highest severity of each finding: 0 ok, 1 warning, 2 critical; claim_age by queue."
     yield Sample("health_severity", worst, findings, labels=("code", "queue"))
+
+
+_NEEDS: Mapping[str, set[str]] = {
+    name: needs
+    for needs, names in (
+        ({"queues"}, "due_jobs scheduled_jobs claim_age_seconds"),
+        ({"rates"}, "arrivals_per_second completions_per_second retry_ratio"),
+        ({"running"}, "running_jobs longest_running_seconds"),
+        ({"waiting"}, "waiting_jobs"),
+        ({"settings"}, "paused concurrency_limit"),
+        ({"settings", "running"}, "concurrency_in_use"),
+        ({"due_by_type"}, "due_jobs_by_type"),
+        ({"running", "workers"}, "orphaned_jobs"),
+        ({"workers"}, "live_workers silent_workers slots saturation_ratio"),
+        (
+            {"failures"},
+            "unresolved_dead_letters unresolved_dead_letters_by_age blocked_jobs jobs_blocked_by_dead chains_to_unblock",
+        ),
+        ({"quarantined"}, "quarantined_rows"),
+        ({"bulk_writes"}, "unfinished_bulk_writes unfinished_bulk_write_age_seconds rejected_bulk_rows"),
+        ({"tables"}, "table_dead_rows table_live_rows table_bytes table_index_bytes table_changes"),
+        ({"horizon"}, "horizon_age_transactions horizon_age_seconds horizon_holders"),
+    )
+    for name in names.split()
+}
+"""The figures that a sample is computed from: it is left out where one of them was not measured."""
 
 
 def _queues(report: Health) -> Iterator[Sample]:
