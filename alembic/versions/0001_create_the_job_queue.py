@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from sa_jobqueue.migrations import migrate_job_queue
 
 revision = "0001"
 down_revision = None
@@ -11,10 +11,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.migrate_job_queue(from_version=0, to_version=1)
-    op.migrate_job_queue(from_version=0, to_version=1, unit="pipeline")
+    migrate_job_queue(from_version=0, to_version=1)
+    migrate_job_queue(from_version=0, to_version=1, unit="pipeline")
 
 
 def downgrade() -> None:
-    op.migrate_job_queue(from_version=1, to_version=0, unit="pipeline")
-    op.migrate_job_queue(from_version=1, to_version=0)
+    migrate_job_queue(from_version=1, to_version=0, unit="pipeline")
+    migrate_job_queue(from_version=1, to_version=0)

@@ -46,13 +46,10 @@ class MigrateJobQueueOp(MigrateOperation):
         id_type: IdType = "uuid",
         unit: Unit = "queue",
     ) -> None:
-        """Migrate job tables from one version to another, up or down. Alembic offers it as `op.migrate_job_queue`.
+        """Migrate job tables in a revision, as `op.migrate_job_queue`: see `sa_jobqueue.migrations.migrate_job_queue`.
 
-        `operations`: passed by Alembic. `from_version`, `to_version`: the current and the wanted schema version, as
-        literals, so that an old migration always replays the same; 0 means no tables: all jobs are lost. `schema`, `prefix`
-        and `id_type` are those of the model. `unit`: "pipeline" for the tables of Spark's writes and of the archive, without
-        which the queue has all of its jobs.
-        Raises: SchemaError if the tables are not of `from_version`; nothing was changed. Never with `--sql`.
+        `operations`: passed by Alembic. `from_version`, `to_version`, `schema`, `prefix`, `id_type`, `unit`: as there.
+        Raises: SchemaError, as there.
         """
         layout = Layout(schema, prefix, id_type, pipeline=unit == "pipeline")
         operations.invoke(cls(layout, from_version=from_version, to_version=to_version, unit=unit))
@@ -95,4 +92,7 @@ def _migrate_job_queue(operations: Operations, operation: MigrateJobQueueOp) -> 
 
 @renderers.dispatch_for(MigrateJobQueueOp)
 def _render_migrate_job_queue(context: AutogenContext, operation: MigrateJobQueueOp) -> str:
-    return f"{context.opts['alembic_module_prefix'] or ''}{operation.render()}"
+    context.imports.add(
+        "from sa_jobqueue.migrations import migrate_job_queue"
+    )  # type checkers know nothing of `op.` but Alembic's
+    return operation.render()

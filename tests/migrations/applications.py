@@ -175,4 +175,4 @@ class Application:
 def commands(revision: str) -> list[str]:
     """Return the commands of a revision's upgrade."""
     body = revision[: revision.index("def downgrade")]
-    return [line.strip() for line in body.splitlines() if line.strip().startswith("op.")]
+    return [line.strip() for line in body.splitlines() if line.strip().startswith(("op.", "migrate_job_queue("))]

@@ -54,7 +54,7 @@ def test_a_later_revision_uses_an_added_value_only_after_an_autocommit_block(
     application.autogenerate()
     application.upgrade()
     following = register_next_version(monkeypatch)
-    line = f"op.migrate_job_queue(from_version={LATEST}, to_version={following})"
+    line = f"migrate_job_queue(from_version={LATEST}, to_version={following})"
     in_block = f"with op.get_context().autocommit_block():\n        {line}"
     application.autogenerate(edit=lambda script: script.replace(line, in_block if block else line, 1))
     application.revision(upgrade=USES_IT, downgrade="op.execute('DROP INDEX ix_own')")

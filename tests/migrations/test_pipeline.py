@@ -26,7 +26,7 @@ from tests.migrations.catalogs import catalog
 
 MODELS = f"{PLAIN_MODELS}\n\nfrom sa_jobqueue import JobQueue\n\njobs = JobQueue(Job)\n"
 WITH_PIPELINE = MODELS.replace("JobMixin, Base", "JobMixin, Base, queue_pipeline=True")
-CREATE = f"op.migrate_job_queue(from_version=0, to_version={LATEST}, unit='pipeline')"
+CREATE = f"migrate_job_queue(from_version=0, to_version={LATEST}, unit='pipeline')"
 SENTENCE = "has no tables for Spark's writes and the archive: declare it with queue_pipeline=True"
 
 Command = Callable[..., Result]
