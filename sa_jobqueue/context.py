@@ -200,6 +200,8 @@ class AttemptContext:
         """What `progress` reported last: `done`, `total` and `message`; None before that."""
         self.snapshot_levels: dict[object, str] = {}
         """Isolation levels of the open transactions of its sessions that read a snapshot of their beginning, by guard."""
+        self.transactions: set[Any] = set()
+        """Guards of the open transactions of its sessions."""
         self.extension: Future[None] | None = None
         """The write of the last call of `extend`; None before that."""
         self._extend = extend

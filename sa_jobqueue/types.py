@@ -76,6 +76,10 @@ class AttemptOutcome(StrEnum):
     """`complete_job` completed its job while it ran."""
 
 
+EVENT_STEP: Final = "event"
+"""Name of the step of a job that only waits for an event (`JobQueue.event`)."""
+
+
 class StepKind(StrEnum):
     """Kind of a step of a job."""
 

@@ -12,7 +12,7 @@ from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
 from sa_jobqueue.cli._output import counted, print_result
 from sa_jobqueue.cli._rows import NamedRows
-from sa_jobqueue.operations import list_awaited_events, send_event
+from sa_jobqueue.operations import delete_event, list_awaited_events, send_event
 from sa_jobqueue.operations.pages import MAX_PAGE
 
 events: Final = noun_group("events")
@@ -29,9 +29,10 @@ _rows.add_list(
 @click.argument("event", metavar="NAME")
 @opts.json_argument("payload")
 @opts.duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
+@click.option("--replace", is_flag=True, help="Delete the event of that name first, if there is one.")
 @opts.by_option
 @opts.reading
-def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelta, by: str) -> None:
+def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelta, replace: bool, by: str) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
     Jobs that wait for it continue immediately; the output has their number, or the nearest name that jobs wait for. The
@@ -43,7 +44,7 @@ def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelt
     """
     with database.session() as session:
         awaited = list_awaited_events(session, limit=MAX_PAGE, model=database.model)
-    is_first = database.run(send_event, event, payload, keep=keep, by=by)
+    is_first = database.run(send_event, event, payload, keep=keep, replace=replace, by=by)
     jobs_by_event = {item.event: item.jobs for item in awaited.items}
     waiting = jobs_by_event.get(event, None if awaited.next else 0)
     text = f"event {event} sent" if is_first else f"event {event} was sent before and counts; nothing was changed"
@@ -53,3 +54,17 @@ def send(database: opts.Database, /, *, event: str, payload: Any, keep: timedelt
     elif is_first and waiting:
         text += f"; {counted(waiting, 'job')} waited for it"
     print_result({"event": event, "is_first": is_first, "waiting_jobs": waiting}, text)
+
+
+@events.command()
+@click.argument("event", metavar="NAME")
+@opts.by_option
+@opts.reading
+def delete(database: opts.Database, /, *, event: str, by: str) -> None:
+    """Delete the event NAME, so that another one of its name can be sent.
+
+    Jobs that have got its payload keep it; others wait on.
+    """
+    is_deleted = database.run(delete_event, event, by=by)
+    text = f"event {event} deleted" if is_deleted else f"event {event} was not sent; nothing was changed"
+    print_result({"event": event, "is_deleted": is_deleted}, text)

@@ -301,12 +301,12 @@ def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOpti
 
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
-    # One connection per running job: with a smaller pool, jobs would wait for each other.
+    # No overflow limit: handlers may take more than one each, and in a full pool they would wait for each other.
     parsed = opts.parse_url(url)
     connect_args = {
         name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query
     }
-    return create_engine(parsed, pool_size=options.concurrency, max_overflow=0, connect_args=connect_args)
+    return create_engine(parsed, pool_size=options.concurrency, max_overflow=-1, connect_args=connect_args)
 
 
 def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:

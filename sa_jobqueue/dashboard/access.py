@@ -39,6 +39,7 @@ class Permission(StrEnum):
     DRAIN_WORKERS = "drain_workers"
     RESIZE_WORKERS = "resize_workers"
     SEND_EVENT = "send_event"
+    DELETE_EVENT = "delete_event"
 
 
 ALL_PERMISSIONS: Final = frozenset(Permission)

@@ -447,6 +447,23 @@ class StepRefusedError(JobQueueError):
         )
 
 
+class StepBlockedError(JobQueueError):
+    """A step waited for a lock that its own handler's session holds, which ends after the step; its statement was cancelled.
+
+    `step` is the step; `session` is the name of the session in `pg_stat_activity`. Change such rows through one session: in
+    `ctx.transaction`, or in the handler's own session without a step after it. The row of the job itself is locked by each
+    step.
+    """
+
+    def __init__(self, step: str, session: str) -> None:
+        self.step = step
+        self.session = session
+        super().__init__(
+            f"step {step} waited for a lock that the handler's own session {session!r} holds until the handler returns: "
+            "change a row that a step needs, or the job's own row, in `ctx.transaction` only"
+        )
+
+
 class EventTimeoutError(JobQueueError, TimeoutError):
     """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
 

@@ -22,6 +22,8 @@ _READ, _WRITE, _ALL = "SELECT, INSERT", "SELECT, INSERT, UPDATE", "SELECT, INSER
 _ENQUEUE: Final = {
     "job": f"{_READ}, UPDATE (has_waiters)",
     "job_blocker": _READ,
+    # That a blocker waits for its event; not the results of steps.
+    "job_step": "INSERT (job_id, name, kind, attempt, event, started_at)",
     "job_queue": _READ,
     "job_transition": "SELECT",
     # What is recorded for a type applies to jobs that are written without it.

@@ -43,7 +43,7 @@ class StepMixin(Companion, Generic[IdT]):
     event: Mapped[str | None] = mapped_column(Text)
     """Name of the event that it waits or waited for; null for other kinds."""
     deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When the wait times out; null for no timeout, and for other kinds."""
+    """When the wait times out; null for other kinds, and until the first attempt of a job that only waits for an event."""
 
     __key__ = ("job_id", "name", "key")
     __checks__: ClassVar = {"ck_job_step_kind": one_of("kind", StepKind), "ck_job_step_name": "name <> ''"}

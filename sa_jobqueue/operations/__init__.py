@@ -41,7 +41,7 @@ from sa_jobqueue.operations.dead_letters import (
     redrive_dead_letters,
 )
 from sa_jobqueue.operations.deduplication import Deduplicate, enqueue, enqueue_many
-from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
+from sa_jobqueue.operations.events import AwaitedEvent, delete_event, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
 from sa_jobqueue.operations.hooks import after_commit
@@ -130,6 +130,7 @@ __all__ = [
     "check_schema",
     "complete_job",
     "delete_chains",
+    "delete_event",
     "delete_job_types",
     "delete_queues",
     "delete_schedules",

@@ -24,7 +24,7 @@ from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.statements import blockers, chains
+from sa_jobqueue.statements import blockers, chains, steps
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus, OnFailure
 
@@ -38,6 +38,8 @@ class Edge:
     index: int
     on_failure: str
     is_resolved: bool = False
+    awaits_event: bool = False
+    """Whether the chain is a job that waits for an event."""
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
@@ -89,7 +91,11 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
             first = by_id[edge.chain_id] if edge.chain_id in by_id else root_by_id[edge.chain_id]
             edge.job._handler.check_blocker(edge.index, first)
     decided = [
-        replace(edge, is_resolved=edge.chain_id not in by_id and _is_resolved(edge, root_by_id[edge.chain_id]))
+        replace(
+            edge,
+            is_resolved=edge.chain_id not in by_id and _is_resolved(edge, root_by_id[edge.chain_id]),
+            awaits_event=_awaits_event(model, by_id.get(edge.chain_id) or root_by_id[edge.chain_id]),
+        )
         for edge in edges
     ]
     marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in root_by_id}, key=str)
@@ -102,6 +108,12 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
             job.open_blockers = open_edges[job.id]
             job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
     return decided
+
+
+def _awaits_event(model: JobClass, root: Any) -> bool:
+    """Return whether a root is of a type that `JobQueue.event` has declared in this process."""
+    handler = model.__handlers__.get(root.type_name)
+    return handler is not None and handler.job_type.is_event
 
 
 def _is_resolved(edge: Edge, root: Any) -> bool:
@@ -125,9 +137,13 @@ def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
 
 
 def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
-    """Insert the edges of jobs of a queue that have been written."""
+    """Insert the edges of jobs of a queue that have been written.
+
+    Jobs among the blockers that wait for events wait from now on: an event belongs to them before their first attempt.
+    """
+    model = type(edges[0].job)
     connection.execute(
-        blockers.add_edges(type(edges[0].job)),
+        blockers.add_edges(model),
         {
             "job_ids": [edge.job.id for edge in edges],
             "chain_ids": [edge.chain_id for edge in edges],
@@ -137,6 +153,8 @@ def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
             "traces": [edge.job.trace_context for edge in edges],
         },
     )
+    if event_jobs := {edge.chain_id for edge in edges if edge.awaits_event}:
+        connection.execute(steps.await_events(model), {"ids": sorted(event_jobs, key=str)})
 
 
 ROUNDS: Final = 10

@@ -32,8 +32,8 @@ class AwaitedEvent:
     """Number of jobs that wait for it."""
     since: datetime
     """When the first of them began to wait."""
-    times_out_at: datetime
-    """When the first of them stops waiting."""
+    times_out_at: datetime | None
+    """When the first of them stops waiting; None before the first attempt of a job that only waits for events."""
     is_capped: bool = False
     """Whether more jobs than `jobs` may wait for it."""
 
@@ -72,6 +72,7 @@ def send_event(
     payload: Any = None,
     *,
     keep: timedelta = timedelta(days=30),
+    replace: bool = False,
     by: str | None = None,
     model: JobClass = Job,
 ) -> bool:
@@ -80,8 +81,9 @@ def send_event(
     Jobs that wait for it (`AttemptContext.wait_for`) become due immediately, and workers are notified. If an event of that
     name was sent before and has not expired, nothing changes: the first one counts.
     `event`: its name, 1 to 200 characters, such as `approved:7`. `payload`: JSON, a dataclass or a Pydantic model, at most
-    1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later. `by`: recorded
-    as its sender, and in the audit; the database user by default.
+    1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later.
+    `replace`: delete the event of that name first, if there is one; jobs that have got it keep it. `by`: recorded as its
+    sender, and in the audit; the database user by default.
     Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name, and the waiting jobs.
     Raises: InvalidOptionError, also unless the transaction is READ COMMITTED; InvalidPayloadError, PayloadTooLargeError.
     """
@@ -90,6 +92,8 @@ def send_event(
     document = json.dumps(payloads.encode_any("payload", payload))
     session.flush()
     try:
+        if replace:
+            _delete(session, event, model)
         if by:
             session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))
         parameters = {"event": event, "payload": document, "keep": keep}
@@ -103,3 +107,28 @@ def send_event(
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
         record(session, "send_event", by=by, ids=[event] if is_first else [], matched=1, model=model)
     return is_first
+
+
+def delete_event(session: Session, event: str, *, by: str | None = None, model: JobClass = Job) -> bool:
+    """Delete an event that was sent, so that another one of its name can be sent; return whether there was one.
+
+    Jobs that have got its payload keep it; others wait on. To send the right payload in the same transaction, use
+    `send_event` with `replace`.
+    `event`: its name. `by`: recorded in the audit.
+    Changes: a row of `job_event`. Locks: the name, against senders and attempts that begin to wait.
+    Raises: InvalidOptionError, also unless the transaction is READ COMMITTED.
+    """
+    check_event(event)
+    session.flush()
+    is_deleted = _delete(session, event, model)
+    if by:
+        record(session, "delete_event", by=by, ids=[event] if is_deleted else [], matched=1, model=model)
+    return is_deleted
+
+
+def _delete(session: Session, event: str, model: JobClass) -> bool:
+    # In two statements: the second sees what was committed while the first one waited.
+    level = session.execute(steps.shut_out_event(model), {"event": event}).scalar_one()
+    if level not in {"read committed", "read uncommitted"}:
+        raise InvalidOptionError("session", f"must be READ COMMITTED to delete an event, this one is {level.upper()}")
+    return session.execute(steps.delete_event(model), {"event": event}).first() is not None

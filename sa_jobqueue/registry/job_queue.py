@@ -23,14 +23,14 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.dependencies import Provider, provider_of
 from sa_jobqueue.registry.handlers import OPTIONS, BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
-from sa_jobqueue.registry.job_types import JobType, Registry, describe
+from sa_jobqueue.registry.job_types import IS_EVENT, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector, SelectorOptions
 from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.registry.signatures import INJECTED
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import EVENT_STEP, JobStatus
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
@@ -123,13 +123,14 @@ class JobQueue(Generic[JobT]):
 
         async def wait(event: str, ctx: AttemptContext) -> Any:
             try:
-                return await ctx.wait_for("event", event=event, timeout=timeout, output=output)
+                return await ctx.wait_for(EVENT_STEP, event=event, timeout=timeout, output=output)
             except EventTimeoutError as error:
                 raise Discard(str(error)) from error
 
         types = {"event": Annotated[str, AfterValidator(check_event)], "return": Any if output is None else output}
         wait.__annotations__ |= types
         wait.__qualname__ = f"event({type_name!r})"
+        setattr(wait, IS_EVENT, True)
         decorate: Any = self.handler(type_name, queue=queue)
         handler: Handler[str, T, JobT] = decorate(wait)
         return handler

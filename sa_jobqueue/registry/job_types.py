@@ -120,6 +120,10 @@ class Registry:
         return tuple(sorted(self._types))
 
 
+IS_EVENT: Final = "__sa_jobqueue_is_event__"
+"""Attribute of the function of a job type whose jobs wait for the event that is their payload."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobType(HandlerOptions):
     """A job type: everything that a worker needs to run its jobs; the options are those of its handler."""
@@ -161,6 +165,11 @@ class JobType(HandlerOptions):
     def isolated(self) -> bool:
         """Whether attempts run in a child process of the worker."""
         return self.isolation is not None
+
+    @property
+    def is_event(self) -> bool:
+        """Whether its jobs wait for the event that is their payload (`JobQueue.event`)."""
+        return getattr(self.func, IS_EVENT, False)
 
     def around_attempt(self) -> AbstractContextManager[object]:
         """Return what integrations put around an attempt."""

@@ -91,6 +91,11 @@ def lock_waits(t: Tables) -> sa.Select[Any]:
     )
 
 
+def cancel_statement() -> sa.Select[Any]:
+    """Cancel the statement of another session. Parameters: `pid`. Shape: one row, whether it was told. Locks: none."""
+    return sa.select(sa.func.pg_cancel_backend(sa.bindparam("pid", type_=sa.Integer)))
+
+
 def connected() -> sa.Select[Any]:
     """Return which application names have sessions in this database.
 

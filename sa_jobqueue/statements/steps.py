@@ -11,7 +11,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sa_jobqueue.statements._parts import Tables, array, fence, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.statements.visibility import is_companion
-from sa_jobqueue.types import StepKind
+from sa_jobqueue.types import EVENT_STEP, StepKind
 
 
 @statement
@@ -138,10 +138,32 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     if in_session:
         attempt = attempt.where(is_companion(t, "job_step"))
     statement = insert(t.step).from_select(list(values), attempt)
-    again = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
+    again: dict[str, Any] = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
+    if kind is StepKind.WAIT:  # one that began with its job has no deadline before the first attempt
+        again["deadline"] = sa.func.coalesce(t.step.c.deadline, statement.excluded.deadline)
     return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again).returning(
         until.label("until"), current_name()
     )
+
+
+@statement
+def await_events(t: Tables) -> sa.Insert:
+    """Record that new jobs wait for the events that are their inputs, as their first attempts will do.
+
+    Parameters: `ids`. Changes: a `job_step` row each, without a deadline. Clock: the database's. Locks: none but the new
+    rows'. Index: the primary keys.
+    """
+    values: dict[str, Any] = {
+        "job_id": t.job.c.id,
+        "name": sa.cast(EVENT_STEP, sa.Text),
+        "kind": sa.cast(StepKind.WAIT.value, sa.Text),
+        "attempt": t.job.c.attempt,
+        "event": t.job.c.input.op("#>>")(sa.literal_column("'{}'")),
+        "started_at": sa.func.clock_timestamp(),
+    }
+    is_new = sa.and_(t.job.c.attempt == 0, t.job.c.completed_at.is_(None))
+    jobs = sa.select(*values.values()).where(t.job.c.id == sa.any_(t.ids("ids")), is_new)
+    return insert(t.step).from_select(list(values), jobs, include_defaults=False).on_conflict_do_nothing()
 
 
 @statement
@@ -151,10 +173,34 @@ def lock_event(t: Tables) -> sa.Select[Any]:
     Parameters: `event`. Shape: `(locked,)`, false while a sender's transaction is open. Locks: an advisory lock, shared;
     senders hold it exclusively.
     """
+    return sa.select(sa.func.pg_try_advisory_xact_lock_shared(_event_lock(t)).label("locked"))
+
+
+def _event_lock(t: Tables) -> sa.ColumnElement[Any]:
+    """Return the key of the advisory lock of the event `event`."""
     name = sa.literal(t.layout.channel("event") + ":") + sa.bindparam("event", type_=sa.Text)
-    return sa.select(
-        sa.func.pg_try_advisory_xact_lock_shared(sa.func.hashtextextended(name, sa.literal_column("0"))).label("locked")
-    )
+    return sa.func.hashtextextended(name, sa.literal_column("0"))
+
+
+@statement
+def shut_out_event(t: Tables) -> sa.Select[Any]:
+    """Lock the name of an event, as senders do, against them and attempts that begin to wait. Parameters: `event`.
+
+    Shape: one row, the isolation level of the transaction.
+    Locks: an advisory lock, exclusive, awaited, until the transaction ends.
+    """
+    locked = sa.select(sa.func.pg_advisory_xact_lock(_event_lock(t)).label("locked")).subquery("locked")
+    level = sa.func.current_setting(sa.literal_column("'transaction_isolation'"), type_=sa.Text)
+    return sa.select(level.label("level")).select_from(locked)
+
+
+@statement
+def delete_event(t: Tables) -> ReturningDelete[Any]:
+    """Delete an event, expired or not. Parameters: `event`. Shape: `(name,)`, none if there is none.
+
+    Obliges: lock its name before, in the same READ COMMITTED transaction. Index: the primary key.
+    """
+    return sa.delete(t.event).where(t.event.c.name == sa.bindparam("event", type_=sa.Text)).returning(t.event.c.name)
 
 
 @statement

@@ -198,10 +198,13 @@ class InlineSteps(WorkerSteps):
         self.model: JobClass = jobs.model
         self.registry, self._events, self._given = jobs.registry, events, session
         self._session = session.sync_session if isinstance(session, AsyncSession) else session
+        self.own_locks = None
         self._calls: list[Callable[[Session], Any]] = []
         self._transaction: SessionTransaction | None = None
 
-    async def call(self, work: Callable[[Session], T], *, is_async: bool, in_transaction: bool = False) -> T:
+    async def call(
+        self, work: Callable[[Session], T], *, is_async: bool, in_transaction: bool = False, watching: Any = None
+    ) -> T:
         """Call a function with the session."""
         self._calls.append(work)
         if is_async and isinstance(self._given, AsyncSession):

@@ -167,6 +167,7 @@ class Assembly(Part):
         concurrency = min(controls.concurrency or self._options.concurrency, self._sessions.most)
         if concurrency != self.executor.concurrency:
             self.executor.resize(concurrency)
+            self._sessions.concurrency = concurrency
             self._heartbeat.hurry()
         paused = (tuple(key.label for key in sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
         self._events.emit(SettingsChanged(self._worker_id, *paused, concurrency))

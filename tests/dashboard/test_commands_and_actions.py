@@ -28,6 +28,7 @@ ACT_OF = {
     "schedules resume": ["resume-schedules"],
     "schedules run": ["run-schedule"],
     "events send": ["send-event"],
+    "events delete": ["delete-event"],
     "dead-letters dismiss": ["dismiss-dead-letters"],
     "dead-letters redrive": ["redrive-dead-letters"],
 }

@@ -154,6 +154,8 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     assert (record.operation, record.done_by, record.ids) == ("send_event", "ann", ["approved:<7>"])
     assert "by ann" in client.page("/queue/events?name=approved:%3C7%3E")
     assert "was sent before, by ann, and counts" in client.post("send-event", arguments, input='"no"').text
+    [deletion] = forms(client.page("/queue/events?name=approved:%3C7%3E"), "delete-event")
+    assert "Another one of its name can be sent then" in client.post("delete-event", deletion).text
     drain(queue, engine)
     session.expire_all()
     assert session.get_one(Job, job_id).output == "yes"
@@ -420,6 +422,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "drain-workers": {"id": WORKER},
     "resize-workers": {"id": WORKER},
     "send-event": {"name": "approved:7", "input": "1"},
+    "delete-event": {"name": "approved:7"},
 }
 
 

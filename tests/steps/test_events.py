@@ -23,6 +23,7 @@ from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemp
 from sa_jobqueue.events import EventBus, JobCompleted, JobRescheduled
 from sa_jobqueue.operations import (
     Cause,
+    delete_event,
     explain_job,
     get_chain,
     list_audit,
@@ -525,3 +526,74 @@ async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engi
         redrive_dead_letters(session)
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "ann"
+
+
+@pytest.mark.parametrize("way", ["delete", "replace"])
+async def test_a_wrong_event_is_deleted_or_replaced_and_the_waiting_job_gets_the_right_one(
+    engine: Engine, jobs: Jobs, way: str
+) -> None:
+    queue = waiting_queue([], max_attempts=2, retry=lambda attempt, error: timedelta(0))
+    (job_id,) = enqueue(engine, queue.job("async", EVENT))
+    await drain(queue, engine)  # it waits
+    with Session(engine) as session, session.begin():
+        assert send_event(session, EVENT, "no verdict")
+    if way == "delete":
+        with Session(engine) as session, session.begin():
+            assert delete_event(session, EVENT, by="ann")
+            assert not delete_event(session, EVENT, by="ann")
+        await drain(queue, engine)
+        assert jobs.status(job_id) is JobStatus.PENDING
+        assert send(engine, "bob")
+    else:
+        with Session(engine) as session, session.begin():
+            assert send_event(session, EVENT, Verdict("bob", True), replace=True, by="ann")
+        assert not send(engine, "eve")
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "bob"
+    with Session(engine) as session:
+        records = [(row.operation, row.ids) for row in list_audit(session, newest_first=False).items]
+    deleted = [("delete_event", [EVENT]), ("delete_event", [])]
+    assert records == (deleted if way == "delete" else [("send_event", [EVENT])])
+
+
+def test_a_deletion_waits_for_a_sender_and_sees_its_event(engine: Engine) -> None:
+    deleted: list[bool] = []
+
+    def delete() -> None:
+        with Session(engine) as session, session.begin():
+            deleted.append(delete_event(session, EVENT))
+
+    with Session(engine) as session:
+        send_event(session, EVENT)
+        thread = threading.Thread(target=delete)
+        thread.start()
+        wait_until(lambda: is_waiting_for_lock(engine), description="the deletion waits")
+        session.commit()
+    thread.join()
+    assert deleted == [True]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_deletion_that_could_overlook_an_event_is_refused(engine: Engine, level: Any) -> None:
+    at_level = engine.execution_options(isolation_level=level)
+    with Session(at_level) as session, pytest.raises(InvalidOptionError, match="READ COMMITTED"):
+        delete_event(session, EVENT)
+
+
+def test_the_command_line_deletes_and_replaces_events(engine: Engine) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(main, ["events", *arguments, "--url", url])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "was not sent" in run("delete", EVENT)
+    run("send", EVENT, "1")
+    assert "was sent before" in run("send", EVENT, "2")
+    assert "sent;" in run("send", EVENT, "3", "--replace")
+    with engine.connect() as connection:
+        assert connection.scalar(select(Job.Event.payload)) == 3
+    assert "deleted" in run("delete", EVENT)
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(Job.Event)) == 0

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from sqlalchemy import Engine, func, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Blockers, Job, JobQueue, JobStatus, cancel_jobs
@@ -23,8 +24,9 @@ from sa_jobqueue.operations import (
     send_event,
 )
 from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import drain
+from tests.fixtures.workers import drain, shared
 
 pytestmark = pytest.mark.every_python
 
@@ -214,3 +216,33 @@ def test_a_timeout_that_no_wait_can_have_is_refused(waiting: Waiting) -> None:
     declare: Callable[..., Any] = waiting.jobs.event
     with pytest.raises(InvalidOptionError, match="timeout: must be a timedelta"):
         declare("other", timeout=7)
+
+
+async def test_an_event_belongs_to_a_blocker_that_never_ran_even_if_it_expires(
+    waiting: Waiting, jobs: Jobs, engine: Engine, async_engine: AsyncEngine
+) -> None:
+    """It was accepted while the job waited; no worker ran before it expired, was pruned and could be sent again."""
+    job_id = waiting.enqueue("editor:9")
+    with Session(engine) as session:
+        (awaited,) = list_awaited_events(session).items
+        assert (awaited.event, awaited.jobs, awaited.times_out_at) == ("editor:9", 1, None)
+    with Session(engine) as session, session.begin():
+        assert send_event(session, "editor:9", Verdict("ann", True), keep=timedelta(seconds=1))
+    with engine.begin() as connection:
+        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    await Pruner(shared(async_engine)).walk_events()
+    assert not waiting.send("editor:9", "eve")
+    await drain(waiting.jobs, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+    assert output_of(jobs, job_id) == ["ann"]
+
+
+async def test_the_timeout_of_a_blocker_counts_from_its_first_attempt(waiting: Waiting, engine: Engine) -> None:
+    waiting.enqueue("editor:9")
+    with engine.connect() as connection:
+        assert connection.execute(select(Job.Step.deadline, Job.Step.attempt)).one() == (None, 0)
+    await drain(waiting.jobs, engine)
+    with engine.connect() as connection:
+        step = connection.execute(select(Job.Step)).one()
+        assert step.attempt == 1
+        assert step.deadline > step.started_at

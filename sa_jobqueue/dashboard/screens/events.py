@@ -10,7 +10,7 @@ from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
 from sa_jobqueue.models.event import check_event
-from sa_jobqueue.operations import list_awaited_events, send_event
+from sa_jobqueue.operations import delete_event, list_awaited_events, send_event
 from sa_jobqueue.statements import steps
 
 _MAX_PAYLOAD: Final = 100_000
@@ -61,10 +61,26 @@ def _send(context: Context, session: Session) -> Changes:
     return Changes(count=1, effect=effect, details=lines)
 
 
+def _delete(context: Context, session: Session) -> Changes:
+    event = check_event(forms.name(context, "event"))
+    if not context.is_preview:
+        return Changes(count=int(delete_event(session, event, by=context.access.user, model=context.model)), ids=[event])
+    sent = _sent(context, session, event)
+    effect = (
+        f"Event {event} was not sent, or has expired."
+        if sent is None
+        else "Another one of its name can be sent then. Jobs that have got its payload keep it."
+    )
+    return Changes(count=int(sent is not None), effect=effect)
+
+
 SCREEN = Screen(
     name="events",
     title="Events",
     view=view,
     group="Control",
-    acts=(Act(Permission.SEND_EVENT, "Send the event", _send, "sent"),),
+    acts=(
+        Act(Permission.SEND_EVENT, "Send the event", _send, "sent"),
+        Act(Permission.DELETE_EVENT, "Delete the event", _delete, "deleted"),
+    ),
 )

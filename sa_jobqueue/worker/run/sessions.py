@@ -86,7 +86,9 @@ class Guard:
         "_has_returned",
         "_is_closed",
         "_is_rolled_back",
+        "backend_pid",
         "has_sent_more",
+        "is_of_step",
         "may_commit",
         "name",
     )
@@ -95,6 +97,10 @@ class Guard:
         self._contexts = contexts
         self.name: str | None = None
         """Name of the open transaction of the handler; None while none is open."""
+        self.backend_pid: int | None = None
+        """Server process of that transaction, as the driver knows it."""
+        self.is_of_step = False
+        """Whether the session is that of a `ctx.transaction`, which ends before the handler returns."""
         self.may_commit = False
         """Set by the worker, for its own commit."""
         self.has_sent_more = False
@@ -152,7 +158,9 @@ class Guard:
         _watch(connection.engine)
         connection.execution_options(**{GUARD: self})
         self._keep_driver_from_committing(connection)
-        self.name = session_name(job_id)
+        self.name, self.backend_pid = session_name(job_id), backend_pid(connection)
+        for context in self._contexts:
+            context.transactions.add(self)
         self._is_rolled_back = False
         if (level := _isolation_level(connection)) in _SNAPSHOT_LEVELS:
             self._expect_snapshot(level, connection)
@@ -193,6 +201,7 @@ class Guard:
         self._connections.clear()
         for context in self._contexts:
             context.snapshot_levels.pop(self, None)
+            context.transactions.discard(self)
         self._note_user()
         if not self._has_returned and not rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
@@ -263,6 +272,14 @@ def _text_of(query: Any) -> str:
     if isinstance(query, bytes):
         return query.decode(errors="replace")
     return query.as_string(None) if isinstance(query, psycopg.sql.Composable) else str(query)
+
+
+def backend_pid(connection: Connection) -> int | None:
+    """Return the server process of a connection, as its driver knows it; another one behind a pooler."""
+    driver: Any = connection.connection.driver_connection
+    info = getattr(driver, "info", None)
+    pid: int | None = driver.get_server_pid() if hasattr(driver, "get_server_pid") else getattr(info, "backend_pid", None)
+    return pid
 
 
 def guard(session: Session | AsyncSession, contexts: Sequence[AttemptContext]) -> Guard:
@@ -426,10 +443,12 @@ class Sessions:
         concurrency: int,
     ) -> None:
         kinds = [kind for kind in registry if kind.signature.session_argument is not None]
-        self._engine, self._url, self._concurrency = engine, for_psycopg(engine.url, option="engine"), concurrency
+        self._engine, self._url = engine, for_psycopg(engine.url, option="engine")
+        self.concurrency = concurrency
+        """How many handlers may run at once."""
         self._factories: dict[bool, Any] = {False: sync, True: asynchronous}
         """By whether they are asynchronous; None until one is needed."""
-        options = {
+        options = self._options = {
             False: "engine" if sync is None else "session_factory",
             True: "engine" if asynchronous is None else "async_session_factory",
         }
@@ -455,6 +474,20 @@ class Sessions:
         kind: Any = job_type.signature.session_class
         return self._by_class[kind]()
 
+    def check_spare(self, *, is_async: bool) -> None:
+        """Refuse a second session to a handler whose pool has a connection for the first of each handler only.
+
+        All of them could wait for each other; with one more connection, one of them goes on. Raises: InvalidOptionError.
+        """
+        size = _room(self._options[is_async], self._factories[is_async], concurrency=1)
+        if size <= self.concurrency:
+            raise InvalidOptionError(
+                self._options[is_async],
+                f"its pool holds {size} connections: {self.concurrency} handlers with a session may run at once, and "
+                f"`ctx.transaction` needs another. Raise pool_size to {self.concurrency + 1} or more, lower concurrency to "
+                f"{size - 1}, or give the handler no session",
+            )
+
     def factory(self, *, is_async: bool) -> Any:
         """Return the factory of plain sessions, such as those of transactions that are steps. From any thread."""
         with self._making:
@@ -468,7 +501,7 @@ class Sessions:
             return maker(self._engine)  # type: ignore[arg-type]
         # Each handler holds up to one connection, and the pool of the application may be smaller than that. There is no
         # overflow limit, because the concurrency may be raised at run time.
-        size = {"pool_size": self._concurrency, "max_overflow": -1}
+        size = {"pool_size": self.concurrency, "max_overflow": -1}
         engine = create_async_engine(self._url, **size) if is_async else create_engine(self._url, **size)
         call_connect_listeners(self._engine.dialect, engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
         self.own_engines.append(engine)
@@ -518,6 +551,7 @@ def _check_isolation(option: str, factory: Any) -> None:
 
 
 def _room(option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None, concurrency: int) -> int:
+    """Return how many connections the pool of a factory has. Raises: InvalidOptionError if they are too few."""
     bind = factory.kw.get("bind") if factory is not None else None
     match getattr(bind, "pool", None):
         case QueuePool() as pool if pool._max_overflow >= 0:

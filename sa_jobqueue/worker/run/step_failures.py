@@ -8,12 +8,12 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, LostAttemptError
+from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, LostAttemptError, StepBlockedError
 
 Caught: TypeAlias = tuple[type[Exception], ...]
 """The classes of errors that a step declares by `catch`."""
 
-_SIGNALS: Final = (AttemptSignal, LostAttemptError)
+_SIGNALS: Final = (AttemptSignal, LostAttemptError, StepBlockedError)
 """Errors that end the attempt, whatever a step declares."""
 
 

@@ -10,7 +10,7 @@ import time
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -33,6 +33,7 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     LostAttemptError,
     Snooze,
+    StepBlockedError,
     StepOutputError,
     StepRefusedError,
     UnstorableOutputError,
@@ -48,11 +49,13 @@ from sa_jobqueue.registry.annotations import AnnotationError, return_hint
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
-from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+from sa_jobqueue.worker.run.own_locks import OwnLocks
+from sa_jobqueue.worker.run.sessions import Guard, Sessions, backend_pid, guard
 from sa_jobqueue.worker.run.step_failures import Caught, check_catch, failure_document, rebuilt
 from sa_jobqueue.worker.shared import Shared
 
 T = TypeVar("T")
+Watching = Callable[[Callable[[], int | None]], AbstractContextManager[None]]
 Place = tuple[str, str]
 """Name and key of a step."""
 
@@ -70,6 +73,8 @@ _UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
 """Number of steps that the running code is called by."""
+_outer_guards: ContextVar[tuple[Guard, ...]] = ContextVar("sa_jobqueue_outer_guards", default=())
+"""Guards of the `ctx.transaction` blocks that the running code stands in."""
 
 
 class Suspended(Snooze):
@@ -91,17 +96,25 @@ class WorkerSteps:
         self.model, self._events, self.registry = shared.model, shared.events, shared.jobs.registry
         self._engine, self._transactions = engine, engine.execution_options(isolation_level="READ COMMITTED")
         self._sessions, self._loop = sessions, asyncio.get_running_loop()
+        self.own_locks: OwnLocks | None = OwnLocks(self.model, engine, self._loop)
+        """None where all statements have one connection, which does not wait for itself."""
 
-    async def call(self, work: Callable[[Any], T], *, is_async: bool, in_transaction: bool = False) -> T:
+    async def call(
+        self, work: Callable[[Any], T], *, is_async: bool, in_transaction: bool = False, watching: Watching | None = None
+    ) -> T:
         """Call a function with a connection that commits each statement, or all of them together.
 
+        `watching`: makes a context manager for it, of a function that returns the connection's server process.
         A synchronous handler's thread waits for the worker's loop.
         """
 
         async def call() -> T:
             async with self._transactions.begin() if in_transaction else self._engine.connect() as connection:
-                result: T = await connection.run_sync(work)
-                return result
+                if watching is None:
+                    result: T = await connection.run_sync(work)
+                    return result
+                with watching(lambda: None if (sync := connection.sync_connection) is None else backend_pid(sync)):
+                    return await connection.run_sync(work)
 
         return await call() if is_async else self._result(call())
 
@@ -123,8 +136,12 @@ class WorkerSteps:
 
     def session(self, context: AttemptContext, *, is_async: bool) -> tuple[Any, Guard]:
         """Return a session that the application's factory makes, and its guard."""
+        if context.transactions:
+            self._sessions.check_spare(is_async=is_async)
         session = self._sessions.factory(is_async=is_async)()
-        return session, guard(session, [context])
+        session_guard = guard(session, [context])
+        session_guard.is_of_step = True
+        return session, session_guard
 
     def begin(self, session: Session) -> None:
         """Do nothing: the first statement begins it."""
@@ -151,8 +168,8 @@ class AttemptSteps:
         self._store = store
         self._context = context
         self._type: JobType = store.registry.get(context.job.type_name)
-        # A first attempt has nothing to read.
-        self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
+        # A first attempt has nothing to read, but a wait for an event may have begun with its job.
+        self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 and not self._type.is_event else None
         self._entered: set[Place] = set()
         self._has_warned = False
         self._failure: tuple[Place, Exception] | None = None
@@ -291,6 +308,23 @@ class AttemptSteps:
         self._context.suspended = error  # so that the attempt fails with it, whatever the handler catches
         raise StepRefusedError(shown(place), shown(failed_place), type(error).__name__, str(error)) from error
 
+    def _watching(self, place: Place) -> Watching | None:
+        """Return what finds out that a statement of a step waits for the handler's session, or for a block around it.
+
+        None if there is no such session.
+        """
+        context, outer = self._context, _outer_guards.get()
+        if not (outer or context.transactions or self._type.signature.session_argument):
+            return None
+        if (own_locks := self._store.own_locks) is None:
+            return None
+
+        def holders() -> list[int]:
+            guards = [guard for guard in list(context.transactions) if not guard.is_of_step or guard in outer]
+            return [guard.backend_pid for guard in guards if guard.backend_pid is not None]
+
+        return lambda waiter: own_locks.watching(context, shown(place), waiter, holders)
+
     async def _pause(self, delay: timedelta) -> None:
         if self._type.is_async:
             await asyncio.sleep(delay.total_seconds())
@@ -367,14 +401,18 @@ class AttemptSteps:
             self._report(StepKind.TRANSACTION, place, began)
 
         error: Exception | None = None
+        watching = self._watching(place) or nullcontext
+        token = _outer_guards.set((*_outer_guards.get(), session_guard))
         try:
-            with session_guard:
-                await on_session(store.begin)
-                yield session
-            await on_session(commit)
+            with watching(lambda: session_guard.backend_pid):
+                with session_guard:
+                    await on_session(store.begin)
+                    yield session
+                await on_session(commit)
         except Exception as raised:
             error = raised
         finally:
+            _outer_guards.reset(token)
             await on_session(store.close)
             session_guard.close()
         if error is not None:
@@ -465,13 +503,14 @@ class AttemptSteps:
         while step_record is None or not step_record.is_over:
             with suppress(_Busy):
                 looking = partial(self._looking, place, codec, step_record, event, timeout)
+                look = partial(self._look, place)
                 await self._let_others_begin()
                 # A step beside this one may wait for the event: only if it was not sent is the step waited for.
-                answer = await self._look(looking(may_end=False)) if self._has_others() else _UNSENT
+                answer = await look(looking(may_end=False)) if self._has_others() else _UNSENT
                 if answer is _UNSENT:
                     async with self._alone():
                         await self._wait_for_others(place)
-                        answer = await self._look(looking(may_end=True))
+                        answer = await look(looking(may_end=True))
                         if isinstance(answer, Suspended):
                             self._context.suspended = answer
                 if isinstance(answer, Suspended | EventTimeoutError):
@@ -482,8 +521,19 @@ class AttemptSteps:
             raise EventTimeoutError(event, *place)
         return self._decode(place, codec, step_record.output)
 
-    async def _look(self, looking: Callable[[Any], Any]) -> Any:
-        return await self._uninterrupted(self._store.call(looking, is_async=self._type.is_async, in_transaction=True))
+    async def _look(self, place: Place, looking: Callable[[Any], Any]) -> Any:
+        return await self._called_store(place, looking, in_transaction=True)
+
+    async def _called_store(self, place: Place, write: Callable[[Any], T], *, in_transaction: bool = False) -> T:
+        """Return the result of a write on a connection of the worker; after a refused one no step begins."""
+        call = partial(self._store.call, is_async=self._type.is_async, in_transaction=in_transaction)
+        if (watching := self._watching(place)) is not None:
+            call = partial(call, watching=watching)
+        try:
+            return await self._uninterrupted(call(write))
+        except StepBlockedError as error:
+            self._failure = self._failure or (place, error)
+            raise
 
     def _looking(
         self, place: Place, codec: Codec[Any], step_record: Any, event: str, timeout: timedelta, *, may_end: bool
@@ -509,13 +559,13 @@ class AttemptSteps:
                     name, table = event.replace("'", "''"), self._store.model.__jobqueue__.qualified("job_event")
                     advice = (
                         f"Delete the event (DELETE FROM {table} WHERE name = '{name}') and send it again with a payload "
-                        "that fits"
+                        "that fits, or send that one with `replace`"
                     )
                     raise StepOutputError(*place, reason, advice=advice) from error
                 sent = Document(row.payload, json.dumps(row.payload))
                 wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
                 return value
-            if step_record is not None and step_record.deadline <= row.now:
+            if step_record is not None and step_record.deadline is not None and step_record.deadline <= row.now:
                 wait(connection, is_over=True)
                 return EventTimeoutError(event, *place)
             if not may_end:
@@ -545,7 +595,7 @@ class AttemptSteps:
         record = partial(self._record, kind=kind, place=place, output=output, took=took)
         while True:
             try:
-                return await self._uninterrupted(self._store.call(record, is_async=self._type.is_async))
+                return await self._called_store(place, record)
             except DBAPIError as error:
                 if not self._store.is_outage(error):
                     raise
