@@ -151,7 +151,7 @@ async def test_handlers_of_the_command_have_a_connection_for_a_transaction_besid
     all_begun = threading.Barrier(2, timeout=30)
 
     @queue.handler("charge", max_attempts=1)
-    def charge(payload: None, session: Session, ctx: AttemptContext) -> int | None:
+    def charge(payload: None, session: Session, ctx: AttemptContext) -> Any:
         session.execute(text("SELECT 1"))
         all_begun.wait()
         with ctx.transaction("charge") as own_session:
