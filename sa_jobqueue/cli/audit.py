@@ -22,9 +22,22 @@ _COLUMNS: Final[Columns] = {
     "operation": "operation",
     "changed": "changed",
     "matched": "matched",
-    "arguments": lambda record: json.dumps(record.arguments),
+    "rows": lambda record: _rows(record.ids),
+    "arguments": lambda record: _short(json.dumps(record.arguments)),
     "id": "id",
 }
+_FEW: Final = 3
+"""Number of ids of a record in the table; --json has them all."""
+_LONGEST: Final = 80
+
+
+def _rows(ids: list[Any]) -> str:
+    return ", ".join(map(str, ids[:_FEW])) + (", ..." if len(ids) > _FEW else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
 
 audit: Final = noun_group("audit")
 

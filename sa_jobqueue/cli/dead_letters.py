@@ -38,22 +38,22 @@ _chosen: Final = opts.stacked(
 )
 _COLUMNS: Final[Columns] = {
     "id": "id",
-    "type": "type_name",
-    "reason": "reason",
     "error": lambda letter: first_line(letter.error, letter.type_name),
+    "type": "type_name",
     "died": "died_at",
+    "reason": "reason",
     "resolution": "resolution",
     "job": "job_id",
 }
 _GROUPS: Final[Columns] = {
-    "fingerprint": "fingerprint",
     "count": "count",
+    "error": lambda group: first_line({"type": group.error_type, "message": group.message}, group.type_name),
     "type": "type_name",
-    "reason": "reason",
-    "error": "error_type",
-    "first": "first_died_at",
     "last": "last_died_at",
+    "reason": "reason",
     "example job": "example_job_id",
+    "first": "first_died_at",
+    "fingerprint": "fingerprint",
 }
 
 dead_letters: Final = noun_group("dead-letters")

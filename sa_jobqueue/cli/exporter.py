@@ -32,7 +32,7 @@ PORT: Final = 9464
 )
 @opts.reading
 def exporter(database: opts.Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
-    """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
+    """Serve the figures of a health report as metrics, at most one report in 5 s. Run one per database.
 
     SIGTERM or Ctrl-C stops it. Requires the extra "metrics"; with --opentelemetry the extra "otel" and an SDK.
     """

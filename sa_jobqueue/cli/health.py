@@ -18,12 +18,22 @@ from rich.text import Text
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli import noun_group
-from sa_jobqueue.cli._output import Columns, console, fields_of, is_json, print_json, print_result, shown, table_of
+from sa_jobqueue.cli._output import (
+    Columns,
+    console,
+    fields_of,
+    first_line,
+    is_json,
+    print_json,
+    print_result,
+    shown,
+    table_of,
+)
 from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe.health import Health, Severity, Thresholds, get_thresholds, set_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.figures import Failures
-from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.observe.health.findings import described, with_error
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey
 
@@ -130,7 +140,8 @@ def rendered(report: Health) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{str(report.severity).upper()}  {at}", style=_STYLES[report.severity])]
     for finding in report.findings:
         line = Text(f"{finding.severity!s:8} ", style=_STYLES[finding.severity])
-        line.append(f"{finding.code}: {shown(finding.summary)}", style="not bold default")
+        summary = with_error(finding, lambda type_name, error: first_line(error, type_name))
+        line.append(f"{finding.code}: {shown(summary)}", style="not bold default")
         parts += [line, Text(f"         {shown(finding.advice)}", style="dim")]
     parts += [_summary(report), _queues(report), _tables(report)]
     if report.horizon.holders:

@@ -8,6 +8,7 @@ Errors are redacted too, because their messages can quote payloads; their class 
 from __future__ import annotations
 
 import os
+import re
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
@@ -56,7 +57,20 @@ def error_line(error: Any) -> str:
     if not isinstance(error, dict):
         return ""
     message = next(iter(str(error.get("message") or "").strip().splitlines()), "")
-    return f"{error.get('type') or 'error'}: {message}"[:200]
+    wrapped = _DRIVER_ERROR.match(message) if str(error.get("type") or "").startswith("sqlalchemy.exc.") else None
+    return f"{error_name(error) or 'error'}: {message[wrapped.end() :] if wrapped else message}"[:200]
+
+
+_DRIVER_ERROR: Final = re.compile(r"\((?:[\w]+\.)*(\w+)\) (?:<class '(?:[\w]+\.)*(\w+)'>: )?")
+"""How the message of an SQLAlchemy error names that of the driver."""
+
+
+def error_name(error: dict[str, Any]) -> str:
+    """Return the class of a stored error: of one that SQLAlchemy wrapped, that of the driver, such as DeadlockDetected."""
+    name = str(error.get("type") or "")
+    if name.startswith("sqlalchemy.exc.") and (wrapped := _DRIVER_ERROR.match(str(error.get("message") or ""))):
+        return wrapped[2] or wrapped[1]
+    return name
 
 
 @lru_cache(1000)

@@ -21,6 +21,10 @@ SHARE: Final = 10
 """After the first cancelled statement the others have a tenth of its time each: a dozen may wait for the same lock."""
 
 
+LOCKS: Final = timedelta(seconds=2)
+"""The least time for the question whose lock the cancelled statements wait for."""
+
+
 class BoundedReads:
     """Parts of an answer, which are left out and named if their statement is cancelled.
 
@@ -69,6 +73,7 @@ class BoundedReads:
         if not self.missing or self._timeout is None:
             return ""
         holders: Sequence[LockHolder] = ()
+        self._limit(max(self._timeout, LOCKS))  # it waits for no lock itself
         with self.part("locks of sessions"):
             holders = [lock for lock in list_lock_holders(self._session, model) if lock.table or lock.waiters]
         cancelled = f" Not measured within {self._timeout.total_seconds():g} s, when the server cancelled the statement: "

@@ -448,6 +448,7 @@ class _Case:
         if has_workers:
             counts = {"live_workers": self.explainer.live, "serving_queue": self.serving, "knowing_type": self.able}
             self.evidence |= {name: len(workers) for name, workers in counts.items()}
+            self.evidence |= {"workers": sorted(worker.id for worker in self.ready)}
         missing = ", and the cause was not found"
         if self.explainer.is_replica:
             missing = ", and a replica does not show the workers, sessions and locks of its primary"
@@ -523,7 +524,11 @@ class _Case:
             if len(serving) == 1:
                 has = f"the only worker of {queue!r} has no handler"
             name = self.job.type_name
-            return Cause.TYPE_UNKNOWN, f", and {has} for {name!r}{self._served_before(name) or self._elsewhere()}"
+            handled = {type_name for worker in serving for type_name in worker.job_types}
+            similar = get_close_matches(name, sorted(handled - {name}), 1, 0.7)
+            hint = f"; a similar name that they have one for is {similar[0]!r}" if similar else ""
+            self.evidence |= {"similar_type": next(iter(similar), None)}
+            return Cause.TYPE_UNKNOWN, f", and {has} for {name!r}{self._served_before(name) or self._elsewhere()}{hint}"
         if not self.ready:
             who = ", ".join(worker.id for worker in self.able[:_NAMED]) + (" and others" if len(self.able) > _NAMED else "")
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
@@ -699,8 +704,11 @@ class _Case:
             return None
         total = sum(slots.values())
         self.evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
-        where = _times(len(self.ready), "worker")
-        return Cause.BUSY, f", but all {total:,} slots of type {name!r} in {where} are in use{self._longest(rows)}"
+        where = _times(len(self.ready), "worker") if len(self.ready) > 1 else self.ready[0].id
+        total_text = f"all {total:,} slots of type {name!r} in {where} are"
+        if total == 1:
+            total_text = f"the only slot of type {name!r} in {where} is"
+        return Cause.BUSY, f", but {total_text} in use{self._longest(rows)}"
 
     def _not_selected(self) -> Verdict | None:
         """Return the explanation if a selector did not select a due job, or has yet to decide.
@@ -749,8 +757,12 @@ class _Case:
         stuck = sum(worker.stuck_threads for worker in self.ready)
         self.evidence |= {"stuck_threads": stuck}
         threads = f", {stuck} of them by threads of ended attempts that have not returned" if stuck else ""
-        slots = f"all {_times(self.slots, 'slot')} of {_times(len(self.ready), 'worker')}"
-        return Cause.BUSY, f" and is next, but {slots} are in use{threads}{self._used_by()}"
+        if len(self.ready) == 1:
+            only = self.ready[0].id
+            slots = f"all {self.slots:,} slots of {only} are" if self.slots > 1 else f"the only slot of {only} is"
+        else:
+            slots = f"all {self.slots:,} slots of {len(self.ready):,} workers are"
+        return Cause.BUSY, f" and is next, but {slots} in use{threads}{self._used_by()}"
 
     def _used_by(self) -> str:
         """Return the job type that has most of the slots of workers, and its longest running job."""

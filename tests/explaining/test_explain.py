@@ -112,7 +112,7 @@ def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs,
     jobs.add(RUNNING)
     found = explain_job(session, jobs.add())
     assert found.cause is Cause.BUSY
-    assert "is next, but all 1 slot of 1 worker are in use" in found.sentence
+    assert "is next, but the only slot of tester:1 is in use" in found.sentence
 
 
 def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
@@ -121,7 +121,7 @@ def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, j
     holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
     found = explain_job(session, jobs.add())
     assert (found.cause, found.evidence["held_by"]) == (Cause.BUSY, [holder])
-    assert f"all 1 slots of type 'test' in 1 worker are in use; the longest running is job {holder}, for" in found.sentence
+    assert f"the only slot of type 'test' in w:1 is in use; the longest running is job {holder}, for" in found.sentence
     assert explain_job(session, jobs.add(type_name="other")).cause is Cause.TYPE_UNKNOWN
     workers.add("w:2", concurrency=9, type_slots={"test": 2})
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED  # one of those above
@@ -325,7 +325,7 @@ def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: 
     jobs.add(RUNNING)
     found = explain_job(session, jobs.add(due_in=-30))
     assert found.cause is Cause.BUSY
-    assert "all 3 slots of 1 worker are in use, 2 of them by threads of ended attempts" in found.sentence
+    assert "all 3 slots of tester:1 are in use, 2 of them by threads of ended attempts" in found.sentence
     assert "; 1 of them by test, the longest for " in found.sentence
     (worker,) = list_workers(session)
     assert (worker.running, worker.stuck_threads, worker.used) == (1, 2, 3)

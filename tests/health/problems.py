@@ -180,9 +180,13 @@ def awaiting_event(queue: UnhealthyQueue) -> None:
     awaiting(queue, "approved:7", "2 days")
 
 
-def awaiting_event_for_an_hour(queue: UnhealthyQueue) -> None:
-    awaiting(queue, "approved:7", "1 hour")
+def awaiting_event_for_a_while(queue: UnhealthyQueue) -> None:
+    awaiting(queue, "approved:7", "20 min")
     queue.run("SELECT job_send_event('approved:8', 'null', interval '1 day')")
+
+
+def awaiting_event_that_will_time_out(queue: UnhealthyQueue) -> None:
+    awaiting(queue, "approved:7", "70 min")
 
 
 def awaiting_event_of_another_name(queue: UnhealthyQueue) -> None:
@@ -308,7 +312,8 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
     (blocked_by_cancelled, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (awaiting_event, {(Code.AWAITING_EVENT, WARNING)}),
-    (awaiting_event_for_an_hour, {(Code.AWAITING_EVENT, Severity.OK)}),
+    (awaiting_event_for_a_while, {(Code.AWAITING_EVENT, Severity.OK)}),
+    (awaiting_event_that_will_time_out, {(Code.AWAITING_EVENT, WARNING)}),
     (awaiting_event_of_another_name, {(Code.AWAITING_EVENT, WARNING)}),
     (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (chains_to_unblock, {(Code.CHAINS_TO_UNBLOCK, WARNING)}),

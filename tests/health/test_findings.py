@@ -160,7 +160,7 @@ def test_many_queues_with_one_kind_of_cause_have_one_finding(engine: Engine, job
     unhandled, ready = sorted(health(engine).findings, key=lambda one: len(one.evidence["queues"]))
     assert unhandled.evidence["cause"] == "type_unknown"
     assert (ready.code, ready.evidence["cause"], set(ready.evidence["queues"])) == (Code.CLAIM_AGE, "ready", set(queues))
-    assert "and 3 more: 8 jobs wait. The oldest has been due for 2 min" in ready.summary
+    assert "and 3 more: 8 jobs wait. In 'queue7', the oldest has been due for 2 min" in ready.summary
 
 
 def test_jobs_that_are_retried_later_are_a_finding_once_their_type_no_longer_fails(engine: Engine, jobs: Jobs) -> None:
@@ -242,7 +242,7 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
     (found,) = health(engine).findings
     assert found.code is Code.CLAIM_AGE
     assert found.summary.startswith("Queues 'a', 'b', 'c', 'd': 20 jobs wait. The oldest has been due for 2 min")
-    assert "all 1 slot of 1 worker" in found.summary
+    assert "the only slot of tester:1" in found.summary
     with engine.begin() as connection:
         connection.execute(update(Job.Worker).values(concurrency=90))
     with engine.connect() as holder:

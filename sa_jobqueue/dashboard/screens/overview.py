@@ -9,9 +9,9 @@ from typing import Any, Final
 from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
-from sa_jobqueue.observe.health import Code, Finding
+from sa_jobqueue.observe.health import Finding
 from sa_jobqueue.observe.health.figures import FailedAttempt
-from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.observe.health.findings import described, with_error
 from sa_jobqueue.policies.fairness import QueueKey
 
 _LISTED: Final = 10
@@ -60,10 +60,7 @@ def _folded(failures: list[tuple[FailedAttempt, str]]) -> list[tuple[FailedAttem
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     """Return a finding for the page; with the error of its dead letters, if the user may see it."""
-    summary, evidence = finding.summary, finding.evidence
-    if finding.code is Code.DEAD_LETTERS and evidence.get("message"):
-        error = context.error_line(evidence["type_name"], {"type": evidence["error_type"], "message": evidence["message"]})
-        summary = summary.replace(f": {evidence['error_type']} (", f": {error} (", 1)
+    summary = with_error(finding, context.error_line)
     first, dot, details = summary.partition(". ")
     return {
         "severity": finding.severity,

@@ -20,7 +20,7 @@ from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite, WorkerSta
 MISSED = 100
 """Limit of the count of times that a schedule has left out."""
 SLOTS = "slots"
-"""What jobs wait for that wait for a free slot of any worker: `shared` of a `Waiting`."""
+"""How `shared` of a `Waiting` starts whose jobs wait for a free slot of workers; their ids follow."""
 
 
 class Severity(IntEnum):
@@ -149,6 +149,8 @@ class Waiting:
     """How many are of that key."""
     limit_of: tuple[str, str, str] | None = None
     """Whose limit they wait for: `queue` or `type`, its name, and the fairness key, or empty."""
+    per_second: float | None = None
+    """The rate limit that they wait for; None for another cause."""
     shared: str = ""
     """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
 
@@ -169,6 +171,8 @@ class Awaited:
     """What that job waits for."""
     sentence: str = ""
     """Its explanation; empty if it does not wait any more."""
+    times_out_in: timedelta | None = None
+    """Until the wait of that job ends without the event; None without a timeout."""
     similar_event: str | None = None
     """An event that was sent meanwhile, with nearly the same name."""
 

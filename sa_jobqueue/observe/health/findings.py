@@ -10,6 +10,7 @@ from datetime import UTC, timedelta
 from typing import Any, Final
 
 from sa_jobqueue.display.printable import byte_size, span
+from sa_jobqueue.display.redaction import error_name
 from sa_jobqueue.observe.health.figures import (
     MISSED,
     SLOTS,
@@ -101,7 +102,7 @@ _FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], s
         lambda child, into: child["type_name"] and child["type_name"] == into.get("type_name") and into["last_hour"],
         None,
     ),
-    (Code.FALLING_BEHIND, Code.CLAIM_AGE, lambda child, into: into["shared"] == SLOTS, None),
+    (Code.FALLING_BEHIND, Code.CLAIM_AGE, lambda child, into: into["shared"].startswith(SLOTS), None),
     (Code.LOCKED, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
     (Code.HORIZON, Code.LOCKED, lambda child, into: child["pid"] in {into["pid"], *into["waiters"]}, None),
     (Code.HORIZON, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
@@ -356,25 +357,39 @@ def _waiting(report: Health, at: Thresholds) -> Iterator[Finding]:
                 (bad, group)
             )
     # However many queues wait for the same kind of cause, one finding names them.
-    kinds = Counter(same[0][1].cause for key, same in late.items() if key[0])
+    kinds = Counter(same[0][1].cause for same in late.values())
     together: dict[tuple[str, str], list[tuple[Severity, Waiting]]] = {}
     for key, same in late.items():
         cause = same[0][1].cause
-        together.setdefault(("", cause) if key[0] and kinds[cause] > _NAMED else key, []).extend(same)
+        together.setdefault(("", cause) if kinds[cause] > _NAMED else key, []).extend(same)
     for same in together.values():
         oldest = max((group for _, group in same), key=lambda group: group.waiting_for)
         due = sum(group.due for _, group in same)
         jobs_text = f"{due:,} jobs wait" if due > 1 else "1 job waits"
         queues = list(dict.fromkeys(group.queue for _, group in same))
         where = f"Queue{'s' * (len(queues) > 1)} {_names(queues)}: "
+        is_one = len({group.shared or group.queue for _, group in same}) == 1
         of_key = oldest.fairness_key and len(queues) == 1
         most = "all" if oldest.due_of_key == due else f"{oldest.due_of_key:,}"
         mostly = f", {most} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
-        sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
-        summary = f"{where}{jobs_text}{mostly}. {sentence.removesuffix('.')}."
+        first = "The oldest" if is_one else f"In {oldest.queue!r}, the oldest"
+        sentence = oldest.sentence.replace("It has been due for", f"{first} has been due for", 1)
+        summary = f"{where}{jobs_text}{mostly}. {sentence.removesuffix('.')}{_until(report, oldest, due)}."
         evidence = _of(oldest) | {"due": due, "queues": queues, "threshold": at.of(oldest.queue).claim_age_warning}
         bad = max(severity for severity, _ in same)
         yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.job_id}.", **evidence)
+
+
+def _until(report: Health, group: Waiting, due: int) -> str:
+    """Return when jobs that wait for a rate limit will have started, or that the limit is below what arrives."""
+    if not group.per_second or group.limit_of is None:
+        return ""
+    arrived = sum(rate.arrived for rate in report.rates.queues if rate.queue == group.queue)
+    arriving = report.rates.per_second(arrived)
+    if group.limit_of[0] == "queue" and not group.limit_of[2] and arriving > group.per_second:
+        limit = f"the limit lets {group.per_second:g} per second start"
+        return f". {arriving:,.1f} jobs per second arrive, and {limit}: at these rates they are never all started"
+    return f". At {group.per_second:g} per second, {due:,} take {span(timedelta(seconds=due / group.per_second))}"
 
 
 def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -414,8 +429,14 @@ def _retries(report: Health, at: Thresholds) -> Iterator[Finding]:
         of_key = f" and fairness key {key!r}" if key else ""
         most = f", most of them of {kind}{of_key}" + (f": {error}" if error else "") if kind else ""
         summary = f"{report.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(report.rates.window)}{most}."
-        advice = "Find the error: sa-jobqueue dead-letters groups, or the workers' logs."
         evidence = {"retry_rate": report.rates.retry_rate, "by_outcome": dict(report.rates.unsuccessful), "type_name": kind}
+        example = next((failure for failure in report.latest if failure.type_name == kind), None)
+        advice = "Find the error in the workers' logs."
+        if example is not None:
+            advice = f"See the error: sa-jobqueue jobs show {example.job_id}."
+            evidence |= {"error_type": example.error["type"], "message": example.error["message"]}
+        if error.startswith("DeadlockDetected"):
+            advice = f"Let the handler of {kind} lock its rows in one order, such as by id. {advice}"
         yield _found(Code.RETRIES, bad, summary, advice, **evidence)
 
 
@@ -469,7 +490,9 @@ def _awaited(report: Health, at: Thresholds) -> Iterator[Finding]:
         )
         sentence = awaited.sentence.replace("It has waited", "The longest has waited", 1)
         advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {awaited.job_id}."
-        bad = WARNING if awaited.similar_event or awaited.waiting_for >= at.awaiting_event else OK
+        ends_soon = awaited.times_out_in is not None and awaited.waiting_for >= awaited.times_out_in
+        is_bad = awaited.similar_event or ends_soon or awaited.jobs >= at.retry_minimum
+        bad = WARNING if is_bad or awaited.waiting_for >= at.awaiting_event else OK
         yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **_of(awaited))
 
 
@@ -520,6 +543,22 @@ def _failures(report: Health, at: Thresholds) -> Iterator[Finding]:
         advice = "Any live worker unblocks them; if there is one, check what locks the blocked jobs' rows (pg_locks)."
         evidence = {"chains_to_unblock": dead.chains_to_unblock, "waits_for": dead.to_unblock_for}
         yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, summary, advice, **evidence)
+
+
+def with_error(finding: Finding, line: Callable[[str, Any], str]) -> str:
+    """Return the sentence of a finding with the message of its error. `line`: shows an error of a job type, redacted."""
+    name, message = finding.evidence.get("error_type"), finding.evidence.get("message")
+    if not name or not message or not finding.evidence.get("type_name"):
+        return finding.summary
+    error = {"type": name, "message": message}
+    text = line(finding.evidence["type_name"], error)
+    if finding.code is Code.DEAD_LETTERS:
+        return finding.summary.replace(f": {name} (", f": {text} (", 1)
+    return (
+        f"{finding.summary.removesuffix(f': {error_name(error)}.')}: {text}."
+        if finding.code is Code.RETRIES
+        else finding.summary
+    )
 
 
 def _horizon(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -692,10 +731,10 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_late_schedules, {"schedules", "workers"}),
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),
-    (_waiting, {"queues", "waiting"}),
+    (_waiting, {"queues", "waiting", "rates"}),
     (_locks, {"locks"}),
     (_backlog, {"queues", "rates", "workers"}),
-    (_retries, {"rates"}),
+    (_retries, {"rates", "latest"}),
     (_retry_later, {"latest", "retrying"}),
     (_expired, {"rates"}),
     (_running, {"running", "workers"}),

@@ -18,7 +18,7 @@ from sa_jobqueue.db.detached import detached
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.display.printable import shortened, span
-from sa_jobqueue.display.redaction import redacted_error
+from sa_jobqueue.display.redaction import error_name, redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.health import figures
@@ -240,9 +240,9 @@ def _rates(reading: Reading) -> figures.Rates:
 
 def _failing(latest: Sequence[figures.FailedAttempt]) -> tuple[str, str, str] | None:
     """Return the type, error and fairness key of more than half of the latest failures."""
-    for (kind, error), n in Counter((failure.type_name, failure.error["type"] or "") for failure in latest).most_common(1):
+    for (kind, error), n in Counter((failure.type_name, error_name(failure.error)) for failure in latest).most_common(1):
         keys = {
-            failure.fairness_key for failure in latest if (failure.type_name, failure.error["type"] or "") == (kind, error)
+            failure.fairness_key for failure in latest if (failure.type_name, error_name(failure.error)) == (kind, error)
         }
         if 2 * n > len(latest):
             return kind, error, keys.pop() if len(keys) == 1 else ""
@@ -400,6 +400,7 @@ def _waiting(reading: Reading) -> list[figures.Waiting]:
                     sentence=explained.sentence,
                     type_name=explained.type_name,
                     limit_of=explained.evidence.get("limit_of"),
+                    per_second=explained.evidence.get("per_second") if explained.cause is Cause.RATE_LIMITED else None,
                     shared=_shared(explained),
                     fairness_key=key if is_one_key else "",
                     due_of_key=of_key if is_one_key else 0,
@@ -414,7 +415,9 @@ def _shared(explained: Explanation) -> str:
         return f"session {explained.evidence['locked_by']}"
     if limit := explained.evidence.get("limit_of"):
         return f"type {limit[1]}" if limit[0] == "type" else ""
-    return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
+    if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING}:
+        return f"{SLOTS} of {', '.join(explained.evidence.get('workers', ()))}"
+    return ""
 
 
 def _awaited(reading: Reading) -> figures.Awaited:
@@ -427,8 +430,13 @@ def _awaited(reading: Reading) -> figures.Awaited:
         explanation = explainer.explain(get_job(reading.session, awaited.job_id, model=reading.model))
         if explanation.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
             evidence = explanation.evidence
+            times_out_at: datetime | None = evidence["times_out_at"]
             return replace(
-                awaited, sentence=explanation.sentence, event=evidence["event"], similar_event=evidence["similar_event"]
+                awaited,
+                sentence=explanation.sentence,
+                event=evidence["event"],
+                similar_event=evidence["similar_event"],
+                times_out_in=None if times_out_at is None else times_out_at - reading.now,
             )
     return awaited
 

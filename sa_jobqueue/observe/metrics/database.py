@@ -1,4 +1,4 @@
-"""The figures of a health report as Prometheus metrics, measured at every scrape."""
+"""The figures of a health report as Prometheus metrics, measured for scrapes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.samples import Sample, measured
+from sa_jobqueue.observe.metrics.samples import Sample, kept, measured
 
 
 class DatabaseCollector:
-    """Measures a report at every scrape. If the database does not answer, `sa_jobqueue_up 0` is the only metric."""
+    """Measures a report for scrapes, at most one in 5 s.
+
+    If the database does not answer, `sa_jobqueue_up 0` is the only metric.
+    """
 
     def __init__(self, read: Callable[[], Health]) -> None:
-        self._read = read
+        self._read = kept(read)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not read the database."""

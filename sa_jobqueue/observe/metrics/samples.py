@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import add
+from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -33,6 +36,27 @@ class Sample:
 
 def _up(answered: bool) -> Sample:
     return _one("up", "Whether the database answered.", int(answered))
+
+
+KEPT: Final = 5.0
+"""Seconds for which a report serves further scrapes."""
+
+
+def kept(read: Callable[[], Health], *, clock: Callable[[], float] = time.monotonic) -> Callable[[], Health]:
+    """Return a function that measures at most one report in `KEPT` seconds, however many ask; it raises as `read`."""
+    lock = threading.Lock()
+    report: Health | None = None
+    measured_at = 0.0
+
+    def last() -> Health:
+        nonlocal report, measured_at
+        with lock:
+            if report is None or clock() - measured_at >= KEPT:
+                report = None  # an error is no reason to go on with an old one
+                report, measured_at = read(), clock()
+            return report
+
+    return last
 
 
 def measured(read: Callable[[], Health]) -> list[Sample]:
