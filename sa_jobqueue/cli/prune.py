@@ -67,7 +67,7 @@ def prune(
     if rows["dead_letters"]:
         title += f", and {counted(rows['dead_letters'], 'dead letter')}"
     if rows["kept"]:
-        title += f"; {counted(rows['kept'], 'chain')} kept for now: other rows refer to them, or their rows are locked"
+        title += f"; {counted(rows['kept'], 'chain')} kept for now: referred to by other rows, in an archive run, or locked"
     document = {"dry_run": dry_run} | rows | {"by": by_kind, "kept_by": totals.kept_by()}
     print_result(document, table_of(title, ["type", "status", "chains"], kinds), *totals.kept_lines())
 

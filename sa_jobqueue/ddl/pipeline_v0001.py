@@ -99,7 +99,7 @@ CREATE TABLE ${q}archive_chain (
   chain_id $id NOT NULL,
   part integer NOT NULL,
   completed_on date NOT NULL,
-  CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (run_id, chain_id)
+  CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (chain_id, run_id)
 )
 --;
 CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""

@@ -50,6 +50,8 @@ RIGHTS: Final = {
         "rate_state": "SELECT, INSERT, DELETE",
         "quarantine": _ALL,
         "job_audit": f"{_READ}, DELETE",
+        # It leaves the chains that a run of the archive has.
+        "archive_chain": "SELECT",
         "job_queue": _READ,
         "job_chain": "SELECT",
         "job_transition": "SELECT",

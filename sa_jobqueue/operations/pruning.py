@@ -67,7 +67,8 @@ class Pruned:
     audit: int = 0
     """Number of deleted audit records."""
     kept: int = 0
-    """Chains past their retention that were kept: a row refers to them, they are locked, or they cannot be deleted."""
+    """Chains past their retention that were kept: a row refers to them, an unfinished run of the archive has them, they
+    are locked, or they cannot be deleted."""
     scanned: int = 0
     """How many jobs, dead letters or audit records were looked at."""
     next: PruneCursor | None = field(default=None, repr=False)
@@ -96,8 +97,9 @@ def prune(
 
     Commit, then call again with the result's `next` as `cursor`, until that is None. It walks through the jobs, then through
     the dead letters, then through the audit. A chain is deleted whole, but kept while it is open, while jobs that wait for
-    it have not been unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of
-    deleted chains are dismissed by `by`. Dead letters are kept while they are unresolved or their job is still dead.
+    it have not been unblocked, while a job of another kept chain waits or waited for it, and while an unfinished run of
+    the archive has it, which deletes it. Unresolved dead letters of deleted chains are dismissed by `by`. Dead letters are
+    kept while they are unresolved, their job is still dead, or such a run has their chain.
     Several processes can prune at the same time.
 
     `rules`: how long rows are kept; with `queue_rows`, the retention in a queue's row overrides them for chains.
@@ -132,6 +134,9 @@ def prune(
     ids = [row_id for row_id in ids if row_id not in excluded]
     if cursor.table != "jobs":
         deleted, failed = len(ids), dict[Any, Exception]()
+        if cursor.table == "dead_letters":
+            ids = _of_unarchived_chains(session, model, ids, lock=not dry_run)
+            deleted = len(ids)
         if not dry_run:
             delete_rows = retention.delete_dead_letters if cursor.table == "dead_letters" else retention.delete_audit
             deleted, failed = _delete_rows(session, model, delete_rows(model), "ids", ids)
@@ -285,8 +290,10 @@ def _delete(
     for row in session.execute(retention.roots(model, lock=not dry_run), parameters | {"ids": list(chain_ids)}):
         kinds[row.id] = (row.type_name, JobStatus(row.outcome))
         jobs[row.id] = [row.id]
+    for chain_id in _archived(session, model, list(kinds)):
+        del jobs[chain_id]
     if dry_run:
-        to_delete = unreferenced(session, model, kinds)
+        to_delete = unreferenced(session, model, jobs)
         return _Deleted(
             [kinds[chain_id] for chain_id in to_delete], sum(lengths[chain_id] for chain_id in to_delete), [], len(kinds)
         )
@@ -303,6 +310,23 @@ def _delete(
     freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(to_delete)
     delete_jobs(session, model, job_ids, by=by)
     return _Deleted([kinds[chain_id] for chain_id in to_delete], len(job_ids), list(freed), len(kinds))
+
+
+def _archived(session: Session, model: JobClass, chain_ids: Sequence[Any]) -> set[Any]:
+    """Return the chains that an unfinished run of the archive has: it deletes them when its files have them."""
+    if not chain_ids or not session.scalar(retention.has_archive(model)):
+        return set()
+    return set(session.scalars(retention.archived_chains(model), {"ids": list(chain_ids)}))
+
+
+def _of_unarchived_chains(session: Session, model: JobClass, ids: list[Any], *, lock: bool) -> list[Any]:
+    """Return the dead letters without those of chains that an unfinished run of the archive has or may plan now."""
+    chains = {row.id: row.chain_id for row in session.execute(retention.dead_letter_chains(model), {"ids": ids})}
+    existing = {"ids": list(session.scalars(deletion.roots(model), {"ids": list(set(chains.values()))}))}
+    free = set(session.scalars(retention.share_roots(model), existing)) if lock else set(existing["ids"])
+    free -= _archived(session, model, existing["ids"])
+    kept = set(existing["ids"]) - free
+    return [row_id for row_id in ids if chains.get(row_id) not in kept]
 
 
 def unreferenced(session: Session | Connection, model: JobClass, chain_ids: Iterable[Any]) -> list[Any]:

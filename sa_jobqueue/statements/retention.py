@@ -150,6 +150,44 @@ def roots(t: Tables, *, lock: bool) -> sa.Select[Any]:
 
 
 @statement
+def has_archive(t: Tables) -> sa.Select[Any]:
+    """Return whether the database has the table of the archive that `archived_chains` reads. Shape: one boolean."""
+    # Asked of the database, because the process that prunes may have a model without the pipeline.
+    name = sa.bindparam("archive_chain", t.layout.qualified("archive_chain"), type_=sa.Text)
+    return sa.select(sa.func.to_regclass(name).is_not(None))
+
+
+@statement
+def archived_chains(t: Tables) -> sa.Select[Any]:
+    """Return those of some chains that an unfinished run of the archive has planned or written.
+
+    Parameters: `ids`, of roots. Shape: `(chain_id,)`, unordered. Locks: none. Index: `pk_archive_chain`.
+    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction. A run locks the roots
+    that it plans until its plan is committed, so none can be planned after this statement.
+    """
+    chain_id: sa.ColumnClause[Any] = sa.column("chain_id", t.job.c.id.type)
+    planned = sa.table(t.layout.name("archive_chain"), chain_id, schema=t.layout.quoted_schema)
+    return sa.select(planned.c.chain_id).where(planned.c.chain_id == sa.any_(t.ids("ids")))
+
+
+@statement
+def dead_letter_chains(t: Tables) -> sa.Select[Any]:
+    """Return the chains of dead letters. Parameters: `ids`. Shape: `(id, chain_id)`, unordered. Index: the primary key."""
+    row = t.dead_letter
+    return sa.select(row.c.id, row.c.chain_id).where(row.c.id == sa.any_(t.ids("ids")))
+
+
+@statement
+def share_roots(t: Tables) -> sa.Select[Any]:
+    """Lock chains against a plan of the archive. Parameters: `ids`, of roots. Shape: `(id,)`, by id.
+
+    Locks: the roots, shared, in the order of their ids; held ones are skipped. Index: the primary key.
+    """
+    root = sa.select(t.job.c.id).where(t.job.c.id == sa.any_(t.ids("ids"))).order_by(t.job.c.id)
+    return root.with_for_update(read=True, skip_locked=True)
+
+
+@statement
 def lengths(t: Tables) -> sa.Select[Any]:
     """Count the continuations of chains. Parameters: `ids`. Shape: `(chain_id, n)` of those that have any, unordered.
 

@@ -71,6 +71,26 @@ RETENTION_CASES = [
         lambda world: _RULES | {"ids": world.pending[:100]},
         examines=100,
     ),
+    Case("prune_has_archive", lambda: retention.has_archive(Job), NONE, lambda world: {}),
+    Case(
+        "prune_archived_chains",
+        lambda: retention.archived_chains(Job),
+        NONE,
+        lambda world: {"ids": world.pending[:100]},
+    ),
+    Case(
+        "prune_dead_letter_chains",
+        lambda: retention.dead_letter_chains(Job),
+        NONE,
+        lambda world: {"ids": world.pending[:100]},
+    ),
+    Case(
+        "prune_share_roots",
+        lambda: retention.share_roots(Job),
+        PK,
+        lambda world: {"ids": world.pending[:100]},
+        examines=100,
+    ),
     Case(
         "prune_lengths",
         lambda: retention.lengths(Job),

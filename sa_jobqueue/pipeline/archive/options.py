@@ -134,7 +134,7 @@ class ArchiveReport:
     bytes: int
     """Size of the files on disk."""
     retained: int
-    """Number of chains that changed after they were written, or are referred to; only the tables have them."""
+    """Chains that changed after they were written, are referred to, or were deleted elsewhere: no file has them."""
     held_chains: int
     """Number of finished chains that stay because a chain that stays waits or waited for them."""
     held_by: tuple[Held, ...]

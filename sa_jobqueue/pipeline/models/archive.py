@@ -40,7 +40,7 @@ class ArchiveRunMixin(Companion):
     blockers: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
     """Number of blockers in its files."""
     retained: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """Number of chains that changed after they were written, and stay in the tables; the files no longer have them."""
+    """Number of chains that changed or were deleted by others after they were written: the files do not have them."""
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When the run was planned, by the database's clock."""
     changed_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -51,9 +51,10 @@ class ArchiveRunMixin(Companion):
 
 
 class ArchiveChainMixin(Companion, Generic[IdT]):
-    """A chain of a run that is still in the tables. The row is deleted in the transaction that deletes the chain.
+    """A chain of an unfinished run. The row is deleted in the transaction in which the archiver deletes the chain.
 
-    So the rows left when a run has nothing more to delete are the chains that stay, to be taken out of its files.
+    So the rows left when a run has nothing more to delete are chains that changed, or that somebody deleted: they are
+    removed from its files. Retention deletes no chain that has such a row.
     """
 
     run_id: Mapped[UUID] = mapped_column(Uuid(), nullable=False, sort_order=-21)
@@ -69,5 +70,5 @@ class ArchiveChainMixin(Companion, Generic[IdT]):
     completed_on: Mapped[date] = mapped_column(Date, nullable=False)
     """UTC day on which it ended: the partition of its rows."""
 
-    __key__ = ("run_id", "chain_id")
+    __key__ = ("chain_id", "run_id")
     __indexes__: ClassVar = {"ix_archive_chain_part": ("run_id", "part")}

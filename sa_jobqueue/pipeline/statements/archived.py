@@ -117,10 +117,10 @@ def forget(t: Tables) -> sa.Delete:
 
 @statement
 def remaining(t: Tables) -> sa.Select[Any]:
-    """Name the chains of a run that are still in the tables, or were when it was last looked.
+    """Name the chains of a run that its archiver has not deleted.
 
     Parameters: `run_id`. Shape: `(chain_id,)`, the last first: what waits for a chain is mostly younger.
-    Index: `pk_archive_chain`.
+    Index: `ix_archive_chain_part`.
     """
     of_run = t.archive_chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
     return sa.select(t.archive_chain.c.chain_id).where(of_run).order_by(t.archive_chain.c.chain_id.desc())

@@ -240,9 +240,14 @@ def begin(t: Tables) -> sa.Insert:
 def add_chains(t: Tables) -> sa.Insert:
     """Make all candidates chains of a run, in parts of about `read_batch_size` jobs, by the days on which they ended.
 
-    Parameters: `run_id`, `read_batch_size`. Changes: rows of `archive_chain`.
+    Left out are those that were deleted, and those that another transaction holds, such as one of retention that is about
+    to delete them: retention looks into `archive_chain` after it has locked a chain.
+    Parameters: `run_id`, `read_batch_size`. Changes: rows of `archive_chain`. Locks: the roots, until the transaction
+    ends. Index: the primary key.
     """
-    candidate, chain = candidates(t.model), t.archive_chain
+    chosen, chain = candidates(t.model), t.archive_chain
+    free_roots = sa.select(chosen).select_from(chosen.join(t.job, t.job.c.id == chosen.c.chain_id)).order_by(t.job.c.id)
+    candidate = free_roots.with_for_update(key_share=True, skip_locked=True, of=t.job).cte("candidate")
     order = (candidate.c.completed_on, candidate.c.chain_id)
     before = sa.func.sum(candidate.c.jobs).over(order_by=order) - candidate.c.jobs
     part = sa.cast(sa.func.div(before, sa.bindparam("read_batch_size", type_=sa.Numeric)), sa.Integer)
@@ -275,7 +280,7 @@ def forget_run(t: Tables) -> sa.Delete:
 
 @statement
 def forget_chains(t: Tables) -> sa.Delete:
-    """Delete all that is left of the chains of a run. Parameters: `run_id`. Index: `pk_archive_chain`."""
+    """Delete all that is left of the chains of a run. Parameters: `run_id`. Index: `ix_archive_chain_part`."""
     return sa.delete(t.archive_chain).where(t.archive_chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()))
 
 
