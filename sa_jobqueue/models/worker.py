@@ -49,6 +49,9 @@ class WorkerMixin(Companion):
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Maximum number of concurrent jobs by job type, for handlers that set it. Null: not reported."""
 
+    type_versions: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """The latest version of the payload that it knows, by job type. Null: not reported."""
+
     progress: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Progress of the attempts it runs, by job id, as of its last heartbeat. Null: none has reported any."""
 

@@ -58,6 +58,8 @@ class Cause(StrEnum):
     QUEUE_UNSERVED = "queue_unserved"
     TYPE_UNKNOWN = "type_unknown"
     """Workers serve its queue, but none has a handler for its type."""
+    VERSION_UNKNOWN = "version_unknown"
+    """Workers have a handler for its type, but all of an older version than that of its payload."""
     DRAINING = "draining"
     """Every worker that could run it is draining."""
     EXPIRED = "expired"
@@ -226,6 +228,11 @@ Verdict: TypeAlias = tuple[Cause, str]
 """A cause and its sentence; of a due job, what follows in the sentence after how long it has been due."""
 
 
+def _knows(worker: WorkerStatus, job: Any) -> bool:
+    """Return whether a worker has reported no version of the job's type, or at least that of its payload."""
+    return bool(job.input_version <= worker.type_versions.get(job.type_name, job.input_version))
+
+
 class _Case:
     """One job, and the facts about it: the evidence, and the explanations of its blockers."""
 
@@ -234,7 +241,8 @@ class _Case:
         self.session, self.model, self.now = explainer.session, explainer.model, explainer.now
         self.reads = explainer.reads
         self.serving = [worker for worker in explainer.live if job.queue in worker.queues]
-        self.able = [worker for worker in self.serving if job.type_name in worker.job_types]
+        self.handling = [worker for worker in self.serving if job.type_name in worker.job_types]
+        self.able = [worker for worker in self.handling if _knows(worker, job)]
         self.ready = [worker for worker in self.able if worker.state == WorkerState.RUNNING]
         self.slots = sum(worker.concurrency for worker in self.ready)
         self.used = sum(worker.used for worker in self.ready)
@@ -519,6 +527,15 @@ class _Case:
                 "the only live worker does not serve" if len(live) == 1 else f"none of {len(live):,} live workers serves"
             )
             return Cause.QUEUE_UNSERVED, f", and {serves} queue {queue!r}{self._served_before() or self._elsewhere()}"
+        if self.handling and not self.able:
+            latest = max(worker.type_versions[self.job.type_name] for worker in self.handling)
+            version = self.job.input_version
+            self.evidence |= {"input_version": version, "known_version": latest}
+            todo = f"it waits for a deployment with version {version} (sa-jobqueue worker)"
+            return Cause.VERSION_UNKNOWN, (
+                f", and its payload has version {version} of {self.job.type_name!r}, while {len(self.handling):,} "
+                f"{'worker knows' if len(self.handling) == 1 else 'workers know'} up to version {latest}: {todo}"
+            )
         if not self.able:
             has = f"none of {len(serving):,} workers of {queue!r} has a handler"
             if len(serving) == 1:

@@ -78,6 +78,8 @@ class WorkerStatus:
     """Selectors by queue: `function`, `window`, and `max_wait` in seconds, or null."""
     type_slots: dict[str, int] = field(default_factory=dict)
     """Maximum number of concurrent jobs by job type, for handlers with a limit."""
+    type_versions: dict[str, int] = field(default_factory=dict)
+    """The latest version of the payload that it knows, by job type; jobs of newer versions wait for another worker."""
     stuck_threads: int = 0
     """Number of slots taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
     failure: str | None = None
@@ -110,7 +112,7 @@ def list_workers(
     pages.check_position(after, str, str)
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
-    reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots")}} for row in rows)
+    reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots", "type_versions")}} for row in rows)
     statuses = [WorkerStatus(**{**row, "state": pages.member_or_text(WorkerState, row["state"])}) for row in reported]
     return pages.page_of(statuses, limit=limit, position=lambda worker: (worker.name, worker.id))
 

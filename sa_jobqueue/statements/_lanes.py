@@ -10,7 +10,8 @@ from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import LAST_ATTEMPT, Tables, array, relation, status
+from sa_jobqueue.statements._arrays import ArrayParameter
+from sa_jobqueue.statements._parts import LAST_ATTEMPT, Tables, array, element, relation, status
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
@@ -19,10 +20,23 @@ def is_eligible(job: sa.Table, types: ColumnElement[Any]) -> list[ColumnElement[
     return [
         job.c.scheduled_at <= sa.func.now(),
         job.c.type_name == sa.any_(types),
+        is_known_version(job),
         job.c.attempt < LAST_ATTEMPT,
         job.c.expires_at.is_(None) | (job.c.expires_at > sa.func.now()),
         job.c.ordering_key.is_(None) | _is_next(job),
     ]
+
+
+def is_known_version(job: Any) -> ColumnElement[bool]:
+    """Return whether a worker knows the version of a job's input, or a later one: a newer one waits for another worker.
+
+    Parameters: `version_types`, job types, and `versions`, the latest that it knows of each; without them it knows all.
+    """
+    latest = element(
+        sa.bindparam("versions", [], type_=ArrayParameter(sa.Integer())),
+        sa.func.array_position(sa.bindparam("version_types", [], type_=ArrayParameter(sa.Text())), job.c.type_name),
+    )
+    return sa.func.coalesce(job.c.input_version <= latest, sa.literal_column("true"), type_=sa.Boolean)
 
 
 def _is_next(job: sa.Table) -> ColumnElement[bool]:
@@ -180,7 +194,10 @@ def freed(job: sa.Table) -> sa.Select[Any]:
     )
     key = sa.select(keys.c.ordering_key).distinct().subquery("key")
     first = job.alias("first")
-    names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid", "status")
+    names = (
+        *("id", "queue", "fairness_key", "priority", "type_name", "input_version", "scheduled_at", "changed_xid"),
+        "status",
+    )
     columns = (first.c[name] for name in names)
     waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
     first_jobs = sa.select(*waiting.c).select_from(key.join(waiting, sa.true()))

@@ -14,7 +14,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.policies.fairness import SEPARATOR
-from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
+from sa_jobqueue.statements._lanes import freed, in_lane, in_progress, is_known_version
 from sa_jobqueue.statements._parts import Tables, array, relation, statement, status
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -35,7 +35,8 @@ def catch_up(t: Tables) -> sa.Select[Any]:
     `known_fairness_keys`, `known_priorities`, `known_types`, `known_at`, `known_id`: what lies after that key in one of
     them is left out, since its scan finds it. Lanes that were read to their end as `ended_queues`,
     `ended_fairness_keys`, `ended_priorities`, `ended_types`; `read_to`, the earliest instant that one of them was read to,
-    null without any. The type of a lane is empty for all types in `shared_types`.
+    null without any. The type of a lane is empty for all types in `shared_types`. `version_types`, `versions`: as of
+    a claim.
     Shape: `now, xmax, xip, is_cut, id, queue, fairness_key, priority, type_name, scheduled_at, changed_xid, wait` a job,
     `wait` in seconds from now and negative for due jobs; for the next job of a lane that ended, which has no row when it
     has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than either. A single row with a null
@@ -58,10 +59,11 @@ def catch_up(t: Tables) -> sa.Select[Any]:
     )
     queue_key = read.c.queue + sa.literal_column(f"'{SEPARATOR}'") + read.c.fairness_key
     arrivals = (
-        sa.select(*read.c)
+        sa.select(*(column for column in read.c if column.name != "input_version"))
         .where(
             read.c.queue == sa.any_(array("queues", sa.Text())),
             read.c.type_name == sa.any_(array("types", sa.Text())),
+            is_known_version(read),
             queue_key != sa.all_(array("paused_keys", sa.Text())),
             ~sa.exists(found_by_scan),
         )
@@ -77,6 +79,7 @@ def catch_up(t: Tables) -> sa.Select[Any]:
             # One instant for all: a key of each would be most of what is sent, and save only what came due between them.
             t.job.c.scheduled_at >= sa.bindparam("read_to", type_=TIMESTAMP(timezone=True)),
             _is_of_lane(t.job.c.type_name, ended.c.type_name),
+            is_known_version(t.job),
         )
         .order_by(t.job.c.scheduled_at, t.job.c.id)
         .limit(sa.literal_column("1"))
@@ -176,7 +179,7 @@ def written_since(job: sa.Table) -> list[sa.Select[Any]]:
     Three sources: transactions that were in progress (`xip`), transactions that began since (from `xmax` on), and the first
     waiting job of each ordering key that either of them released.
     """
-    names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid")
+    names = ("id", "queue", "fairness_key", "priority", "type_name", "input_version", "scheduled_at", "changed_xid")
     columns = [job.c[name] for name in names]
     # Always true: it ties the statement to ix_job_changed. No other statement may name it.
     pending_jobs = sa.select(*columns).where(

@@ -77,8 +77,9 @@ def claim(t: Tables) -> sa.Select[Any]:
     """Start an attempt on up to `limit` due jobs: late arrivals first, by id, then those of the lanes of a plan.
 
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
-    `limit` as of `_lanes.scan`; `worker_id`; `grace` added to a job's own timeout for its lease. No job of `late_ids`
-    lies after the cursor of its lane: a statement does not skip the rows that it has locked itself.
+    `limit` as of `_lanes.scan`; `version_types`, `versions` as of `_lanes.is_known_version`; `worker_id`; `grace` added to a
+    job's own timeout for its lease. No job of `late_ids` lies after the cursor of its lane: a statement does not skip the
+    rows that it has locked itself.
     Shape: one row a job, `now`, `CLAIMED`, `BEFORE` and `TABLE`; a single row with a null id for none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.

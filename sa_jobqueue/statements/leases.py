@@ -27,7 +27,7 @@ def heartbeat(t: Tables) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, `progress`, `failure`, null unless given; `stuck_threads`, zero unless given;
+    `selectors`, `type_slots`, `type_versions`, `progress`, `failure`, null unless given; `stuck_threads`, zero unless given;
     `heartbeat_pause`, none unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
     Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`, `failure`.
@@ -35,7 +35,7 @@ def heartbeat(t: Tables) -> sa.Insert:
     """
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     parameters = {name: sa.bindparam(name, type_=t.worker.c[name].type) for name in names}
-    optional = ("selectors", "type_slots", "progress", "failure")
+    optional = ("selectors", "type_slots", "type_versions", "progress", "failure")
     parameters |= {name: sa.bindparam(name, None, type_=t.worker.c[name].type) for name in optional}
     parameters["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
     parameters["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=t.worker.c.stuck_threads.type)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.statements import arrivals, blockers, controls, corrections, expiry, jobs, leases, quarantine, schedules
+from sa_jobqueue.statements._lanes import is_known_version
 from sa_jobqueue.statements._parts import Tables, alive_until, array, statement, status
 from sa_jobqueue.types import JobStatus
 
@@ -91,6 +92,7 @@ def _has_arrivals(t: Tables) -> ColumnElement[Any]:
     is_served = sa.and_(
         arrived_jobs.c.queue == sa.any_(array("queues", sa.Text())),
         arrived_jobs.c.type_name == sa.any_(array("types", sa.Text())),
+        is_known_version(arrived_jobs),
     )
     is_flood = sa.func.count() >= sa.literal_column(str(_MOST_READ))
     has_served = sa.select(sa.or_(sa.func.coalesce(sa.func.bool_or(is_served), sa.false()), is_flood)).select_from(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ class Identity:
     concurrency: int
     selectors: dict[str, Any] = field(default_factory=dict)
     type_slots: dict[str, int] = field(default_factory=dict)
+    type_versions: dict[str, int] = field(default_factory=dict)
 
 
 def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
@@ -49,8 +51,14 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
         job_types=list(jobs.registry.names),
         concurrency=options.concurrency,
         selectors={queue: selector.settings for queue, selector in jobs.selectors.items() if queue in options.limits},
+        type_versions={kind.name: kind.version for kind in jobs.registry},
         type_slots={kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None},
     )
+
+
+def version_parameters(type_versions: Mapping[str, int]) -> dict[str, list[Any]]:
+    """Return the parameters of `statements._lanes.is_known_version`."""
+    return {"version_types": list(type_versions), "versions": list(type_versions.values())}
 
 
 class Shared:

@@ -16,7 +16,15 @@ from sa_jobqueue.operations.explaining import Cause, Explanation
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
 _OF_WORKERS: Final = {
-    *(Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.BUSY, Cause.WORKER_FAILING),
+    *(
+        Cause.NO_WORKER,
+        Cause.QUEUE_UNSERVED,
+        Cause.TYPE_UNKNOWN,
+        Cause.VERSION_UNKNOWN,
+        Cause.DRAINING,
+        Cause.BUSY,
+        Cause.WORKER_FAILING,
+    ),
     *(Cause.WORKER_SILENT, Cause.WORKER_FAILING),
 }
 ATTEMPTS: Final = 20

@@ -361,6 +361,10 @@ def _job_id(model: JobClass, name: str | None) -> Any:
         return None
 
 
+_CAUSES_OF_TYPES: Final = {Cause.TYPE_UNKNOWN, Cause.VERSION_UNKNOWN, Cause.TYPE_PAUSED}
+"""Causes that hold up one job type."""
+
+
 def _unserved(reading: Reading) -> list[str]:
     return list(reading.session.scalars(jobs.unserved_queues(reading.model), {"ttl": reading.heartbeat_timeout}))
 
@@ -380,7 +384,7 @@ def _waiting(reading: Reading) -> list[figures.Waiting]:
             with suppress(NotFoundError):
                 explanation = explainer.explain(get_job(reading.session, row["job_id"], model=reading.model))
                 if explanation.status is JobStatus.PENDING:  # it may have been claimed meanwhile
-                    of_type = explanation.type_name if explanation.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
+                    of_type = explanation.type_name if explanation.cause in _CAUSES_OF_TYPES else ""
                     by_cause.setdefault((explanation.cause, of_type), []).append((row, explanation))
         for groups in by_cause.values():
             oldest, explained = min(groups, key=lambda group: group[0]["oldest_at"])

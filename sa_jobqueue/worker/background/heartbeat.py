@@ -22,7 +22,7 @@ from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.worker.quarantine import FORGOTTEN
-from sa_jobqueue.worker.shared import Shared
+from sa_jobqueue.worker.shared import Shared, version_parameters
 from sa_jobqueue.worker.signals import TickResult
 
 IDLE_SHARE: Final = 15
@@ -178,6 +178,7 @@ class Heartbeat:
             "heartbeat_pause": timedelta(seconds=next_tick_in - self._interval),
             "worker_id": self._identity.id,
             "types": self._identity.job_types,
+            **version_parameters(self._identity.type_versions),
             "ttl": self._timeout,
             "xmax": snapshot and snapshot[0],
             "xip": list(snapshot[1]) if snapshot else [],

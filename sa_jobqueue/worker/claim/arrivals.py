@@ -19,6 +19,7 @@ from sa_jobqueue.statements import arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Arrival, Cursors, Lane, Snapshot
 from sa_jobqueue.worker.claim.partitions import Partitions
+from sa_jobqueue.worker.shared import version_parameters
 
 CATCH_UP_EVERY: Final = 0.05
 """Seconds between two catch-ups of a busy worker, at least; more where one takes long."""
@@ -122,6 +123,7 @@ class Arrivals:
                 "queues": self._partitions.queues,
                 "types": self._partitions.types,
                 "shared_types": self._partitions.shared_types,
+                **version_parameters(cursors.versions),
                 "xmax": cursors.watermark.xmax,
                 "xip": cursors.watermark.xip,
                 "most": _ARRIVALS,

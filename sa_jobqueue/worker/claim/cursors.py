@@ -22,6 +22,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sa_jobqueue.worker.shared import version_parameters
+
 START: Final = datetime(1, 1, 1, tzinfo=UTC)
 FLOOD: Final = 500
 """Late arrivals of one lane that are kept by id; with more of them the cursor is lowered, and the lane is scanned."""
@@ -83,6 +85,8 @@ class Cursors:
 
     def __init__(self, own_types: Collection[str], lowest_id: Any) -> None:
         self._own_types = frozenset(own_types)
+        self.versions: Mapping[str, int] = {}
+        """The latest version of the payload that the worker knows, by job type; of others, all."""
         self._lowest_id = lowest_id
         self._start: Key = (START, lowest_id)
         self.of_lane: dict[Lane, Key] = {}
@@ -219,6 +223,7 @@ class Cursors:
             "cursor_at": [at for at, _ in cursors],
             "cursor_id": [job_id for _, job_id in cursors],
             "types": types,
+            **(version_parameters(self.versions) if self.versions else {}),
             "late_ids": late,
             "late_xids": [plan.late[job_id] for job_id in late],
             "apart": list(excluded),

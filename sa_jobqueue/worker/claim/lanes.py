@@ -46,6 +46,7 @@ class Lanes(Part):
         self.partitions = partitions
         self.clock = clock
         self.cursors = Cursors(partitions.own_types, lowest_id(self._model.__jobqueue__))
+        self.cursors.versions = shared.identity.type_versions
         self.planner = Planner(partitions, self.cursors, fair=self._options.fair, weight=partitions.weight)
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
         self.arrivals = Arrivals(self._model, partitions, self.cursors, self.backlog, clock=clock)
@@ -72,6 +73,7 @@ class Lanes(Part):
         Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
         """
         from_start = Cursors((), lowest_id(self._model.__jobqueue__))
+        from_start.versions = self.cursors.versions
         segments: list[Segment] = []
         for lane in self.cursors.of_lane:
             partition = self.partitions.of_lane(lane)

@@ -1,6 +1,6 @@
-WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.type_name AS type_name, in_flight.scheduled_at AS scheduled_at, in_flight.changed_xid AS changed_xid
+WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.type_name AS type_name, in_flight.input_version AS input_version, in_flight.scheduled_at AS scheduled_at, in_flight.changed_xid AS changed_xid
   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-  JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
+  JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.input_version AS input_version, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
     FROM job
     WHERE job.status = 'pending'
     AND job.changed_xid > '0'
@@ -8,16 +8,16 @@ WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fai
     AND job.changed_xid <= "then".xid
     ORDER BY job.changed_xid) AS in_flight ON true
   UNION ALL
-  SELECT since.id AS id, since.queue AS queue, since.fairness_key AS fairness_key, since.priority AS priority, since.type_name AS type_name, since.scheduled_at AS scheduled_at, since.changed_xid AS changed_xid
-  FROM (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
+  SELECT since.id AS id, since.queue AS queue, since.fairness_key AS fairness_key, since.priority AS priority, since.type_name AS type_name, since.input_version AS input_version, since.scheduled_at AS scheduled_at, since.changed_xid AS changed_xid
+  FROM (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.input_version AS input_version, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
     FROM job
     WHERE job.status = 'pending'
     AND job.changed_xid > '0'
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
     ORDER BY job.changed_xid) AS since
   UNION ALL
-  SELECT freed.id AS id, freed.queue AS queue, freed.fairness_key AS fairness_key, freed.priority AS priority, freed.type_name AS type_name, freed.scheduled_at AS scheduled_at, freed.changed_xid AS changed_xid
-  FROM (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  SELECT freed.id AS id, freed.queue AS queue, freed.fairness_key AS fairness_key, freed.priority AS priority, freed.type_name AS type_name, freed.input_version AS input_version, freed.scheduled_at AS scheduled_at, freed.changed_xid AS changed_xid
+  FROM (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.input_version AS input_version, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
     FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
       FROM (SELECT of_then.ordering_key AS ordering_key
         FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -36,7 +36,7 @@ WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fai
         AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
         AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
         AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-    JOIN LATERAL (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+    JOIN LATERAL (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.input_version AS input_version, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
       FROM job AS first
       WHERE first.ordering_key = key.ordering_key
       AND first.ordering_key IS NOT NULL
@@ -48,6 +48,7 @@ WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fai
   FROM read
   WHERE read.queue = ANY (%(queues)s::TEXT[])
   AND read.type_name = ANY (%(types)s::TEXT[])
+  AND coalesce(read.input_version <= (%(versions)s::INTEGER[])[array_position(%(version_types)s::TEXT[], read.type_name)], true)
   AND (read.queue || ' ' || read.fairness_key) != ALL (%(paused_keys)s::TEXT[])
   AND NOT (EXISTS (SELECT 1
       FROM unnest(%(known_queues)s::TEXT[], %(known_fairness_keys)s::TEXT[], %(known_priorities)s::SMALLINT[], %(known_types)s::TEXT[], %(known_at)s::TIMESTAMP WITH TIME ZONE[], %(known_id)s::UUID[]) AS known(queue, fairness_key, priority, type_name, at, id)
@@ -79,5 +80,6 @@ LEFT OUTER JOIN (SELECT seen.id AS id, seen.queue AS queue, seen.fairness_key AS
     AND job.scheduled_at >= %(read_to)s::TIMESTAMP WITH TIME ZONE
     AND (job.type_name = ended.type_name OR ended.type_name = ''
       AND job.type_name = ANY (%(shared_types)s::TEXT[]))
+    AND coalesce(job.input_version <= (%(versions)s::INTEGER[])[array_position(%(version_types)s::TEXT[], job.type_name)], true)
     ORDER BY job.scheduled_at, job.id
     LIMIT 1) AS following ON true) AS found ON true

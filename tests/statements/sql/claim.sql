@@ -7,6 +7,7 @@ WITH picked AS (SELECT taken.id AS id
     AND CAST(job.status AS TEXT) = 'pending'
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
+    AND coalesce(job.input_version <= (%(versions)s::INTEGER[])[array_position(%(version_types)s::TEXT[], job.type_name)], true)
     AND job.attempt < 2147483647
     AND (job.expires_at IS NULL OR job.expires_at > now())
     AND (job.ordering_key IS NULL OR (SELECT other.id
@@ -39,6 +40,7 @@ WITH picked AS (SELECT taken.id AS id
       AND job.priority = lane.priority
       AND job.scheduled_at <= now()
       AND job.type_name = ANY (segment.types)
+      AND coalesce(job.input_version <= (%(versions)s::INTEGER[])[array_position(%(version_types)s::TEXT[], job.type_name)], true)
       AND job.attempt < 2147483647
       AND (job.expires_at IS NULL OR job.expires_at > now())
       AND (job.ordering_key IS NULL OR (SELECT other.id
