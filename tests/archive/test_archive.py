@@ -113,6 +113,7 @@ def test_archive_files_record_their_schema_version(engine: Engine, tmp_path: Pat
             assert tuple(schema.names[: len(dataset.names)]) == dataset.names
 
 
+@pytest.mark.slow
 def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
@@ -131,6 +132,7 @@ def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path
     assert {"jobs": len(in_archive(tmp_path)["jobs"])} == {"jobs": 10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [Step.FILES, Step.PUBLISHED])
 def test_foreign_files_are_named_and_neither_read_nor_deleted(engine: Engine, tmp_path: Path, step: Step) -> None:
     fill(engine)
@@ -169,6 +171,7 @@ def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> 
 # What stays.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

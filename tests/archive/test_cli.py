@@ -33,6 +33,7 @@ def run(database_url: str) -> Run:
     return run_archive
 
 
+@pytest.mark.slow
 def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)

@@ -74,6 +74,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engine, tmp_path: Path, change: str) -> None:
     fill(engine)
@@ -89,6 +90,7 @@ def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engin
     assert archived == remaining_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,6 +140,7 @@ def test_a_column_added_while_chains_are_deleted_loses_no_value(engine: Engine, 
     assert (report.resumed, report.chains, report.retained) == (1, 7, 0)
 
 
+@pytest.mark.slow
 def test_a_run_whose_chains_all_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     _, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, "UPDATE job SET trace_context = 'new'"))
@@ -326,6 +329,7 @@ def duplicate_rows(path: Path) -> None:
 DAMAGE = [truncate, flip, lose_rows, change_expected_counts, lose_file, duplicate_rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_corrupt_files_are_detected_before_anything_is_deleted(
     engine: Engine, tmp_path: Path, damage: Callable[[Path], None]

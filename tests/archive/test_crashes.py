@@ -131,6 +131,7 @@ archive(sys.argv[1], sys.argv[2], before=timedelta(days=30), on_progress=kill,
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_a_killed_process_is_finished_by_the_next(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)

@@ -153,6 +153,7 @@ async def run_out(queue: JobQueue[Any], engine: Engine, jobs: Jobs, **options: A
             return log
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_unraisable_warnings")
 @pytest.mark.parametrize(
     ("declare", "more"),
@@ -186,6 +187,7 @@ def _twice(kind: str) -> Any:
     return JobStatus.DEAD, 2, [("failed", kind), ("failed", kind)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_unraisable_warnings")
 async def test_every_abnormal_exit_of_an_isolated_handler_is_a_counted_failure(engine: Engine, jobs: Jobs) -> None:
     ways = (WAYS | SELF_CANCELLATION).items()
@@ -331,6 +333,7 @@ REASONS: dict[str, tuple[str, CancelReason]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", REASONS)
 async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs: Jobs, start: Start, how: str) -> None:
     queue, reasons = JobQueue[Any](), list[CancelReason | None]()

@@ -107,6 +107,7 @@ ACTS: Final[dict[str, Callable[[Session], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [10, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
@@ -211,6 +212,7 @@ async def test_a_setting_of_the_driver_that_changes_in_the_pool_reaches_no_other
     pool_engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["returns", "exits"])
 @pytest.mark.parametrize("takes_session", [True, False])
 def test_a_process_that_a_handler_forks_neither_works_on_nor_touches_its_connections(

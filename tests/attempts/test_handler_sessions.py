@@ -140,6 +140,7 @@ ALWAYS_REFUSED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misuse", variants(REFUSED, default=ALWAYS_REFUSED))
 async def test_a_handler_that_ends_its_transaction_fails_and_its_writes_are_rolled_back(
     engine: Engine, jobs: Jobs, misuse: str

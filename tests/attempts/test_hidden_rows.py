@@ -345,6 +345,7 @@ def _check(shop: Shop, jobs: Jobs, run: Run, ids: Sequence[UUID], neighbours: Se
     assert sum(len(jobs.attempts(job_id)) for job_id in neighbours) <= run.runs.total(), run.misuses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [4, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("driver", ["sync", "psycopg", "asyncpg"])
 def test_a_handler_completes_with_its_writes_or_fails_counted_whatever_its_session_sees(
@@ -402,6 +403,7 @@ REFUSED: Final[dict[str, tuple[Act, str, str]]] = {
 """The act of the handler after its write, statements of the database's owner before, and the error."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_completion_that_writes_no_row_fails_the_attempt_and_says_what_the_session_sees(
     shop: Shop, jobs: Jobs, case: str

@@ -101,6 +101,7 @@ def isolated(x: int) -> int:
 """
 
 
+@pytest.mark.slow
 def test_a_worker_with_closed_standard_streams_runs_isolated_handlers(engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "isolated.py").write_text(MODULE)
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -112,6 +113,7 @@ def test_a_worker_with_closed_standard_streams_runs_isolated_handlers(engine: En
     assert jobs.get(job_id)["output"] == 2
 
 
+@pytest.mark.slow
 def test_a_command_shows_what_a_terminal_does_not_have_as_a_question_mark(engine: Engine) -> None:
     enqueue(engine, job := Job("mail", {"name": "Zoë €"}, ordering_key="größe"))
     url = engine.url.render_as_string(hide_password=False)

@@ -150,6 +150,7 @@ HANDLERS: dict[str, Callable[[JobQueue[Any], Order], None]] = {
 }
 
 
+@pytest.mark.slow
 @with_every_factory
 @pytest.mark.parametrize("define", HANDLERS.values(), ids=HANDLERS)
 async def test_an_earlier_attempt_ends_before_its_own_worker_begins_the_next(

@@ -53,6 +53,7 @@ def role(engine: Engine) -> Iterator[str]:
         connection.execute(text(f"DROP ROLE {name}"))
 
 
+@pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_handler_whose_role_has_no_connection_left_is_called_again_in_the_same_attempt(
@@ -79,6 +80,7 @@ async def test_a_handler_whose_role_has_no_connection_left_is_called_again_in_th
     assert not jobs.attempts(job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_handler_that_waits_in_vain_for_its_pool_fails_after_a_bound(
     engine: Engine, jobs: Jobs, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -116,6 +116,7 @@ async def test_each_job_of_a_batch_ends_with_its_own_outcome(sessions: Sessions)
         ]
 
 
+@pytest.mark.slow
 async def test_an_error_of_a_batch_handler_fails_all_jobs_or_those_it_names(sessions: Sessions) -> None:
     jobs = JobQueue()
 
@@ -169,6 +170,7 @@ def effects_of(sessions: Sessions) -> list[int]:
         return list(session.scalars(text("SELECT number FROM effect ORDER BY number")))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("effects")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessions, mode: str) -> None:

@@ -168,6 +168,7 @@ def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
         yield database_url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", variants(STACKS, default=[plain, flask, advanced_alchemy]))
 async def test_a_queue_on_this_base_has_tables_foreign_keys_and_runs_jobs(
     build: Callable[[], Stack], empty_database_url: str
@@ -195,6 +196,7 @@ async def test_a_queue_on_this_base_has_tables_foreign_keys_and_runs_jobs(
     engine.dispose()
 
 
+@pytest.mark.slow
 async def test_sqlmodel_jobs_have_relationships_and_handlers_receive_sqlmodel_sessions(empty_database_url: str) -> None:
     jobs = JobQueue(SQLModelJob)
 
@@ -250,6 +252,7 @@ def test_an_unsupported_base_is_refused_with_a_working_declaration(declare: Call
     assert f"metadata = {base}.metadata\n\n    class Job(JobMixin, QueueBase)" in str(refused.value)
 
 
+@pytest.mark.slow
 async def test_jobs_that_are_compared_by_value_and_have_no_hash_are_enqueued_and_wait_for_each_other(
     empty_database_url: str,
 ) -> None:

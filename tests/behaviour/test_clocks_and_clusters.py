@@ -172,6 +172,7 @@ READ = text(
 )
 
 
+@pytest.mark.slow
 async def test_restored_rows_with_future_transaction_ids_slow_polls_only_once(engine: Engine, start: Start) -> None:
     """Counted are index entries that an idle worker reads at each of its polls."""
     count = 3000

@@ -155,6 +155,7 @@ def finds(name: str, call: Callable[[Callable[..., Any]], Any], session: Session
     )
 
 
+@pytest.mark.slow
 async def test_every_operation_works_in_the_applications_own_session(application: Application, jobs: Jobs) -> None:
     def add(session: Session) -> dict[str, Any]:
         root = note.job(Order(1))
@@ -191,6 +192,7 @@ async def test_database_errors_are_translated_to_library_errors(application: App
         await application.run(leap)
 
 
+@pytest.mark.slow
 async def test_payloads_are_copied_in_the_callers_transaction(application: Application) -> None:
     def copy(session: Session) -> int:
         return take.enqueue_many(session, iter(NASTY), priority=3)
@@ -233,6 +235,7 @@ async def test_an_error_while_copying_payloads_rolls_back_and_is_raised_unchange
     assert await application.run(lambda session: session.scalars(select(Job)).all()) == []
 
 
+@pytest.mark.slow
 async def test_a_worker_on_the_applications_engine_runs_handlers_of_both_kinds(application: Application) -> None:
     def add(session: Session) -> tuple[Any, Any]:
         chains = [begin.job(Order(number)) for number in range(3)]

@@ -15,7 +15,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import drain
 
-pytestmark = [both_servers]
+pytestmark = [pytest.mark.slow, both_servers]
 WRITE = text("INSERT INTO effect VALUES (:job)")
 
 

@@ -78,6 +78,7 @@ def test_every_example_is_listed_as_a_script_or_report() -> None:
     assert sorted(entries) == sorted(SCRIPTS + REPORTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     variants(SCRIPTS, default=[script for script in SCRIPTS if shown(script) not in LONG], id=shown),
@@ -92,6 +93,7 @@ def test_an_example_prints_its_last_comment(
     assert printed(ended) == promised_output(script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "code", "expected_stderr"),
     [

@@ -15,6 +15,7 @@ from tests.fixtures.variants import variants
 PAGE = (Path(__file__).parents[2] / "docs/guides/sqlalchemy-features.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", variants(FEATURES, default=FEATURES[::8]), ids=lambda feature: feature.name)
 def test_a_feature_works_or_is_refused_as_the_manual_states(feature: Feature, jobqueue_server: PostgresServer) -> None:
     with throw_away_database(jobqueue_server.url) as database_url:

@@ -83,6 +83,7 @@ def same(expected: Any, right: Any) -> bool:
     return bool(digits(expected) == digits(right))
 
 
+@pytest.mark.slow
 @amount
 def test_payloads_and_names_are_stored_exactly_or_refused_before_writing(engine: Engine, examples: int) -> None:
     @fuzz(examples, values, words, words, words)
@@ -231,6 +232,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.slow
 @amount
 async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engine, examples: int) -> None:
     """Whatever the table lets in, the jobs of others run beside it and after it."""
@@ -275,6 +277,7 @@ async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engin
 FAR = ["attempt = 2147483647", "created_at = 'infinity'", "created_at = '0044-03-15 BC'", "max_attempts = 2147483647"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", FAR)
 async def test_numbers_and_times_at_their_maximum_do_not_delay_other_jobs(engine: Engine, change: str) -> None:
     queue = JobQueue()
@@ -315,6 +318,7 @@ def reads(text: str) -> bool:
 UNREADABLE: Final = {name: text for name, text in {"long": "9" * 5000, "deep": DEEP}.items() if not reads(text)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unreadable", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("concurrency", [1, 9])
 async def test_a_payload_python_cannot_parse_kills_only_its_own_job(

@@ -241,6 +241,7 @@ def test_handler_log_records_are_one_line_and_tracebacks_are_indented() -> None:
     assert len([line for line in lines if not line.startswith("  ")]) == 2
 
 
+@pytest.mark.slow
 def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families

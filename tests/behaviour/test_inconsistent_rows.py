@@ -27,6 +27,7 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick
 pytestmark = both_servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_inconsistent_row_is_refused_with_a_message_or_corrected(engine: Engine, case: Case) -> None:
     roles = f"t{secrets.token_hex(5)}"
@@ -46,6 +47,7 @@ def test_an_inconsistent_row_is_refused_with_a_message_or_corrected(engine: Engi
         assert len(diagnosis.message_primary) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forced", [False, True], ids=["as-roles-write-it", "from-before-the-checks"])
 async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: Jobs, forced: bool) -> None:
     """Jobs that wait for the same chains, ran on the same lost worker, or die in the same statement, all end."""

@@ -43,6 +43,7 @@ def standing(engine: Engine) -> Counter[tuple[str, str]]:
         return Counter({(row[0], row[1].value): row[2] for row in rows})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "with_session", variants([False, True], default=[True], id=lambda has_session: "session" if has_session else "batch")
 )

@@ -106,6 +106,7 @@ def test_health_counts_rows_with_later_values(engine: Engine, ids: dict[str, Any
     assert health(engine).rates.unsuccessful == {LATER: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -129,6 +130,7 @@ def test_commands_print_a_later_value(run: Run, ids: dict[str, Any], command: st
     assert LATER in str(document(run(*arguments, "--json", status=status)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["jobs", "job?id={later}", "job?id={waits}", "chains", "chain?id={later}", "dead-letters"])
 def test_screens_of_the_dashboard_show_a_later_value(engine: Engine, ids: dict[str, Any], path: str) -> None:
     assert LATER in Client(dashboard(engine, operator=engine, authorize=everyone)).page(f"/queue/{path.format(**ids)}")

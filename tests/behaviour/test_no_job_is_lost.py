@@ -92,6 +92,7 @@ def healthy() -> JobQueue[Any]:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", variants(FAULTS, default=["in the handler", "before the handler's commit", "before the flush"])
 )
@@ -125,6 +126,7 @@ async def _ended(process: Any) -> int:
     return code
 
 
+@pytest.mark.slow
 async def test_a_job_that_kills_its_process_becomes_a_dead_letter_after_backoff(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:
@@ -148,6 +150,7 @@ async def test_a_job_that_kills_its_process_becomes_a_dead_letter_after_backoff(
     assert log.of(JobDied) == []
 
 
+@pytest.mark.slow
 async def test_a_resumed_process_is_fenced_and_continues_working(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def own_server() -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.mark.slow
 async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServer) -> None:
     engine = create_engine(own_server.url, pool_pre_ping=True)
     Base.metadata.create_all(engine)
@@ -99,6 +100,7 @@ async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServe
     engine.dispose()
 
 
+@pytest.mark.slow
 async def test_a_worker_without_heartbeats_stops_its_attempts_before_others_rescue_them(
     own_server: EmbeddedServer,
 ) -> None:

@@ -62,6 +62,7 @@ def everything() -> JobQueue[Any]:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tracked",
     [pytest.param(None, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.long), 100],
@@ -154,6 +155,7 @@ async def test_a_worker_behind_a_pooler_listens_at_listen_url(engine: Engine, da
     assert "geheim" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 async def test_session_guards_apply_per_transaction_and_do_not_leak(pooler: MakePooler, settings: dict[str, object]) -> None:
     """Each transaction of a worker has them; the next user of the server's session has not."""

@@ -302,6 +302,7 @@ ALWAYS = {completions, unblocking, rescue, firing, starting, limits}
 """What goes the way of another of these."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -348,6 +349,7 @@ async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
     assert not log.of(ComponentFailed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -386,6 +388,7 @@ def test_every_write_of_a_worker_has_a_case() -> None:
 AT_ITS_TIME = {rescue, rescue_of_orphans, expiry, firing, declaring, declaring_queues, recording_types, starting, unblocking}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.prepare.__name__) for case in CASES if case.prepare in AT_ITS_TIME]
 )

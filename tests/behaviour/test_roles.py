@@ -115,6 +115,7 @@ def is_refused(connection: Connection, statement: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @both_servers
 def test_each_role_has_exactly_its_documented_rights(engine: Engine, roles: str) -> None:
     """Every verb on every table and view, tried as every role."""

@@ -180,6 +180,7 @@ async def completes_all_but_the_bad(engine: Engine, rows: list[Row]) -> None:
     assert not log.of(ComponentFailed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_with_every_error(own_engine: Engine, hook: str) -> None:
     rows = [("completes", ""), *((hook, error) for error in ERRORS), ("continues", "")]
@@ -217,6 +218,7 @@ def held(engine: Engine) -> int:
     return int(quarantined or 0) + int(stopped or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["default", "validator"])
 def test_a_schedule_whose_job_cannot_be_made_holds_up_no_other(own_engine: Engine, hook: str) -> None:
     asyncio.run(fires_all_but_the_bad(own_engine, [(hook, error) for error in ERRORS]))

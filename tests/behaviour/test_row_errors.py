@@ -56,6 +56,7 @@ CONTINUATIONS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", CONTINUATIONS.values(), ids=CONTINUATIONS.keys())
 async def test_a_continuation_with_a_bad_value_fails_only_its_attempt_and_names_the_column(
     bad: tuple[dict[str, Any], str], tables: Engine, start: Start

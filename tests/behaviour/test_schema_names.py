@@ -82,6 +82,7 @@ FEW = ("between", "collation", "order", "user")
 """One of each kind that PostgreSQL distinguishes, and one that SQLAlchemy does not know as reserved."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", ["few", *(pytest.param(share, marks=pytest.mark.long) for share in range(8))])
 def test_every_writer_works_in_a_schema_called_by_a_reserved_word(engine: Engine, share: Any) -> None:
@@ -102,6 +103,7 @@ def test_every_writer_works_in_a_schema_called_by_a_reserved_word(engine: Engine
             runner.downgrade(connection, queue.model.__jobqueue__, to_version=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "psycopg2"])
 async def test_every_writer_works_with_every_driver(engine: Engine, driver: str) -> None:
     NastyJob.metadata.create_all(engine)
@@ -166,6 +168,7 @@ def test_operations_and_reports_work_in_a_schema_of_any_name(engine: Engine) -> 
             connection.execute(verbatim(setting.sql))
 
 
+@pytest.mark.slow
 def test_every_command_works_in_a_schema_of_any_name(engine: Engine, run: Run) -> None:
     run("migrate", "upgrade", *APP)
     assert document(run("migrate", "version", "--json", *APP))["version"] == 1

@@ -107,6 +107,7 @@ def types() -> Types:
     return Types()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_blocker_outputs_are_typed_and_ordered_like_the_blockers(engine: Engine, types: Types, flavour: str) -> None:
     outputs: list[Any] = []
@@ -141,6 +142,7 @@ async def test_blocker_outputs_are_typed_and_ordered_like_the_blockers(engine: E
     assert len(log.of(JobUnblocked)) == 1
 
 
+@pytest.mark.slow
 async def test_a_job_waits_for_the_whole_of_each_chain(engine: Engine, jobs: Jobs, types: Types) -> None:
     merge = types.merge.job(blockers=[types.late.job(1), types.page.job(2, delay=HOUR)])
     (job_id, last) = enqueue(engine, merge, merge._blockers[1].chain)
@@ -271,6 +273,7 @@ async def test_enqueue_many_enqueues_jobs_with_their_blockers(engine: Engine, jo
     assert [jobs.get(job_id)["output"] for job_id in ids[:5]] == [[*range(n), 5] for n in range(5)]
 
 
+@pytest.mark.slow
 async def test_the_search_for_ended_chains_unblocks_each_page_before_reading_the_next(
     engine: Engine, jobs: Jobs, types: Types, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +327,7 @@ async def test_a_deduplicated_enqueue_adds_blockers_only_when_it_creates_the_job
     assert jobs.get(ids[0])["output"] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_a_continuation_is_blocked_by_existing_and_new_jobs(
     engine: Engine, jobs: Jobs, types: Types, flavour: str
@@ -348,6 +352,7 @@ WAITING: list[tuple[Any, JobStatus, list[int] | None]] = [
 by_policy = pytest.mark.parametrize(("on_failure", "status", "output"), WAITING)
 
 
+@pytest.mark.slow
 @by_policy
 @pytest.mark.parametrize("end", ["dies", "is cancelled", "died before"])
 async def test_on_failure_of_each_blocker_decides_what_its_failure_does(

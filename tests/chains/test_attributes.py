@@ -191,6 +191,7 @@ def test_chain_relationships_work_with_schema_prefix_text_ids_and_two_job_classe
     assert special.chain.status is DONE
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_the_chain_view_is_in_no_metadata() -> None:
     configure_mappers()
@@ -199,6 +200,7 @@ def test_the_chain_view_is_in_no_metadata() -> None:
     assert "tenant" not in OtherJob.Chain.__mapper__.columns  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @own_database
 @both_servers
 def test_loading_a_chain_and_its_jobs_uses_an_index(session: Session, engine: Engine, chains: Chains) -> None:

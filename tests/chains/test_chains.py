@@ -61,6 +61,7 @@ def count(engine: Engine, type_name: str) -> int:
 DONE, DEAD, PENDING, CANCELLED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING, JobStatus.CANCELLED
 
 
+@pytest.mark.slow
 @any_flavour
 async def test_a_chain_runs_job_by_job_and_ends_with_the_output_of_its_last_job(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
@@ -109,6 +110,7 @@ async def test_effects_completion_and_continuation_are_one_commit(engine: Engine
     assert (len(transactions), types) == (1, {"first", "second", "effect"})
 
 
+@pytest.mark.slow
 @any_flavour
 async def test_a_failure_after_continue_with_writes_no_continuation(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
@@ -145,6 +147,7 @@ def deduplicated(second: Any, chain_id: Any) -> Continuation[Any]:
     return continuation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", variants(FLAVOURS, default=["async", "sync session"]))
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -181,6 +184,7 @@ async def test_a_continuation_can_be_used_only_once(engine: Engine, jobs: Jobs) 
     assert "was used already" in jobs.dead_letters()[0]["error"]["message"]
 
 
+@pytest.mark.slow
 @any_flavour
 async def test_a_death_ends_the_chain_and_a_redrive_resumes_it(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
@@ -245,6 +249,7 @@ async def test_completing_a_pending_job_without_a_worker_continues_or_ends_its_c
     assert [event.type_name for event in log.of(JobStarted)] == ["second"]
 
 
+@pytest.mark.slow
 @any_flavour
 async def test_a_handler_whose_job_was_completed_elsewhere_is_stopped_and_rolled_back(
     engine: Engine, jobs: Jobs, start: Start, flavour: str
@@ -323,6 +328,7 @@ class TextJob(JobMixin[str], Base, queue_schema="chained", queue_prefix="t_"):
     """A queue with text ids, a schema and a prefix."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", variants(FLAVOURS, default=["sync session"]))
 async def test_chains_work_with_text_ids_in_another_schema(engine: Engine, flavour: str) -> None:
     with engine.begin() as connection:

@@ -276,6 +276,7 @@ async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs
     assert [dead_letter["reason"] for dead_letter in jobs.dead_letters()] == [DeadReason.EXHAUSTED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", [declares_any, declares_bare, unannotated], ids=lambda parameter: parameter.name)
 async def test_a_handler_without_a_specific_return_type_may_continue_with_any_type(engine: Engine, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))

@@ -33,6 +33,8 @@ from tests.fixtures.lanes import fill, recorder
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick, until, working
 
+pytestmark = pytest.mark.slow
+
 QUEUES = [f"q{number}" for number in range(5)]
 
 

@@ -33,7 +33,7 @@ from sa_jobqueue.operations import (
     set_priority,
     trigger_jobs,
     upsert_schedule,
-    writer,
+    wakeups,
 )
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
@@ -53,7 +53,7 @@ def send(order: int) -> None: ...
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every commit count as late."""
-    monkeypatch.setattr(writer, "LOOK_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr(wakeups, "LOOK_AGAIN_AFTER", timedelta(0))
 
 
 @pytest.fixture
@@ -195,6 +195,7 @@ PRODUCERS: Final = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_a_worker_that_became_idle_before_a_late_commit_is_notified(
     engine: Engine, jobs: Jobs, become_idle: Callable[[], Notifications], producer: Callable[[Jobs, Engine], Write]
@@ -207,6 +208,7 @@ def test_a_worker_that_became_idle_before_a_late_commit_is_notified(
     assert DUE[0] in worker.seen()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_what_is_rolled_back_to_a_savepoint_is_not_notified(
     engine: Engine,

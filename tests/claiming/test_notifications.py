@@ -113,6 +113,7 @@ async def test_a_missed_cancellation_is_found_when_the_worker_listens_again(star
         assert lost.job_id == job_id
 
 
+@pytest.mark.slow
 async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
     start: Start, engine: Engine, notify: Notify, monkeypatch: pytest.MonkeyPatch
 ) -> None:

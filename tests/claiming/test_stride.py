@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def test_backlogged_queues_start_jobs_in_proportion_to_weight_within_one_job(wei
                 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3 * STRIDE), st.integers(0, 9)), max_size=6), st.integers(0, 40)
 )

@@ -98,6 +98,7 @@ def waiting(engine: Engine, *blockers: UUID, on_failure: Any = "continue") -> UU
     return job_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["first", "second"])
 @pytest.mark.parametrize(
     ("status", "one", "other"),
@@ -152,6 +153,7 @@ async def test_a_locked_blocked_job_is_unblocked_once_its_lock_is_released(
         await soon(log, JobStarted, j)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [*ENDS, "delete_chains", "expiry"])
 async def test_the_next_job_of_an_ordering_key_starts_however_the_first_one_ends(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool], end: str

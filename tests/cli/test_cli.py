@@ -33,6 +33,7 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Programs
 
 
+@pytest.mark.slow
 def test_help_lists_the_commands_without_importing_them() -> None:
     script = (
         "import sys; from sa_jobqueue.cli import main; main(['--help'], standalone_mode=False); "
@@ -167,6 +168,7 @@ def test_a_filtered_list_fills_its_pages_however_few_jobs_match(
     assert {jobs.status(UUID(job_id)) for job_id in mails} == {JobStatus.CANCELLED}
 
 
+@pytest.mark.slow
 def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
     (first,) = chains.add(JobStatus.PENDING, queue="slow")
     second, its_last = chains.add(JobStatus.COMPLETED, JobStatus.DEAD, type_name="mail", input={"secret": 1})
@@ -394,6 +396,7 @@ def test_jobs_show_of_an_unknown_id_says_not_found(run: Run, jobs: Jobs) -> None
     assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
 
 
+@pytest.mark.slow
 def test_an_id_may_be_shortened_to_its_ends(run: Run, jobs: Jobs) -> None:
     one, dead = jobs.add(), jobs.add(JobStatus.DEAD)
     (dead_letter,) = jobs.dead_letters(dead)
@@ -484,6 +487,7 @@ def test_a_missing_schema_is_a_one_line_error_with_the_command_to_run(run: Run, 
     assert "alembic upgrade head" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "status"),
     [
@@ -604,6 +608,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_no_traceback(
     assert ended.code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "error"),
     [
@@ -632,6 +637,7 @@ def test_the_name_of_no_module_is_wrong_usage(run: Run, name: str) -> None:
     assert f"Error: {name!r} is not the name of a module" in run("jobs", "list", "--app", f"{name}:jobs", status=2).stderr
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_error(database_url: str) -> None:
     command = f"exec {sys.executable} -m sa_jobqueue jobs list >&-"
     process = subprocess.run(

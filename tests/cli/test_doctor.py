@@ -121,6 +121,7 @@ def test_tables_outside_the_search_path_are_found(engine: Engine, database_url: 
     assert f'ALTER ROLE "{engine.url.username}" SET search_path = public' in schema_check.advice
 
 
+@pytest.mark.slow
 def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job DISABLE TRIGGER USER"))
@@ -151,6 +152,7 @@ jobs = JobQueue()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "name", "status", "expected_text", "advice"),
     [
@@ -202,6 +204,7 @@ def test_an_unknown_module_is_found(run: Run) -> None:
     assert "module 'no_such_shop.jobs' not found" in result["checks"][0]["found"]
 
 
+@pytest.mark.slow
 def test_too_few_connections_are_found(engine: Engine, database_url: str) -> None:
     assert checks(database_url)["connections"].status is Status.OK
     assert "connections" not in checks(database_url, role="producer")
@@ -227,6 +230,7 @@ def test_the_guide_states_how_many_connections_a_worker_opens() -> None:
     assert f"at most `{OWN_CONNECTIONS} + concurrency`" in guide
 
 
+@pytest.mark.slow
 def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, run: Run) -> None:
     prefix = f"t{engine.url.database}"[:40].lower()
     run("grants", "--roles", prefix, "--apply")

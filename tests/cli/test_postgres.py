@@ -66,6 +66,7 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_data_and_url_are_the_same_after_a_restart(place: Path) -> None:
     options = "--data-dir", str(place / "pg"), "--tcp"
     with running(*options) as url:
@@ -81,6 +82,7 @@ def test_data_and_url_are_the_same_after_a_restart(place: Path) -> None:
         assert ask(moved, "SELECT n FROM kept") == 7
 
 
+@pytest.mark.slow
 def test_without_options_the_data_is_temporary_and_the_url_needs_no_escapes() -> None:
     with running() as url:
         assert_fits_into_alembics_configuration(url)

@@ -12,6 +12,8 @@ import pytest
 
 from tests.contracts.packages import ROOT
 
+pytestmark = pytest.mark.slow
+
 FILES = ("CHANGELOG.md", "pyproject.toml", "scripts/changelog", "sa_jobqueue/version.py")
 
 

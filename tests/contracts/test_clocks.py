@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "sa_jobqueue"
 WALL_CLOCKS = {"now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime", "ctime"}
 READERS = {"datetime", "date", "time"}
@@ -29,6 +31,7 @@ def wall_clocks(tree: ast.AST) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_no_wall_clock_is_read_where_jobs_are_enqueued_claimed_run_and_ended() -> None:
     lines_by_file: dict[str, list[int]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -257,6 +257,7 @@ def test_keda_scales_the_workers_and_keeps_one() -> None:
     assert budget["maxUnavailable"] >= 1  # else one worker would block the drain of its node
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ScaledObject", "TriggerAuthentication"])
 def test_keda_knows_every_field(kind: str) -> None:
     keda = needs("cloudcoil.models.keda.v1alpha1")

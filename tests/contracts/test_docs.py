@@ -138,6 +138,7 @@ def program_of(page: str) -> str:
     return "\n".join(program) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [
@@ -365,6 +366,7 @@ def test_every_guide_is_two_clicks_from_the_readme() -> None:
     assert ROOT / "docs/state-machine.md" in pages_found
 
 
+@pytest.mark.slow
 def test_the_reference_is_generated_from_the_docstrings() -> None:
     check("reference")
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.every_python
+pytestmark = [pytest.mark.slow, pytest.mark.every_python]
 
 HEAVY = (
     "pydantic",

@@ -80,6 +80,7 @@ def test_nothing_tells_to_install_from_the_index_before_the_package_is_published
     assert matches_by_file == {}
 
 
+@pytest.mark.slow
 def test_everything_tells_to_install_from_the_index_after_the_package_is_published(tmp_path: Path) -> None:
     texts = contents(tree(tmp_path, published=True))
     for text in TEXTS:

@@ -32,11 +32,13 @@ def test_every_supported_python_is_tested() -> None:
     assert f">={PYTHONS[0]}" == PROJECT["requires-python"]
     assert f"--python {PYTHONS[0]}" in (ROOT / "scripts/lowest").read_text()
     commands = (ROOT / ".ci/run").read_text()
-    assert "\npytest\n" in commands
+    assert '\npytest -m "not long"\n' in commands
+    assert '"$(scripts/find_python newest)" -m venv' in commands
     assert "\nscripts/matrix\n" in commands
     assert "\nscripts/lowest\n" in commands
 
 
+@pytest.mark.slow
 def test_the_scripts_find_the_supported_pythons() -> None:
     def find(version: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([ROOT / "scripts/find_python", version], capture_output=True, text=True, check=False)
@@ -70,7 +72,7 @@ def test_each_released_server_is_run_every_night_or_with_each_change() -> None:
 
 
 def test_the_workflow_runs_what_ci_runs() -> None:
-    pattern = r'^(?:python -m pip install .*&& )?((?:scripts/|pytest)[^"\n]*)'
+    pattern = r'^(?:python -m pip install .*&& )?(pytest -m "not long"|(?:scripts/|pytest)[^"\n]*)'
     commands = re.findall(pattern, (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert len(commands) == 6
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()

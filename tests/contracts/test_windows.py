@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.every_python
+pytestmark = [pytest.mark.slow, pytest.mark.every_python]
 
 IMPORTS_EVERYTHING = '''
 import importlib, os, pkgutil, select, signal, socket, sys, time

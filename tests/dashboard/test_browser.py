@@ -39,6 +39,8 @@ from tests.fixtures.hostile import HostileJob, write_hostile
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.minutes import record
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 

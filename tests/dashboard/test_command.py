@@ -53,6 +53,7 @@ def stop(process: Process, number: signal.Signals = signal.SIGTERM) -> int:
     return status
 
 
+@pytest.mark.slow
 def test_the_dashboard_command_prints_a_one_time_link(start: Start, jobs: Jobs) -> None:
     job_id = str(jobs.add())
     process, link = start("dashboard", "--port", "0", "--read-only")
@@ -71,6 +72,7 @@ def test_the_dashboard_command_prints_a_one_time_link(start: Start, jobs: Jobs) 
         assert stop(process) == 0
 
 
+@pytest.mark.slow
 def test_the_dashboard_command_serves_several_databases_beside_one_that_is_down(
     start: Start, database_url: str, make_database: MakeDatabase, jobqueue_server: PostgresServer
 ) -> None:
@@ -141,6 +143,7 @@ def test_the_demo_serves_the_dashboard_during_and_after_its_run(start: Start) ->
         assert stop(process, signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("dashboard", "--port", "0"), ("exporter", "--port", "0"), ("postgres",)])
 def test_a_serving_command_prints_its_url_as_one_line_of_json(
     programs: Programs, database_url: str, tmp_path: Path, command: tuple[str, ...]

@@ -17,7 +17,7 @@ from tests.dashboard.large import fill
 from tests.dashboard.pages import buffers
 from tests.fixtures.database import own_database
 
-pytestmark = own_database
+pytestmark = [pytest.mark.slow, own_database]
 
 JOBS = int(os.environ.get("SA_JOBQUEUE_DASHBOARD_JOBS", "20000"))
 BUFFERS = 12_000

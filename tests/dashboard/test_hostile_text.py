@@ -15,6 +15,8 @@ from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, unsafe, write_hostile
 
+pytestmark = pytest.mark.slow
+
 MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7777 * 7777 }}'
 
 

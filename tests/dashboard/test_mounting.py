@@ -78,6 +78,7 @@ def test_several_dashboards_and_queues_run_in_one_process(engine: Engine, jobs: 
     assert client.get("/two/queue/jobs").status_code == 404
 
 
+@pytest.mark.slow
 def test_the_dashboard_can_be_mounted_in_litestar(engine: Engine, jobs: Jobs) -> None:
     from litestar import Litestar, asgi
 

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event, func, insert, text
 from sqlalchemy.orm import Session
 
@@ -189,6 +190,7 @@ def test_keys_cannot_be_paused_without_the_permission(engine: Engine, jobs: Jobs
     assert "#settings-of" not in page
 
 
+@pytest.mark.slow
 def test_one_of_fifty_thousand_keys_is_found_by_the_index(client: Client, engine: Engine, jobs: Jobs) -> None:
     fill = """
     INSERT INTO job (id, chain_id, type_name, chain_type_name, priority, max_attempts, input_version, queue, fairness_key)

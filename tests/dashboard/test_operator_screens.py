@@ -426,6 +426,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 def test_each_action_writes_one_audit_record_and_a_preview_none(
     client: Client, session: Session, jobs: Jobs, act: str

@@ -42,6 +42,7 @@ VALUES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("screen", [screen.name for screen in SCREENS])
 def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, screen: str, values: int) -> None:
@@ -61,6 +62,7 @@ def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, 
     assert (200 in statuses) is (screen not in {"job", "chain"})  # which need an id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [10, pytest.param(len(VALUES), marks=pytest.mark.long)])
 @pytest.mark.parametrize("act", ACTS)
 def test_fuzzed_forms_cause_no_server_error(client: Client, jobs: Jobs, act: str, values: int) -> None:

@@ -197,6 +197,7 @@ def test_showing_a_cached_report_reads_little_and_no_viewer_costs_nothing(engine
     assert len(statements) > len(looked_at)  # a whole report, since the last one is old
 
 
+@pytest.mark.slow
 def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -> None:
     """No role can read the jobs: each page answers soon, says why, and leads to the others."""
     job_id = jobs.add()

@@ -113,6 +113,7 @@ def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, s
     assert list_queues(session).items == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "named"),
     [

@@ -96,6 +96,7 @@ def trickle(client: socket.socket, content: bytes) -> None:
         time.sleep(LIMIT.total_seconds() / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [dashboard, probes, metrics])
 @pytest.mark.parametrize("begun", [b"", b"GET /liv", WHOLE[:-2]], ids=["nothing", "a line", "no end"])
 def test_a_request_that_is_not_sent_to_its_end_ends_its_connection(server: Port, begun: bytes) -> None:
@@ -127,6 +128,7 @@ def test_a_body_that_does_not_arrive_ends_its_connection() -> None:
         assert received(client) == b""
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_the_response_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = threading.Event()
     monkeypatch.setattr(_http.BoundedH11Protocol, "connection_lost", lambda self, error: lost.set())

@@ -307,6 +307,7 @@ def test_a_job_has_at_most_one_unresolved_dead_letter(engine: Engine, jobs: Jobs
         connection.execute(insert(Job.DeadLetter.__table__).values(row))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])
 def test_pages_list_each_dead_letter_once(

@@ -51,6 +51,7 @@ def test_adding_a_job_with_a_taken_key_raises_integrity_error(sessions: Sessions
         session.add(Job("test", deduplication_key="k"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", variants(["open", "any"], default=["open"]))
 def test_of_concurrent_enqueues_of_a_key_exactly_one_creates_the_job(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
     together = threading.Barrier(8)
@@ -233,6 +234,7 @@ CLAIMS: list[tuple[Deduplicate, int, Enqueued]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "after", "expected"), CLAIMS)
 @pytest.mark.parametrize("many", [False, True])
 def test_a_claim_between_its_statements_makes_no_enqueue_violate_the_unique_index(

@@ -151,6 +151,7 @@ def test_a_job_found_as_existing_is_not_claimed_before_the_finder_commits(
     assert jobs.count() == 2
 
 
+@pytest.mark.slow
 @each_way
 def test_of_concurrent_replacements_one_creates_the_job_and_the_last_wins(sessions: Sessions, jobs: Jobs, put: Put) -> None:
     together = threading.Barrier(6)
@@ -242,6 +243,7 @@ def test_enqueue_many_by_key_reports_an_outcome_for_each_of_thousands(sessions: 
         assert unique(session, []) == []
 
 
+@pytest.mark.slow
 def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
     together = threading.Barrier(2)
 

@@ -135,6 +135,7 @@ def test_handler_enqueue_many_is_part_of_the_transaction_and_notifies_at_its_com
     assert (jobs.count(), notifications.seen()) == (2, [("due", "mail")])
 
 
+@pytest.mark.slow
 async def test_handler_enqueue_many_works_on_an_async_session(
     async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
 ) -> None:

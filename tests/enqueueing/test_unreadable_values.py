@@ -74,6 +74,7 @@ VALUES: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("column", "value"), VALUES)
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
 def test_a_value_that_a_column_cannot_have_is_refused_by_the_name_of_the_column(
@@ -89,6 +90,7 @@ def test_no_column_is_named_if_two_have_the_value(session: Session) -> None:
         paint.enqueue(session, "x", color="purple", other="purple")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg2", "asyncpg"])
 async def test_the_column_is_named_with_other_drivers(driver: str, session: Session, database_url: str) -> None:
     session.commit()

@@ -90,6 +90,7 @@ UNUSABLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", UNUSABLE.values(), ids=UNUSABLE.keys())
 @pytest.mark.parametrize("write", DEDUPLICATING.values(), ids=DEDUPLICATING.keys())
 def test_an_unusable_deduplication_key_is_refused_by_name_before_anything_is_written(
@@ -139,6 +140,7 @@ def test_an_unusable_key_violates_the_constraint_of_its_name_in_sql(
         write(session, field, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory_value", ["x" * 501, SURROGATE, 7], ids=["characters", "surrogate", "number"])
 def test_an_unusable_id_of_the_factory_is_refused_by_copy_as_by_the_constructor(factory_value: Any, engine: Engine) -> None:
     class Base(DeclarativeBase): ...

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from uuid import uuid4
 
+import pytest
 from click.testing import CliRunner
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_blocked_job_is_explained_down_to_the_dead_one(database_url: str, session: Session, jobs: Jobs) -> None:

@@ -19,6 +19,7 @@ def grown(scene: Scene) -> Scene:
     return scene.runs("x").continues("x", "x1").runs("x1")
 
 
+@pytest.mark.slow
 def test_enqueue_races_with_the_completion_of_its_blocker(explorer: Explorer) -> None:
     report = prove(explorer, running, ops.enqueues("j", "x"), ops.completes("x"), ends=["j=pending x=completed"])
     # The completion passes over what the enqueueing holds, and is tried again.
@@ -26,6 +27,7 @@ def test_enqueue_races_with_the_completion_of_its_blocker(explorer: Explorer) ->
     prove(explorer, grown, ops.enqueues("j", "x"), ops.completes("x1"), ends=["j=pending x=completed x1=completed"])
 
 
+@pytest.mark.slow
 def test_enqueue_races_with_the_completion_of_its_blocker_in_a_session(explorer: Explorer) -> None:
     for setup, job in ((running, "x"), (grown, "x1")):
         report = prove(explorer, setup, ops.enqueues("j", "x"), ops.completes_in_session(job))
@@ -54,6 +56,7 @@ def test_enqueue_races_with_a_blocked_continuation_of_its_blocker(explorer: Expl
     assert any("x1=pending" in ending for ending in report.endings), str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
 def test_enqueue_races_with_the_death_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
     stands = {"wait": "j=blocked", "fail": "j=dead", "continue": "j=pending"}[on_failure]
@@ -99,12 +102,14 @@ def test_enqueue_races_with_the_redrive_of_its_blocker(explorer: Explorer, on_fa
     assert all("x1=pending" in ending for ending in report.endings)
 
 
+@pytest.mark.slow
 def test_enqueue_races_with_the_cancellation_of_its_blocker(explorer: Explorer) -> None:
     for cancels in (ops.cancels("x1"), ops.cancels_chain("x")):
         report = prove(explorer, grown, ops.enqueues("j", "x", on_failure="fail"), cancels)
         assert set(report.endings) == {"j=dead x=completed x1=cancelled"}
 
 
+@pytest.mark.slow
 def test_enqueue_races_with_deletion_and_completion_of_its_blocker(explorer: Explorer) -> None:
     report = prove(explorer, running, ops.enqueues("j", "x", whole=True), ops.deletes("x", whole=True), ops.completes("x"))
     assert set(report.endings) == {"", "j=pending x=completed", "j=blocked x=running"}

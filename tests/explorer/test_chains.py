@@ -24,6 +24,7 @@ def grown(scene: Scene) -> Scene:
     return scene.runs("x").continues("x", "x1").runs("x1").adds("j", "x")
 
 
+@pytest.mark.slow
 def test_two_blockers_completing_concurrently_unblock_the_job(explorer: Explorer) -> None:
     """Each may see the other as not ended, and the job starts all the same: each only counts off its own."""
     report = prove(explorer, fan_in, ops.completes("x", unblocks=True), ops.completes("y", unblocks=True))
@@ -32,6 +33,7 @@ def test_two_blockers_completing_concurrently_unblock_the_job(explorer: Explorer
     assert set(in_sessions.endings) == {"j=pending x=completed y=completed"}
 
 
+@pytest.mark.slow
 def test_two_concurrent_unblockers_unblock_the_job_without_waiting(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -188,6 +190,7 @@ def test_a_continuation_blocked_by_ending_chains_never_deadlocks(explorer: Explo
     )
 
 
+@pytest.mark.slow
 def test_a_locked_chain_is_never_seen_as_ended(explorer: Explorer) -> None:
     """The transaction that locks a chain holds its last job, so completing that cannot come too late."""
 
@@ -206,6 +209,7 @@ def test_a_locked_chain_is_never_seen_as_ended(explorer: Explorer) -> None:
         assert set(report.endings) == {"j=pending x=completed", "j=pending x=completed x1=completed"}
 
 
+@pytest.mark.slow
 def test_dependants_missing_from_an_old_snapshot_are_unblocked_by_the_worker(explorer: Explorer) -> None:
     """In REPEATABLE READ an application may not see who began to wait since; its worker unblocks them."""
 

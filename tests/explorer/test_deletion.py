@@ -40,6 +40,8 @@ from tests.explorer.deletion import (
 from tests.explorer.statements import by_locks
 from tests.explorer.workers import SessionWorker
 
+pytestmark = pytest.mark.slow
+
 # Rows, written as an enqueue, a continuation and a death write them.
 
 

@@ -130,6 +130,7 @@ def explored(explorer: Explorer, *operations: Operation[Given], sample: tuple[in
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_wait_that_begins_while_the_event_is_sent_is_never_stranded(explorer: Explorer, commits: bool) -> None:
     report = explored(explorer, waits(), sends(commits=commits))

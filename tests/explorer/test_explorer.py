@@ -91,6 +91,7 @@ def test_with_a_lock_no_update_is_lost_and_waiting_operations_are_counted(explor
     assert report.outcomes == {"a=committed b=committed": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (2, 2), (3, 3)])
 def test_independent_operations_run_once_in_every_order(explorer: Explorer, first: int, second: int) -> None:
     met: list[str] = []
@@ -167,6 +168,7 @@ def test_a_deadlock_is_resolved_before_a_third_operation_continues(explorer: Exp
     assert [step.ended_after for step in schedule.steps if step.waited_for].count(4) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "adds"), [("ab", 1), ("ab", 3), ("abc", 1), ("abc", 2)])
 def test_operations_waiting_for_one_row_proceed_in_every_possible_order(explorer: Explorer, names: str, adds: int) -> None:
     def all_counted(connection: Connection, ids: Counters, outcomes: Outcomes) -> None:

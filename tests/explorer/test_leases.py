@@ -154,6 +154,7 @@ def test_one_of_three_concurrent_claims_gets_the_job(explorer: Explorer) -> None
     assert set(report.endings) == {"running"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "order", "mechanism", "instead", "violated"),
     [

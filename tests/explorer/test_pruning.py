@@ -63,6 +63,7 @@ def redrive(session: Session, ids: Ids) -> Any:
     return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))).ids)
 
 
+@pytest.mark.slow
 def test_a_chain_is_either_redriven_or_pruned(explorer: Explorer) -> None:
     def one_or_the_other(connection: Connection, ids: Ids, outcomes: Outcomes) -> str:
         ending = left(connection, ids, outcomes)
@@ -74,6 +75,7 @@ def test_a_chain_is_either_redriven_or_pruned(explorer: Explorer) -> None:
     assert set(endings) == {"nothing", "bx"}
 
 
+@pytest.mark.slow
 def test_enqueue_with_a_blocker_due_for_pruning_is_refused_or_keeps_it(explorer: Explorer) -> None:
     endings = explore(
         explorer,

@@ -115,6 +115,7 @@ def test_redrive_of_a_job_races_with_redrive_and_completion_of_its_blocker(explo
     assert "j=pending x=completed x1=completed" in again.endings, str(again)
 
 
+@pytest.mark.slow
 def test_a_redrive_takes_its_locks_in_the_common_order(explorer: Explorer) -> None:
     """Those of the chains it waits for come before its own, as for every operation that takes both."""
     report = prove(
@@ -139,6 +140,7 @@ def test_redrive_races_with_enqueueing_a_dependant(explorer: Explorer) -> None:
         assert set(report.endings) <= {"j=blocked x=pending", "j=dead x=pending"}
 
 
+@pytest.mark.slow
 def test_a_continuation_killed_by_its_blocker_races_with_changes_to_its_chain(explorer: Explorer) -> None:
     """The job that dies of its blocker is the last of a chain that others extend, cancel and wait for."""
 

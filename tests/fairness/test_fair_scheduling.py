@@ -24,6 +24,7 @@ async def test_without_fair_scheduling_a_flood_of_higher_priority_starts_first(e
     assert [name for name, _ in runs[-10:]] == ["few"] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [["a", "b", "c"], {"a": None, "b": 7, "c": 7}], ids=["one claim", "limits of their own"])
 async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engine: Engine, limits: Any) -> None:
     queue, runs = recorder()

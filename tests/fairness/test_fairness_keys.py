@@ -62,6 +62,7 @@ def no_full_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "FULL_SCAN_IDLE", 1e6)
 
 
+@pytest.mark.slow
 @both_servers
 async def test_a_flood_of_one_fairness_key_does_not_delay_other_keys(engine: Engine) -> None:
     queue, runs = recorder()
@@ -104,6 +105,7 @@ async def test_late_arrivals_are_found_in_known_and_new_fairness_keys(
             await until(lambda: runs.count("before") == 2, description="both are found")
 
 
+@pytest.mark.slow
 async def test_a_new_fairness_key_is_served_beside_floods_in_what_is_paused_or_not_served(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch, no_full_scan: None
 ) -> None:
@@ -310,6 +312,7 @@ def done(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM job WHERE status = 'completed'")).scalar_one())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", ["for every key", "for some keys"])
 async def test_fairness_key_limits_apply_across_workers_without_blocking_other_keys(engine: Engine, limited: str) -> None:
     queue = JobQueue()

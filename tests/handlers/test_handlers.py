@@ -77,6 +77,7 @@ def test_attributes_can_be_set_on_a_handler_and_handlers_are_keys() -> None:
     assert ({ship: 1}[ship], handler.owner) == (1, "sales")
 
 
+@pytest.mark.slow
 def test_a_type_keeps_the_declaration_of_a_registry_that_exists_when_later_registries_are_collected() -> None:
     def declare(queue: str) -> JobQueue[Job]:
         jobs = JobQueue()

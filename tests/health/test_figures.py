@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
@@ -60,6 +61,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
             connection.execute(text(statement))
 
 
+@pytest.mark.slow
 @both_servers
 def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -> None:
     some_of_everything(jobs, engine, random.Random(7))
@@ -141,6 +143,7 @@ def test_counts_stop_at_their_limits_and_are_marked_as_capped(jobs: Jobs, engine
     assert health(engine).statuses == {"pending": 15}
 
 
+@pytest.mark.slow
 @both_servers
 def test_estimated_waste_matches_what_vacuum_full_frees(engine: Engine) -> None:
     def run(*statements: str) -> None:

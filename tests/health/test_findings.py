@@ -49,6 +49,7 @@ def reads_only_declared_measurements(report: Health) -> None:
     assert set(MEASURED) <= {field.name for field in fields(Health)}
 
 
+@pytest.mark.slow
 @own_database
 @both_servers
 @pytest.mark.parametrize(("problem", "named"), PROBLEMS, ids=lambda given: getattr(given, "__name__", ""))
@@ -203,6 +204,7 @@ def test_a_worker_that_was_started_again_is_no_finding_once_its_jobs_are_rescued
     assert health(engine).findings == []
 
 
+@pytest.mark.slow
 def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempts(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, concurrency=90)
     for number in range(30):
@@ -252,6 +254,7 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
     assert found.evidence["due"] == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", ["LOCK TABLE job IN EXCLUSIVE MODE", "SELECT 1 FROM job WHERE id = '{job}' FOR UPDATE"])
 def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
     engine: Engine, database_url: str, jobs: Jobs, lock: str, monkeypatch: pytest.MonkeyPatch
@@ -307,6 +310,7 @@ def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_s
     assert {(finding.code, finding.severity) for finding in level.findings} == {(Code.REPLICA, Severity.OK)}
 
 
+@pytest.mark.slow
 @own_database
 def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_silent_workers(
     engine: Engine, jobs: Jobs
@@ -358,6 +362,7 @@ def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_worker
     assert "has locked its row; to end it: SELECT pg_terminate_backend(" in locked
 
 
+@pytest.mark.slow
 def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, concurrency=90)
     for key in ("acme", "acme", "wayne"):

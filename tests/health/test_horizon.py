@@ -68,6 +68,7 @@ KINDS: list[tuple[str, Callable[[Holders], AbstractContextManager[Any]], HolderK
 ]
 
 
+@pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize(("hold", "kind", "who", "cure"), [kind[1:] for kind in KINDS], ids=[kind[0] for kind in KINDS])
 def test_the_reported_xmin_horizon_matches_vacuum_and_names_its_holder(
@@ -100,6 +101,7 @@ def test_the_reported_xmin_horizon_matches_vacuum_and_names_its_holder(
         wait_until(lambda: holders.cutoff() == holders.next_xid(), description="a horizon that nobody holds")
 
 
+@pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_handlers_session_is_reported_with_its_job(

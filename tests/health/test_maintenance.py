@@ -47,6 +47,7 @@ def document(url: str, *arguments: str) -> dict[str, Any]:
     return parsed
 
 
+@pytest.mark.slow
 @both_servers
 def test_vacuum_reports_removed_rows_and_who_keeps_the_rest(
     engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders

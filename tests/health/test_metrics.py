@@ -76,6 +76,7 @@ def start(database_url: str, programs: Programs, tmp_path: Path) -> Iterator[Cal
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_exporter_serves_the_values_of_the_health_report(
     start: Callable[..., Process], engine: Engine, jobs: Jobs
 ) -> None:

@@ -22,6 +22,8 @@ from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
 
+pytestmark = pytest.mark.slow
+
 SHORT = timedelta(seconds=2)
 
 

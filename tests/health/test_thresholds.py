@@ -30,6 +30,7 @@ def store(engine: Engine, queue: str = "", **values: object) -> Thresholds:
         return set_thresholds(session, values, queue=queue, by="ann")
 
 
+@pytest.mark.slow
 def test_a_queue_that_may_wait_longer_is_no_finding_anywhere(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

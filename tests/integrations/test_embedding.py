@@ -76,6 +76,7 @@ async def probe(app: Any, path: str) -> tuple[int, dict[str, Any]]:
     return response.status_code, response.json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [with_starlette, with_fastapi, with_litestar])
 async def test_a_worker_runs_while_the_application_does(build: Callable[[Worker], Application], engine: Engine) -> None:
     worker = Worker(jobs, engine, options=quick())
@@ -94,6 +95,7 @@ async def test_a_worker_runs_while_the_application_does(build: Callable[[Worker]
         assert (status, document["causes"]) == (503, ["the worker is stopped"])
 
 
+@pytest.mark.slow
 async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engine) -> None:
     worker = Worker(jobs, engine, options=quick())
     log = EventLog(worker)

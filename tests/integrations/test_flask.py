@@ -221,6 +221,7 @@ def app(database_url: str) -> Iterator[Flask]:
         db.engine.dispose()
 
 
+@pytest.mark.slow
 async def test_functions_using_db_session_join_the_jobs_transaction(app: Flask) -> None:
     torn_down.clear()
     with app.app_context():
@@ -295,6 +296,7 @@ def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) 
     assert set(users) == {"/queue/jobs"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_flask_jobs_worker_runs_handlers_with_the_applications_session(
     app: Flask, database_url: str, processes: int
@@ -370,6 +372,7 @@ RUNNERS = ["drain with the engine", "drain with the session", "a plain worker", 
 by_each_runner = pytest.mark.parametrize("runner", variants(RUNNERS, default=[RUNNERS[0], RUNNERS[-1]]))
 
 
+@pytest.mark.slow
 @by_each_runner
 @pytest.mark.parametrize("handler", [with_session, in_batch], ids=lambda handler: handler.name)
 def test_writes_through_db_session_are_the_handlers(app: Flask, runner: str, handler: Any) -> None:
@@ -383,6 +386,7 @@ def test_writes_through_db_session_are_the_handlers(app: Flask, runner: str, han
         assert set(db.session.scalars(select(Job.output)).all()) <= {None, True}
 
 
+@pytest.mark.slow
 @by_each_runner
 @pytest.mark.parametrize("handler", NO_SESSION, ids=lambda handler: handler.name)
 def test_writes_left_uncommitted_without_a_session_fail_the_attempt(app: Flask, runner: str, handler: Any) -> None:
@@ -392,6 +396,7 @@ def test_writes_left_uncommitted_without_a_session_fail_the_attempt(app: Flask, 
     assert not is_written(app, "new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", variants(WAYS, default=["new", "deleted", "raw"]))
 def test_every_way_of_writing_is_noticed(app: Flask, how: str) -> None:
     enqueue(app, without_session, how)
@@ -410,6 +415,7 @@ def test_an_async_session_is_not_db_session(app: Flask) -> None:
         drain(jobs, db.engine)
 
 
+@pytest.mark.slow
 @by_each_runner
 def test_a_handler_without_a_session_may_commit_or_roll_back(app: Flask, runner: str) -> None:
     enqueue(app, reads, "raw")
@@ -439,6 +445,7 @@ def test_handlers_of_an_included_registry_are_covered(app: Flask, runner: str) -
         run_by(runner, app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", variants([*RUNNERS[:2], RUNNERS[-1]], default=[RUNNERS[-1]]))
 def test_child_processes_run_handlers_in_the_applications_context(
     app: Flask, runner: str, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ def ways_to_end() -> JobQueue[Any]:
     return jobs
 
 
+@pytest.mark.slow
 async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(
     engine: Engine, sentry: CapturingTransport
 ) -> None:

@@ -79,6 +79,7 @@ def message(jobs_there: Jobs, job_id: Any) -> str:
     return f"{error['type'].rpartition('.')[2]}: {error['message']}"
 
 
+@pytest.mark.slow
 async def test_an_isolated_attempt_ends_as_it_would_in_process(
     engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +126,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [("aborts",), pytest.param(("hogs", "crashes", "leaves", "babbles"), marks=pytest.mark.long)], ids=" ".join
 )
@@ -247,6 +249,7 @@ async def test_a_child_is_reused_and_replaced_after_max_jobs_per_child(engine: E
     assert not [pid for pid in set(pids) if is_running(pid)]
 
 
+@pytest.mark.slow
 async def test_stopping_releases_an_isolated_attempt_and_leaves_no_process(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -321,6 +324,7 @@ jobs.registry.surround(Surrounding())
 """
 
 
+@pytest.mark.slow
 async def test_a_child_has_what_an_including_registry_adds(
     engine: Engine, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +337,7 @@ async def test_a_child_has_what_an_including_registry_adds(
     assert jobs.get(job_id)["output"] == 1
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_children_cannot_import_the_application_claims_nothing(engine: Engine, jobs: Jobs) -> None:
     (job_id,) = enqueue(engine, isolated.pid.job())
     worker = Worker(isolated.jobs, engine, options=quick(), app="tests.no_such_module:jobs")

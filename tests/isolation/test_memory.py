@@ -11,7 +11,7 @@ import pytest
 from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.events import EventBus
 
-pytestmark = pytest.mark.every_python
+pytestmark = [pytest.mark.slow, pytest.mark.every_python]
 
 
 class Serving:

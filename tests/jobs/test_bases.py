@@ -50,6 +50,7 @@ def empty_engine(empty_database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [Numbered, NumberedByAnnotation, NumberedByFunction, Stamped, Owned])
 def test_columns_of_the_base_are_no_burden_for_the_queues_other_tables(base: Any, empty_engine: Engine) -> None:
     with warnings.catch_warnings(action="error"):

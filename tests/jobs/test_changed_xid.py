@@ -107,6 +107,7 @@ CREATED: dict[str, Callable[[], list[Job]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("create", CREATED.values(), ids=CREATED.keys())
 @pytest.mark.parametrize("is_deduplicated", [False, True])
 async def test_every_column_of_a_new_job_is_readable_in_async_code(

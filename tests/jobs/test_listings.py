@@ -67,6 +67,7 @@ def test_pages_list_each_job_once_during_concurrent_writes(session: Session, job
     assert second.next is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("scan_limit", [1, 2, 3, 10, 11])
 def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
@@ -82,6 +83,7 @@ def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
         assert len(listed) <= 11 // scan_limit + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("state", [PENDING, RUNNING, BLOCKED, DEAD])
 def test_a_state_that_is_not_an_end_is_listed_by_its_index_however_many_have_ended(

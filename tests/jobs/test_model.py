@@ -114,6 +114,7 @@ def test_an_unknown_column_is_refused() -> None:
     assert TextJob("send", tenant="a").tenant == "a"
 
 
+@pytest.mark.slow
 def test_class_keywords_set_schema_and_prefix_of_the_tables() -> None:
     assert NumberedJob.__jobqueue__ == Layout("app", "n_", "text")
     companions: list[Any] = [NumberedJob.Attempt, NumberedJob.Blocker, NumberedJob.DeadLetter, NumberedJob.Worker]
@@ -199,6 +200,7 @@ def test_repr_of_an_expired_job_shows_its_id_and_type(session: Session) -> None:
     assert (repr(loaded), session.in_transaction()) == (f"<Job {job.id} send (expired)>", False)
 
 
+@pytest.mark.slow
 def test_a_table_of_another_metadata_is_no_conflict() -> None:
     class Own(DeclarativeBase):
         metadata = MetaData()
@@ -220,6 +222,7 @@ def test_a_table_of_another_metadata_is_no_conflict() -> None:
     assert "job" in Elsewhere.metadata.tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "listed"),
     [

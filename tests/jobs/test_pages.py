@@ -65,6 +65,7 @@ def keys(items: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [tuple(getattr(item, name, None) for name in ("name", "type_name", "id", "attempt")) for item in items]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 3, 6, 7, 8])
 def test_pages_of_every_listing_contain_each_item_once(session: Session, listing: Listing, limit: int) -> None:
     everything = listing(session)

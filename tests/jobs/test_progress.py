@@ -255,6 +255,7 @@ def test_track_counts_an_item_when_the_next_one_is_requested() -> None:
         context.track([], total=-1)
 
 
+@pytest.mark.slow
 async def test_a_handler_in_a_child_process_reports(engine: Engine, tmp_path: Path) -> None:
     (job_id,) = enqueue(engine, isolated.reports.job(str(tmp_path / "enough")))
     worker = Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10)))

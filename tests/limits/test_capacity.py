@@ -92,6 +92,7 @@ async def at_work(engine: Engine, gate: Gate, queue: str = "default") -> AsyncIt
         yield worker
 
 
+@pytest.mark.slow
 async def test_a_conflicting_claim_is_retried_even_if_its_pause_ends_before_the_worker_sleeps(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ async def test_a_conflicting_claim_is_retried_even_if_its_pause_ends_before_the_
             gate.release("first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LIMITS)
 async def test_capacity_freed_by_another_worker_is_found_without_a_notification(
     kind: str, engine: Engine, jobs: Jobs

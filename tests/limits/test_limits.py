@@ -6,6 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, func, text
 from sqlalchemy.orm import Session
 
@@ -67,6 +68,7 @@ def scalar(engine: Engine, statement: str, **parameters: Any) -> Any:
         return connection.execute(text(statement), parameters).scalar()
 
 
+@pytest.mark.slow
 @own_database
 @through_poolers
 async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
@@ -142,6 +144,7 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
     assert jobs.get(late)["chain_completed_at"] is not None
 
 
+@pytest.mark.slow
 @own_database
 async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
     runs: list[tuple[str, int]] = []

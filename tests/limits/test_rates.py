@@ -64,6 +64,7 @@ async def test_weighted_rate_limits_apply_in_every_stretch_of_time_across_three_
     assert scalar(engine, "SELECT max(attempt) FROM job") == 1
 
 
+@pytest.mark.slow
 @own_database
 @through_poolers
 async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_the_next(

@@ -29,6 +29,8 @@ from tests.migrations.applications import (
 )
 from tests.migrations.catalogs import catalog
 
+pytestmark = pytest.mark.slow
+
 MakeApplication = Callable[..., Application]
 
 FIRST_REVISION = f'''\

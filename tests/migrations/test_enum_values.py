@@ -20,6 +20,7 @@ VALUES = text("SELECT e.enumlabel FROM pg_enum e WHERE e.enumtypid = CAST(:name 
 USES_IT = f"op.execute(\"CREATE INDEX ix_own ON job (id) WHERE status = '{KEPT_VALUE}'\")"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENUMS)
 def test_each_closed_set_is_an_enum_type_with_the_members_in_order(engine: Engine, name: str) -> None:
     with engine.begin() as connection:
@@ -46,6 +47,7 @@ def test_a_downgrade_leaves_an_added_value_and_an_upgrade_finds_it(engine: Engin
         assert catalog(connection)["enums"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [False, True], ids=["in one transaction", "in an autocommit block"])
 def test_a_later_revision_uses_an_added_value_only_after_an_autocommit_block(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, block: bool

@@ -105,6 +105,7 @@ def test_a_checkout_prints_its_sql_without_a_database() -> None:
         position = process.stdout.index(f"{statement};", position)
 
 
+@pytest.mark.slow
 def test_a_missing_url_raises_a_clear_error() -> None:
     process = alembic("upgrade", "head", url=None)
     assert process.returncode != 0

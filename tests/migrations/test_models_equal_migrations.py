@@ -21,6 +21,8 @@ from sa_jobqueue.operations import enqueue_many
 from sa_jobqueue.statements.minutes import COUNTS
 from tests.migrations.catalogs import Catalog, catalog, without_kept_value
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = [
     Layout(),
     Layout(id_type="text"),

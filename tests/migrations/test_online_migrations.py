@@ -62,6 +62,7 @@ def holding(engine: Engine, statement: str) -> Connection:
     return connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock_statement", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
 def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
     engine: Engine, lock_statement: str, next_version: int
@@ -102,6 +103,7 @@ def test_a_migration_blocked_by_a_lock_names_the_blocking_session(engine: Engine
         assert connection.scalar(text("SHOW lock_timeout")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("next_version")
 def test_prepare_adds_columns_and_indexes_while_jobs_are_enqueued(engine: Engine) -> None:
     def prepare() -> list[str]:

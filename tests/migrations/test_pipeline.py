@@ -24,6 +24,8 @@ from sa_jobqueue.pipeline.operations.writes import list_writes
 from tests.migrations.applications import PLAIN_MODELS, Application, both_scopes, commands
 from tests.migrations.catalogs import catalog
 
+pytestmark = pytest.mark.slow
+
 MODELS = f"{PLAIN_MODELS}\n\nfrom sa_jobqueue import JobQueue\n\njobs = JobQueue(Job)\n"
 WITH_PIPELINE = MODELS.replace("JobMixin, Base", "JobMixin, Base, queue_pipeline=True")
 CREATE = f"migrate_job_queue(from_version=0, to_version={LATEST}, unit='pipeline')"

@@ -42,6 +42,7 @@ def test_unknown_schema_versions_are_refused() -> None:
         runner.statements(Layout(), from_version=0, to_version=1, unit=cast("Any", "spark"))
 
 
+@pytest.mark.slow
 def test_upgrade_is_idempotent(engine: Engine) -> None:
     for version in (0, ddl.LATEST, ddl.LATEST):
         with engine.begin() as connection:
@@ -133,6 +134,7 @@ def test_a_schema_is_dropped_only_when_it_is_empty(engine: Engine) -> None:
         connection.execute(text("INSERT INTO jobs.other VALUES (1)"))
 
 
+@pytest.mark.slow
 def test_models_and_runner_need_no_alembic() -> None:
     code = "import sys, sa_jobqueue.models, sa_jobqueue.migrations.runner; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -35,6 +35,7 @@ REFLECTED = NASTY_SCHEMA.replace("(", "").replace(")", "")
 UNDOTTED = REFLECTED.replace(".", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "added"), [(REFLECTED, ""), (UNDOTTED, ADDED)], ids=["alone", "with columns of the application"]
 )
@@ -86,6 +87,7 @@ def test_columns_and_indexes_of_a_schema_of_any_name_are_prepared(engine: Engine
         assert runner.upgrade(connection, layout) == next_version - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["a\n--;\nb", "x" * 63, "é" * 31, "public.job", "a$$b", "$_$$$"])
 def test_a_schema_of_any_name_can_be_created_and_dropped(engine: Engine, schema: str) -> None:
     layout = Layout(schema, "p" * 20, "text", pipeline=True)

@@ -17,6 +17,8 @@ from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import SWEEP
 from tests.fixtures.jobs import Jobs
 
+pytestmark = pytest.mark.slow
+
 WORKERS = ("ready", "busy", "failing", "draining", "silent", "of another queue", "of another type")
 COLUMNS: dict[str, dict[str, Any]] = {
     "draining": {"state": "draining"},

@@ -98,6 +98,7 @@ def test_other_tables_of_the_application_can_be_created(sqlite: Engine) -> None:
     assert inspect(sqlite).get_table_names() == ["customer"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
 def test_alembic_refuses_another_database(sqlite: Engine, tmp_path: Path) -> None:
     application = Application(tmp_path, sqlite, PLAIN_MODELS)

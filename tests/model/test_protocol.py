@@ -55,6 +55,7 @@ def violations(states: dict[State, list[Step]]) -> set[str]:
     return broken
 
 
+@pytest.mark.slow
 def test_every_state_of_three_workers_keeps_the_lease_invariants(
     states: dict[State, list[Step]], request: pytest.FixtureRequest
 ) -> None:
@@ -63,6 +64,7 @@ def test_every_state_of_three_workers_keeps_the_lease_invariants(
     tally(request.config, "states of the protocol of leases, each kept the promises", len(states))
 
 
+@pytest.mark.slow
 def test_without_the_fence_a_stale_worker_ends_anothers_attempt() -> None:
     """Without the fence, the model finds a worker that wakes up ends the attempt of the one after it."""
     assert violations(explore(fenced=False)) == {"an attempt is ended by its owner alone"}
@@ -86,6 +88,7 @@ def test_from_every_state_the_job_can_end_without_further_faults(states: dict[St
     assert {state for state in states if state not in reached} <= cut_off
 
 
+@pytest.mark.slow
 def test_the_lease_statements_match_the_protocol_model(
     states: dict[State, list[Step]], engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
 ) -> None:

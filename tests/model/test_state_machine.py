@@ -35,6 +35,8 @@ from tests.model.machine import (
 )
 from tests.model.system import HALF, WORKERS, System
 
+pytestmark = pytest.mark.slow
+
 MINUTES = float(os.environ.get("SA_JOBQUEUE_MODEL_MINUTES", "0"))
 
 

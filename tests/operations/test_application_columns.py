@@ -82,6 +82,7 @@ def made() -> list[TenantJob]:
     ]
 
 
+@pytest.mark.slow
 def test_enqueue_many_stores_application_columns_like_add(session: Session) -> None:
     session.add_all(made())
     session.commit()

@@ -102,6 +102,7 @@ def _parameters(operation: Any) -> set[str]:
     return set(inspect.signature(operation).parameters) if inspect.isfunction(operation) else set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", acts())
 def test_an_operation_with_an_actor_writes_one_audit_record(
     session: Session, found: dict[str, Any], operation: str, caplog: pytest.LogCaptureFixture
@@ -124,6 +125,7 @@ def test_an_operation_with_an_actor_writes_one_audit_record(
     assert not [text for text in ("hunter2", "4111 1111", "secret") if text in f"{record.arguments} {record.ids} {line}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", acts())
 def test_an_unprintable_actor_is_refused_before_writing(session: Session, found: dict[str, Any], operation: str) -> None:
     for wrong in ("", "a\x1b[2J", "x" * 201):

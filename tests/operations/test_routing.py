@@ -96,6 +96,7 @@ OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_goes_to_the_primary_of_the_queue_s_class(routing: Session, jobs: Jobs, name: str) -> None:
     job_id = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="held")

@@ -77,6 +77,7 @@ def test_a_retrying_job_holds_its_ordering_key_until_it_dies(engine: Engine, job
     assert [job.id for job in worker.claim()] == [second]
 
 
+@pytest.mark.slow
 @both_servers
 def test_deleting_jobs_stamps_the_next_job_of_every_ordering_key_in_one_update(engine: Engine, jobs: Jobs) -> None:
     """For each of them it would walk past all that was deleted of the key with it."""

@@ -31,6 +31,7 @@ def execute(engine: Engine, statement: str, **given: Any) -> list[Any]:
         return list(result.scalars()) if result.returns_rows else []
 
 
+@pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))])
 def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(

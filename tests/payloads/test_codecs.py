@@ -260,6 +260,7 @@ def test_codecs_apply_to_schedules_perform_and_manual_completion(engine: Engine,
     assert jobs.get(by_hand)["output"]["sa_jobqueue.codec"] == "encrypted"
 
 
+@pytest.mark.slow
 def test_a_child_process_decodes_and_encodes(engine: Engine, jobs: Jobs) -> None:
     with Session(engine) as session, session.begin():
         job_id = isolated.shouts.enqueue(session, "quiet")

@@ -179,6 +179,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
 def test_json_text_is_read_as_the_standard_library_reads_it(value: Any) -> None:
     for document in (json.dumps(value), f" {json.dumps(value)}\n"):

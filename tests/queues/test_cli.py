@@ -24,6 +24,7 @@ jobs.queue("reports", rate_limit=5, rate_period=timedelta(seconds=60), retention
 """
 
 
+@pytest.mark.slow
 def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     assert "0 queues" in run("queues", "list").stdout
     run("queues", "show", "mail", status=1)

@@ -64,6 +64,7 @@ async def until_paused(log: EventLog, *, paused: tuple[str, ...]) -> None:
             count += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pause", "resume", "name"),
     [

@@ -101,6 +101,7 @@ def walk(engine: Engine) -> Iterator[Pruned]:
         cursor = pruned.next
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", HOLDS)
 def test_one_referenced_chain_is_kept_and_named_and_all_others_go(engine: Engine, jobs: Jobs, hold: str) -> None:
     chains = [ended(jobs, engine) for _ in range(6)]
@@ -111,6 +112,7 @@ def test_one_referenced_chain_is_kept_and_named_and_all_others_go(engine: Engine
     assert set(jobs.statuses()) == {chains[2]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_one_chain_that_a_trigger_refuses_to_delete_is_kept_and_named(engine: Engine, jobs: Jobs, trigger: str) -> None:
     state, statement = TRIGGERS[trigger]

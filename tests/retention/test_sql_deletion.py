@@ -56,6 +56,7 @@ def test_the_steps_and_attempts_of_a_deleted_job_go_with_it_and_its_dead_letter_
     assert resolutions == {gone: (Resolution.DISMISSED, "ann"), kept_id: (None, None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delete_job", WAYS)
 async def test_a_new_job_with_the_id_of_a_deleted_one_runs_its_own_steps_and_can_die(
     engine: Engine, jobs: Jobs, delete_job: Callable[[Session, UUID], None]

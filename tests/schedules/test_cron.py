@@ -96,6 +96,7 @@ def fields(top: int) -> st.SearchStrategy[str]:
     return st.one_of(stars, numbers, st.lists(numbers, min_size=2, max_size=3, unique=True).map(",".join))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     minutes=fields(59),

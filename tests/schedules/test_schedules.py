@@ -146,6 +146,7 @@ def test_eight_sessions_fire_each_time_once_across_clock_changes(sessions: Sessi
     assert [(at.month, at.day) for at in fired_times["nightly"]] == [(3, 29), (10, 25)]
 
 
+@pytest.mark.slow
 def test_a_process_killed_before_its_commit_leaves_the_fire_time_to_others(sessions: Sessions, spawn: Spawn) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
@@ -217,6 +218,7 @@ def test_missed_times_are_handled_by_the_misfire_policy(
     assert status(sessions).next_fire_at == last + 10 * MINUTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "missed"),
     [

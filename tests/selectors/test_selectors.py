@@ -83,6 +83,7 @@ def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Eng
     assert all(one.input is None and one.queue == "default" for offer in offers for one in offer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])
 async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_order(
     engine: Engine, jobs: Jobs, start: Start, fault: str
@@ -318,6 +319,7 @@ SELECT max(total) FROM (SELECT (SELECT sum(other.rate_cost) FROM job AS other WH
 """)
 
 
+@pytest.mark.slow
 async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_within_it(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:

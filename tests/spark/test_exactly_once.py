@@ -153,6 +153,7 @@ def test_a_spark_connect_write_with_killed_tasks_is_committed_once(
     count_up("batch write through Connect: kill, then again", ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "at_once"), variants([("before", 0), ("in", 0), ("after", 100)], default=[("in", 0)]))
 def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
     where: str, at_once: int, database_url: str, engine: Engine, count_up: CountUp

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def paths(nodes: list[Node], node: Node) -> list[list[Node]]:
     return [[*path, node] for predecessor in before for path in paths(nodes, predecessor)] or [[node]]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(workflows())
 def test_the_critical_path_is_the_longest_of_all_paths(nodes: list[Node]) -> None:

@@ -181,6 +181,7 @@ def test_spark_never_shows_the_password(
         assert PASSWORD not in text
 
 
+@pytest.mark.slow
 def test_an_authentication_error_contains_no_password(make_database: MakeDatabase, oldest_server: PostgresServer) -> None:
     here = make_database(oldest_server)
     with psycopg.connect(make_url(here).set(drivername="postgresql").render_as_string(hide_password=False)) as connection:

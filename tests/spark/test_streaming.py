@@ -94,6 +94,7 @@ def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url
     assert numbers([row for rows, _ in batches(stream(database_url), begin) for row in rows]) == [1, 2]
 
 
+@pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize("dataset", ["attempts", "jobs"])
 def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(

@@ -17,7 +17,7 @@ from tests.fixtures.plans import Plan, Prepared, connect
 from tests.statements.cases import catch_up_parameters, claim_parameters
 from tests.statements.shapes import NOBODY
 
-pytestmark = own_database
+pytestmark = [pytest.mark.slow, own_database]
 
 DEAD = 20_000
 MARGIN = 1.5

@@ -14,7 +14,7 @@ from tests.fixtures.database import extreme, own_database
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import find
 
-pytestmark = own_database
+pytestmark = [pytest.mark.slow, own_database]
 
 CHAINS = 10_000
 FILL = f"""

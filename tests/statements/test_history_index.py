@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
@@ -9,6 +10,8 @@ from sa_jobqueue.pipeline.history import JOBS
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.pipeline.statements.history import Filters
 from tests.fixtures.database import both_servers, own_database
+
+pytestmark = pytest.mark.slow
 
 TRANSACTIONS = 640
 FILL = f"""

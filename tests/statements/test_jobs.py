@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import jobs as statements
 from tests.fixtures.database import both_servers
@@ -52,6 +54,7 @@ def test_an_unhandled_type_within_a_fairness_key_is_reported(jobs: Jobs, run: Ru
     assert unknown(run, "mine") == {"nobody's", "low"}
 
 
+@pytest.mark.slow
 def test_an_unserved_queue_is_found_by_reading_one_row(jobs: Jobs, run: Run, database_url: str) -> None:
     jobs.add_worker("alive", queues=["served"])
     for number in range(40):

@@ -44,6 +44,7 @@ END $$
 """
 
 
+@pytest.mark.slow
 def test_counting_running_jobs_reads_no_dead_tuples_below_its_cursor(
     server: Any, database_url: str, run: Callable[..., list[Any]]
 ) -> None:

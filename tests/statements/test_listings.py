@@ -14,7 +14,7 @@ from sa_jobqueue.operations import ChainFilter, JobFilter, list_blocked_jobs, li
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.plans import Plan
 
-pytestmark = own_database
+pytestmark = [pytest.mark.slow, own_database]
 
 DEAD = JobStatus.DEAD
 

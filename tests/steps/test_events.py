@@ -387,6 +387,7 @@ async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: 
     assert explanation.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, jobs: Jobs, kind: str) -> None:
     """Its end is written under a lock of the chain's root."""
@@ -478,6 +479,7 @@ async def test_awaited_events_are_listed_by_pages_and_a_call_reads_a_bounded_num
         assert next_page.next is None
 
 
+@pytest.mark.slow
 async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jobs: Jobs) -> None:
     queue = waiting_queue([])
     first, _, _ = enqueue(engine, queue.job("sync", "b"), queue.job("async", "b"), queue.job("sync", "a"))
@@ -506,6 +508,7 @@ async def test_a_waiting_job_can_be_cancelled_and_its_event_changes_nothing_then
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
+@pytest.mark.slow
 async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engine: Engine, jobs: Jobs) -> None:
     queue: JobQueue[Any] = JobQueue()
 

@@ -117,6 +117,7 @@ def crashing_queue(calls: list[str], results: list[Any], crashes: int = 1) -> Jo
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_async_engine", [False, True])
 async def test_later_attempts_get_the_recorded_result_and_effects_happen_once(
@@ -255,6 +256,7 @@ def lose(engine: Engine, job_id: Any) -> None:
         connection.execute(update(table).where(table.c.id == job_id).values(values))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step_call", ["step", "transaction"])
 async def test_a_worker_that_lost_its_job_can_write_no_step(
@@ -558,6 +560,7 @@ def sleeping_queue(wakes: list[int], *, catches: bool = False) -> JobQueue[Any]:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catches", [False, True])
 async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
     engine: Engine, jobs: Jobs, catches: bool
@@ -636,6 +639,7 @@ def dying_queue(calls: list[str]) -> JobQueue[Any]:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_step", [None, "second"])
 async def test_a_redriven_job_keeps_its_steps_or_begins_from_a_named_one(
     engine: Engine, jobs: Jobs, from_step: str | None
@@ -730,6 +734,7 @@ def test_a_context_without_a_store_names_the_child_process() -> None:
     assert caught.value.option == "isolation"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("every", [1, 2])
 async def test_a_cursor_continues_after_the_last_recorded_position(
@@ -822,6 +827,7 @@ def failing_queue(calls: list[str], errors: int, retry: Any) -> JobQueue[Any]:
     return queue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("retry", "errors", "called", "status"),

@@ -99,6 +99,7 @@ async def test_a_job_is_blocked_until_the_last_of_its_events(waiting: Waiting, j
     assert output_of(jobs, job_id) == ["ann", "bob"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the job", "before the wait", "during the wait"])
 async def test_an_event_counts_whenever_it_was_sent(waiting: Waiting, jobs: Jobs, when: str) -> None:
     if when == "before the job":
@@ -132,6 +133,7 @@ async def test_two_jobs_wait_for_one_event(waiting: Waiting, jobs: Jobs) -> None
     assert [output_of(jobs, job_id) for job_id in job_ids] == [["ann"], ["ann"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_failure", "expected"),
     [("wait", JobStatus.BLOCKED), ("fail", JobStatus.DEAD), ("continue", JobStatus.COMPLETED)],
@@ -147,6 +149,7 @@ async def test_the_blocker_says_what_a_timeout_does(
     assert expected is not JobStatus.COMPLETED or output_of(jobs, job_id) == ["nobody"]
 
 
+@pytest.mark.slow
 async def test_a_wait_that_timed_out_goes_on_after_a_redrive(waiting: Waiting, jobs: Jobs) -> None:
     job_id = waiting.enqueue("a", on_failure="wait")
     await drain(waiting.jobs, waiting.engine)
@@ -172,6 +175,7 @@ async def test_explain_names_the_event_that_a_job_is_blocked_by(waiting: Waiting
     assert "sa-jobqueue events send a" in explanation.sentence
 
 
+@pytest.mark.slow
 async def test_a_blocked_job_can_be_cancelled_or_deleted_with_its_waits(waiting: Waiting, jobs: Jobs) -> None:
     cancelled, deleted = waiting.enqueue("a"), waiting.enqueue("b")
     await drain(waiting.jobs, waiting.engine)
@@ -185,6 +189,7 @@ async def test_a_blocked_job_can_be_cancelled_or_deleted_with_its_waits(waiting:
     assert jobs.count() == 2
 
 
+@pytest.mark.slow
 async def test_a_cancelled_wait_decides_as_a_failed_blocker(waiting: Waiting, jobs: Jobs) -> None:
     job_id = waiting.enqueue("a", on_failure="continue")
     await drain(waiting.jobs, waiting.engine)

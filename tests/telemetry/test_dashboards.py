@@ -53,6 +53,7 @@ def targets(dashboard: Any) -> Iterator[tuple[str, str]]:
         yield mark["name"], mark["expr"]
 
 
+@pytest.mark.slow
 def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["grafana", "--to", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -97,6 +98,7 @@ def test_every_query_of_the_dashboard_is_valid_promql(dashboard: Any, tmp_path: 
     promtool("check", "rules", "panels.yml", within=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_dashboard_conforms_to_grafanas_schema(dashboard: Any) -> None:
     assert faults(dashboard) == []
 

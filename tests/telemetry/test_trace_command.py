@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session, sessionmaker
@@ -17,6 +18,8 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.models import Job
 from tests.fixtures.workers import drain
 from tests.telemetry.spans import Telemetry
+
+pytestmark = pytest.mark.slow
 
 
 async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(

@@ -188,6 +188,7 @@ async def test_handler_spans_are_children_of_the_attempt_which_is_a_child_of_the
     assert not trace.get_current_span().get_span_context().is_valid
 
 
+@pytest.mark.slow
 async def test_attempts_of_a_chain_with_retries_continuations_and_blockers_are_linked(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
 ) -> None:
@@ -296,6 +297,7 @@ async def test_an_unsampled_trace_is_propagated_and_not_exported(
     assert "trace_context" not in jobs.attempts(job_id)[0]["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace_context", ["", "no traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
 async def test_a_job_with_an_invalid_trace_context_runs(
     trace_context: str, jobs: Jobs, engine: Engine, telemetry: Telemetry

@@ -118,6 +118,7 @@ def test_drain_returns_errors_on_request_but_not_signals(on: Engine | Session) -
     assert drain(queue, on) == Drained()  # nothing of it is due
 
 
+@pytest.mark.slow
 def test_drain_scheduled_runs_delayed_jobs_and_retries_in_time_order(on: Engine | Session) -> None:
     queue = JobQueue()
     runs: list[tuple[str, int]] = []
@@ -134,6 +135,7 @@ def test_drain_scheduled_runs_delayed_jobs_and_retries_in_time_order(on: Engine 
     assert runs == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("b", 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_time", [False, True])
 def test_drain_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> None:
     queue, send, payloads = shop()
@@ -144,6 +146,7 @@ def test_drain_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> Non
     assert drain(queue, on, scheduled=True).completed == 1
 
 
+@pytest.mark.slow
 def test_drain_fails_on_endless_snoozes(on: Engine | Session) -> None:
     queue = JobQueue()
 

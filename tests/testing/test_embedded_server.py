@@ -66,6 +66,7 @@ def await_true(condition: Callable[[], bool], description: str) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_server_accepts_connections_and_reports_its_version(server: EmbeddedServer) -> None:
     assert server.version == next(program.version for program in PROGRAMS if program.path == server.bin_dir)
     assert ask(server.url, "SHOW server_version_num") == f"{server.version[0]}{server.version[1]:04}"
@@ -74,6 +75,7 @@ def test_a_server_accepts_connections_and_reports_its_version(server: EmbeddedSe
     assert ask(server.url, "SELECT usesuper FROM pg_user WHERE usename = current_user") is True
 
 
+@pytest.mark.slow
 def test_a_crash_keeps_committed_rows_and_discards_uncommitted_ones(server: EmbeddedServer) -> None:
     ask(server.url, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
     with psycopg.connect(libpq(server.url)) as open_transaction:
@@ -92,6 +94,7 @@ def test_a_crash_keeps_committed_rows_and_discards_uncommitted_ones(server: Embe
     assert "automatic recovery in progress" in server.log_path.read_text()
 
 
+@pytest.mark.slow
 def test_stop_leaves_neither_process_nor_directory() -> None:
     server = EmbeddedServer(PROGRAMS[-1].path, QUICK).start()
     directory, pid = server.socket_dir, server.pid
@@ -149,6 +152,7 @@ def test_a_temporary_directory_too_long_for_a_socket_path_is_not_used(
     private.rmdir()
 
 
+@pytest.mark.slow
 def test_killing_the_owner_process_ends_the_server() -> None:
     with owner() as (process, server_pids):
         assert all(map(is_running, server_pids))

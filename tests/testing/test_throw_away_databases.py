@@ -29,6 +29,7 @@ def test_each_test_finds_the_tables_empty(jobqueue_database_url: str, round_numb
         connection.execute(NUMBERS.insert().values(number=round_number))
 
 
+@pytest.mark.slow
 def test_a_test_may_stop_its_own_server_with_its_databases(make_database: Callable[[PostgresServer], str]) -> None:
     with open_server("newest", settings=TEST_SETTINGS) as server:
         assert make_database(server).startswith("postgresql+psycopg://")

@@ -39,6 +39,7 @@ def test_simulated_waiting_times_agree_with_erlang_c(workers: int, slots: int) -
     assert sum(waits) / len(waits) == pytest.approx(likely / (8 - load), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_simulation_is_reproducible_and_starts_every_job_once() -> None:
     from benchmarks.simulation.model import Costs, simulate
     from benchmarks.simulation.workload import MIXED, arrivals

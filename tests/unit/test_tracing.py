@@ -48,6 +48,7 @@ def test_an_explicit_trace_context_is_kept(tracer: Tracer) -> None:
     assert (both.trace_context, both.chain_trace_context) == (GIVEN, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry.trace'] = None", "import opentelemetry.trace"])
 def test_opentelemetry_is_not_needed(before: str) -> None:
     """Not loaded, not usable, and loaded without any SDK."""

@@ -137,6 +137,7 @@ def test_a_chain_ending_at_any_step_of_the_wait_is_noticed(engine: Engine, jobs:
     assert (steps_played, result.id) == (needed, chain_id)
 
 
+@pytest.mark.slow
 async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
     wait: Waiting, engine: Engine, jobs: Jobs, start: Start
 ) -> None:
@@ -411,6 +412,7 @@ class TextJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_
     """A queue with another schema, prefix and type of ids."""
 
 
+@pytest.mark.slow
 async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting, engine: Engine) -> None:
     Base.metadata.create_all(engine)
     text_jobs = Jobs(engine, TextJob)

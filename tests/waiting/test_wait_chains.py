@@ -72,6 +72,7 @@ async def marked(jobs: Jobs, *chain_ids: Any) -> None:
     await until(lambda: all(jobs.get(chain_id)["has_waiters"] for chain_id in chain_ids), description="the marks")
 
 
+@pytest.mark.slow
 async def test_each_result_is_yielded_when_its_chain_ends_whatever_the_order(
     results: Waiting, engine: Engine, jobs: Jobs
 ) -> None:
@@ -91,6 +92,7 @@ async def test_each_result_is_yielded_when_its_chain_ends_whatever_the_order(
     await until(lambda: not listening(engine), description="the end of the connection")
 
 
+@pytest.mark.slow
 async def test_what_a_script_enqueues_is_waited_for_through_its_retries(
     results: Waiting, engine: Engine, async_engine: AsyncEngine
 ) -> None:
@@ -153,6 +155,7 @@ async def test_the_timeout_names_a_chain_and_counts_the_others(results: Waiting,
     assert (chain_results[0].id, caught.value.more_chains, caught.value.chain_id in still_open) == (ended, 2, True)
 
 
+@pytest.mark.slow
 async def test_thousands_of_chains_are_read_in_batches(
     results: Waiting, engine: Engine, async_engine: AsyncEngine, jobs: Jobs
 ) -> None:

@@ -29,6 +29,7 @@ def ended(process: Process) -> int:
     return process.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_worker_imports_its_registry_from_the_working_directory_and_runs_jobs(
     start_worker: StartWorker, engine: Engine, jobs: Jobs
 ) -> None:
@@ -42,6 +43,7 @@ def test_worker_imports_its_registry_from_the_working_directory_and_runs_jobs(
     assert workers(engine) == {}
 
 
+@pytest.mark.slow
 def test_a_worker_until_idle_ends_with_the_counts_and_with_status_1_if_a_job_died(
     start_worker: StartWorker, jobs: Jobs
 ) -> None:
@@ -68,6 +70,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_a_signal_while_the_process_exits_does_not_change_its_status(
     engine: Engine, database_url: str, tmp_path: Path, processes: str
@@ -130,6 +133,7 @@ def test_a_worker_that_fails_to_start_does_not_exit_its_calling_process(
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine_path", "owner"),
     [

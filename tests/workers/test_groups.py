@@ -63,6 +63,7 @@ async def stopped(group: WorkerGroup, run: asyncio.Task[None]) -> None:
     await asyncio.wait_for(run, PATIENCE)
 
 
+@pytest.mark.slow
 async def test_databases_share_the_slots_of_one_process(databases: list[Engine]) -> None:
     watched = Watched()
     for number, engine in enumerate(databases):

@@ -90,6 +90,7 @@ async def complete_all(engine: Engine, jobs: Jobs, workers: Iterable[Worker]) ->
         await asyncio.wait_for(asyncio.gather(*runs), PATIENCE)
 
 
+@pytest.mark.slow
 async def test_a_queue_limit_has_capacity_again_when_a_job_ends(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue, running, most = JobQueue(), 0, 0
 

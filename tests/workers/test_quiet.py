@@ -45,6 +45,7 @@ def _pauses(engine: Engine) -> list[float]:
         return list(connection.scalars(text("SELECT extract(epoch FROM heartbeat_pause)::float FROM worker")))
 
 
+@pytest.mark.slow
 async def test_an_idle_worker_sends_one_statement_a_tick(
     engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ async def test_a_lease_that_ends_during_a_pause_is_found_when_it_ends(
             await log.until(JobRescued)
 
 
+@pytest.mark.slow
 async def test_a_job_without_notification_is_found_by_a_tick_which_has_the_listener_checked(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

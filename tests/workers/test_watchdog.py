@@ -112,6 +112,7 @@ def output(process: Process) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_a_blocked_loop_fails_livez_and_the_watchdog_exits_with_the_blocking_stack(
     spawn: Spawn, jobs: Jobs, manager: Manager
 ) -> None:
