@@ -55,6 +55,20 @@ class Everything(BaseModel):
     a_b: int
 
 
+class Price(BaseModel):
+    """Numbers of three kinds: exact, rounded, and of any type."""
+
+    amount: Decimal
+    ratio: float
+    rest: Any = None
+
+
+@jobs.handler("price")
+def receive_price(payload: Price) -> None:
+    """Keep the payload."""
+    received.append(payload)
+
+
 @jobs.handler("everything")
 def receive(payload: Everything) -> None:
     """Keep the payload."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -21,14 +23,15 @@ from sa_jobqueue import enqueue as enqueue_job
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.payloads import opened
 from sa_jobqueue.pipeline.operations.writes import list_rejected_rows
-from sa_jobqueue.pipeline.spark import enqueue
+from sa_jobqueue.pipeline.spark import document, enqueue, enqueue_stream
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.validation import Checker
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.testing import drain
+from tests.fixtures.workers import PATIENCE
 from tests.spark import parity_app
-from tests.spark.parity_app import Everything, Inner, receive
+from tests.spark.parity_app import Everything, Inner, Price, receive
 
 SCHEMA = """byte TINYINT, big BIGINT, real FLOAT, double DOUBLE, narrow DECIMAL(10,2), wide DECIMAL(38,18), flag BOOLEAN,
   text STRING, day DATE, instant TIMESTAMP, wall TIMESTAMP_NTZ, numbers ARRAY<DECIMAL(38,18)>, reals ARRAY<FLOAT>,
@@ -91,7 +94,72 @@ def test_every_type_reaches_the_handler_as_from_the_handlers_own_job(
     texts.write.format("jobqueue").mode("append").options(url=database_url, type="everything", app=app).save()
     with session.begin():
         enqueue_job(session, job)
-    assert received(engine) == [expected()] * 4
+    written = rows.select(document(rows, receive).alias("input"), F.lit("everything").alias("type_name"))
+    written.write.format("jobqueue").mode("append").options(url=database_url, app=app).save()
+    assert received(engine) == [expected()] * 5
+
+
+def test_every_type_reaches_the_handler_through_a_stream(
+    frame: DataFrame, spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    rows = frame.withColumnRenamed("a.b", "a_b").drop("clock")  # no file format of Spark's has TIME
+    rows.write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
+    with_clock = stream.withColumn("clock", F.lit(ROW["clock"]))
+    finish(enqueue_stream(with_clock, receive, url=database_url), tmp_path / "handler")
+    finish(enqueue_stream(with_clock, "everything", url=database_url, app="tests.spark.parity_app:jobs"), tmp_path / "name")
+
+    def enqueue_batch(batch: DataFrame, number: int) -> None:
+        timed = batch.withColumn("clock", F.lit(ROW["clock"]))
+        enqueue(timed, receive, url=database_url, write_id=f"each-{number}")
+
+    finish(stream.writeStream.foreachBatch(enqueue_batch), tmp_path / "each")
+    assert received(engine) == [expected()] * 3
+    with pytest.raises(InvalidOptionError, match=r"df: is a stream: use .*enqueue_stream"):
+        enqueue(stream, receive, url=database_url)
+    with pytest.raises(InvalidOptionError, match=r"df: is not a stream: use .*enqueue"):
+        enqueue_stream(frame, receive, url=database_url)
+
+
+def finish(writer: DataStreamWriter, checkpoint: Path) -> None:
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE)
+    assert query.exception() is None
+
+
+def test_a_number_in_json_text_keeps_its_digits_or_its_row_is_refused(
+    spark: SparkSession, database_url: str, engine: Engine, session: Session
+) -> None:
+    digits = "123456789012345678.91"
+    texts = [
+        ("price", f'{{"amount": {digits}, "ratio": 0.25}}'),
+        ("price", f'{{"amount": 1.10, "ratio": {digits}}}'),  # a float is what the type asks for
+        ("price", f'{{"amount": 1, "ratio": 1, "rest": {{"n": [{digits}]}}}}'),
+        ("any", f"[{digits}]"),
+        ("any", "[1.10, 1e2]"),
+    ]
+    rows = spark.createDataFrame(texts, "type_name STRING, input STRING")
+    options = {"url": database_url, "app": "tests.spark.parity_app:jobs", "mode": "PERMISSIVE", "writeId": "digits"}
+    rows.write.format("jobqueue").mode("append").options(**options).save()
+    prices = [Price(amount=Decimal(digits), ratio=0.25), Price(amount=Decimal("1.10"), ratio=float(digits))]
+    assert sorted(received(engine), key=str) == sorted([*prices, [1.1, 100.0]], key=str)
+    rejected = {(row.field, row.reason.partition(":")[0]) for row in list_rejected_rows(session, "digits").items}
+    reason = f"is {digits}, with more digits than a float keeps"
+    assert rejected == {("input.rest.n[0]", reason), ("input[0]", reason)}
+
+
+@pytest.mark.parametrize(
+    "value", ["TIMESTAMP'+10000-01-01 00:00:00'", "DATE'+10000-01-01'", "TIMESTAMP_NTZ'-0001-01-01 00:00:00'"]
+)
+def test_a_year_that_python_does_not_have_is_refused(
+    spark: SparkSession, database_url: str, session: Session, value: str
+) -> None:
+    rows = spark.range(2).select(F.expr(f"array(CASE WHEN id = 1 THEN {value} END)").alias("odd"))
+    for target in ("any", parity_app.anything):
+        result = enqueue(rows, target, url=database_url, mode="PERMISSIVE")
+        assert (result.enqueued, result.rejected) == (1, 1)
+        (rejected,) = list_rejected_rows(session, result.write_id).items
+        assert rejected.reason == "has a year before 1 or after 9999, which Python does not have"
 
 
 def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame, database_url: str, engine: Engine) -> None:

@@ -31,7 +31,7 @@ def test_the_guide_runs(
     (tmp_path / "shop.py").write_text(shop)
     monkeypatch.syspath_prepend(tmp_path)
     plainly.sparkContext.addPyFile(str(tmp_path / "shop.py"))
-    plainly.range(3).selectExpr("to_json(struct(id)) AS input").write.parquet(str(tmp_path / "lake/orders"))
+    plainly.range(3).write.parquet(str(tmp_path / "lake/orders"))
     names: dict[str, Any] = {"spark": plainly, "url": database_url}
     for block in RUN_HERE.finditer(page):
         code = ast.parse("\n" * page[: block.start(1)].count("\n") + block[1], str(PAGE))

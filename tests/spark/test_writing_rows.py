@@ -232,7 +232,7 @@ def test_unknown_columns_are_refused_before_planning() -> None:
         ({"type_name": TEXT, "zzz": INT}, "zzz: is no column of a job; known: type_name, input"),
         ({"type_name": TEXT, "skip_while_retrying": TEXT}, "skip_while_retrying: is no option: .*Set max_attempts"),
         ({"input": TEXT}, "type_name: is missing"),
-        ({"type_name": TEXT, "input": struct}, "input: must be STRING.*write to_json\\(input\\)"),
+        ({"type_name": TEXT, "input": struct}, "input: must be STRING.*write sa_jobqueue.*document\\(df, handler\\)"),
         ({"type_name": TEXT, "scheduled_at": TimestampNTZType()}, "scheduled_at: must be TIMESTAMP.*cast it"),
         ({"type_name": TEXT, "blockers": ArrayType(INT)}, "blockers: must be ARRAY<STRING>"),
         ({"type_name": INT}, "type_name: must be STRING, not INT"),

@@ -18,7 +18,7 @@ if _missing := next((library for library in ("pyspark", "pyarrow", "pandas") if 
     raise MissingExtraError(_missing, "spark")
 
 from sa_jobqueue.pipeline.spark.archiving import archive
-from sa_jobqueue.pipeline.spark.enqueueing import enqueue, written
+from sa_jobqueue.pipeline.spark.enqueueing import document, enqueue, enqueue_stream, written
 from sa_jobqueue.pipeline.spark.offsets import Holder, StreamLag, stream_lag
 from sa_jobqueue.pipeline.spark.options import REDACTION
 from sa_jobqueue.pipeline.spark.progress import WorkersReport
@@ -37,7 +37,9 @@ __all__ = [
     "WorkersReport",
     "WriteError",
     "archive",
+    "document",
     "enqueue",
+    "enqueue_stream",
     "java_home",
     "redacted",
     "register",

@@ -102,7 +102,7 @@ def _check_type(name: str, kind: DataType) -> None:
         return
     advice = ""
     if name == "input" and isinstance(kind, (StructType, MapType, ArrayType, VariantType)):
-        advice = ": write to_json(input), or use sa_jobqueue.pipeline.spark.enqueue, which does"
+        advice = ": write sa_jobqueue.pipeline.spark.document(df, handler), or use enqueue, which does"
     elif sql_type == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
         advice = ": a time without a zone is no instant; cast it to timestamp"
     raise InvalidColumnError(name, f"must be {sql_type}, not {kind.simpleString().upper()[:100]}{advice}")

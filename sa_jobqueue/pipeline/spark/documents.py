@@ -1,12 +1,13 @@
 """Payloads as JSON documents: each value of a column reaches the handler as it was, or the column is refused.
 
 Spark's `to_json` writes timestamps in milliseconds and in the session's zone, decimals as numbers that Python reads as
-floats, binary values as Base64, and NaN as text.
+floats, binary values as Base64, NaN as text, and years after 9999, which Python does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import MAXYEAR, MINYEAR
 from functools import reduce
 from typing import Final, TypeAlias
 
@@ -37,7 +38,7 @@ from pyspark.sql.types import (
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
-from sa_jobqueue.pipeline.spark.validation import NO_NUMBER
+from sa_jobqueue.pipeline.spark.validation import NO_NUMBER, NO_YEAR
 
 Ours: TypeAlias = "str | Column"
 """A column's name, or an expression."""
@@ -62,7 +63,7 @@ _CURES: Final[tuple[tuple[type[DataType] | tuple[type[DataType], ...], str], ...
 )
 
 
-def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: bool) -> Column:
+def document_of(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: bool) -> Column:
     """Return the column of JSON documents that a payload becomes: an object of columns, or one column's values.
 
     `payload`: as in `enqueue`. `is_typed`: whether a handler's payload type reads the documents; decimals are text then,
@@ -78,18 +79,17 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
         columns = [(name, named(df, name)) for name in names]
         rows = df.select(*(column.alias(name) for name, column in columns))
         fields = [
-            (_exact(column, field.dataType, field.name, is_typed), field.name, _has_no_number(column, field.dataType))
+            (_exact(column, field.dataType, field.name, is_typed).alias(field.name), (column, field.dataType))
             for (_, column), field in zip(columns, rows.schema.fields, strict=True)
         ]
-        text = F.to_json(F.struct(*(column.alias(name) for column, name, _ in fields)), _JSON)
-        return _without(text, [condition for *_, condition in fields])
+        return _refused(F.to_json(F.struct(*(column for column, _ in fields)), _JSON), [parts for _, parts in fields])
     column = named(df, payload) if isinstance(payload, str) else payload
     field = df.select(column).schema[0]
     if isinstance(field.dataType, StringType):
         return column
     # `to_json` does not accept a plain number: wrap it in an array, then remove the brackets.
     listed = F.to_json(F.array(_exact(column, field.dataType, field.name, is_typed)), _JSON)
-    return _without(F.substring(listed, F.lit(2), F.length(listed) - 2), [_has_no_number(column, field.dataType)])
+    return _refused(F.substring(listed, F.lit(2), F.length(listed) - 2), [(column, field.dataType)])
 
 
 def named(df: DataFrame, name: str) -> Column:
@@ -103,9 +103,13 @@ def named(df: DataFrame, name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`") if name in df.columns else F.col(name)
 
 
-def _without(text: Column, conditions: Sequence[Column | None]) -> Column:
-    present = [condition for condition in conditions if condition is not None]
-    return F.when(reduce(Column.__or__, present), F.lit(NO_NUMBER)).otherwise(text) if present else text
+def _refused(text: Column, columns: Sequence[tuple[Column, DataType]]) -> Column:
+    """Return the JSON text, or for a row with a value that JSON or Python does not have, the reason in its place."""
+    for is_odd, reason in ((_is_no_number, NO_NUMBER), (_is_no_year, NO_YEAR)):
+        conditions = [condition for column, kind in columns if (condition := _has(column, kind, is_odd)) is not None]
+        if conditions:
+            text = F.when(reduce(Column.__or__, conditions), F.lit(reason)).otherwise(text)
+    return text
 
 
 def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
@@ -141,25 +145,38 @@ def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
     return column
 
 
-def _has_no_number(column: Column, kind: DataType) -> Column | None:
-    """Return whether a column has a NaN or an infinity; None if its type has none."""
-    if isinstance(kind, (FloatType, DoubleType)):
-        number = F.coalesce(column, F.lit(0.0))
-        return F.isnan(number) | (F.abs(number) == F.lit(float("inf")))
+def _is_no_number(column: Column, kind: DataType) -> Column | None:
+    """Return whether a value is NaN or infinite; None if no value of its type is."""
+    if not isinstance(kind, (FloatType, DoubleType)):
+        return None
+    number = F.coalesce(column, F.lit(0.0))
+    return F.isnan(number) | (F.abs(number) == F.lit(float("inf")))
+
+
+def _is_no_year(column: Column, kind: DataType) -> Column | None:
+    """Return whether a value is not in the years that Python has; None if no value of its type can be."""
+    if not isinstance(kind, (DateType, TimestampType, TimestampNTZType)):
+        return None
+    in_utc = F.to_utc_timestamp(column, F.current_timezone()) if isinstance(kind, TimestampType) else column
+    year = F.coalesce(F.year(in_utc), F.lit(MINYEAR))
+    return (year < MINYEAR) | (year > MAXYEAR)
+
+
+def _has(column: Column, kind: DataType, is_odd: Callable[[Column, DataType], Column | None]) -> Column | None:
+    """Return whether a value, or one within it, is odd; None if none of its type can be."""
     if isinstance(kind, StructType):
-        inner = [_has_no_number(column.getField(field.name), field.dataType) for field in kind.fields]
+        inner = [_has(column.getField(field.name), field.dataType, is_odd) for field in kind.fields]
         conditions = [condition for condition in inner if condition is not None]
         return reduce(Column.__or__, conditions) if conditions else None
     if isinstance(kind, (ArrayType, MapType)):
         element = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
-        if _has_no_number(F.lit(None), element) is None:
+        if _has(F.lit(None), element, is_odd) is None:
             return None
+
+        def is_odd_element(value: Column) -> Column:
+            condition = _has(value, element, is_odd)
+            return F.lit(False) if condition is None else condition
+
         values = column if isinstance(kind, ArrayType) else F.map_values(column)
-        exists = F.exists(values, lambda value: _no_number_in(value, element))
-        return F.coalesce(exists, F.lit(False))
-    return None
-
-
-def _no_number_in(column: Column, kind: DataType) -> Column:
-    has_no_number = _has_no_number(column, kind)
-    return F.lit(False) if has_no_number is None else has_no_number
+        return F.coalesce(F.exists(values, is_odd_element), F.lit(False))
+    return is_odd(column, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls them
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.display.progress import ProgressLines
@@ -21,7 +22,7 @@ from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark import writing
 from sa_jobqueue.pipeline.spark.columns import CHECKS
 from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object, sanitised
-from sa_jobqueue.pipeline.spark.documents import Ours, document, named
+from sa_jobqueue.pipeline.spark.documents import Ours, document_of, named
 from sa_jobqueue.pipeline.spark.errors import WriteError
 from sa_jobqueue.pipeline.spark.options import Options, Use, checked, plain, read_options, refuse
 from sa_jobqueue.pipeline.spark.progress import counted_tasks
@@ -76,17 +77,118 @@ def enqueue(
     Raises: InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with Spark's message. Nothing is
     enqueued then, unless only the response was lost.
     """
-    name = target if isinstance(target, str) else target.name
+    if df.isStreaming:
+        refuse("df", "is a stream: use sa_jobqueue.pipeline.spark.enqueue_stream")
+    rows, write_options = _rows_of(
+        df,
+        target,
+        options,
+        payload,
+        queue=queue,
+        priority=priority,
+        at=at,
+        delay=delay,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        deduplication_key=deduplication_key,
+        id=id,
+        blockers=blockers,
+        on_failure=on_failure,
+        rate_cost=rate_cost,
+        expires_at=expires_at,
+        ordering_key=ordering_key,
+        fairness_key=fairness_key,
+    )
+    return _write(rows, write_options | {"url": url, "write_id": write_id}, progress)
+
+
+def enqueue_stream(
+    df: DataFrame,
+    target: Handler[Any, Any, Any] | str,
+    *,
+    payload: Ours | Sequence[str] | None = None,
+    url: str | None = None,
+    queue: str | Column | None = None,
+    priority: int | Column | None = None,
+    at: datetime | Column | None = None,
+    delay: timedelta | Column | None = None,
+    max_attempts: int | Column | None = None,
+    timeout: timedelta | Column | None = None,
+    deduplication_key: Ours | None = None,
+    id: Ours | None = None,
+    blockers: Ours | None = None,
+    on_failure: str | Column | None = None,
+    rate_cost: int | Column | None = None,
+    expires_at: datetime | Column | None = None,
+    ordering_key: Ours | None = None,
+    fairness_key: Ours | None = None,
+    **options: str,
+) -> DataStreamWriter:
+    """Return the writer of a stream whose rows become jobs of one type, with the same conversion as `enqueue`.
+
+    Set its checkpoint, and start it: `.option("checkpointLocation", path).start()`. Each batch is enqueued atomically and,
+    with its checkpoint, exactly once.
+
+    `target`, `payload`, `url`, `options` and the others: as in `enqueue`.
+    Raises: InvalidColumnError and UnknownJobTypeError; InvalidOptionError for a DataFrame that is not a stream.
+    """
+    if not df.isStreaming:
+        refuse("df", "is not a stream: use sa_jobqueue.pipeline.spark.enqueue")
+    rows, write_options = _rows_of(
+        df,
+        target,
+        options,
+        payload,
+        queue=queue,
+        priority=priority,
+        at=at,
+        delay=delay,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        deduplication_key=deduplication_key,
+        id=id,
+        blockers=blockers,
+        on_failure=on_failure,
+        rate_cost=rate_cost,
+        expires_at=expires_at,
+        ordering_key=ordering_key,
+        fairness_key=fairness_key,
+    )
+    named_options = {name: value for name, value in write_options.items() if value is not None}
+    return rows.writeStream.format("jobqueue").options(**named_options, **({} if url is None else {"url": url}))
+
+
+def document(
+    df: DataFrame,
+    target: Handler[Any, Any, Any] | str,
+    payload: Ours | Sequence[str] | None = None,
+    *,
+    app: str | None = None,
+) -> Column:
+    """Return the column `input` of JSON documents for a write of your own, as `enqueue` makes it.
+
+    `df`: the DataFrame that the column is selected from; it may be a stream. `target`, `payload`, `app`: as in `enqueue`. A
+    row with a value that JSON does not have has a text that the write refuses, with the reason.
+    Raises: InvalidColumnError for a column whose values JSON, or Python's JSON numbers, would change.
+    """
+    return document_of(df, payload, is_typed=_is_declared(target, app))
+
+
+def _rows_of(
+    df: DataFrame,
+    target: Handler[Any, Any, Any] | str,
+    options: Mapping[str, str],
+    payload: Ours | Sequence[str] | None,
+    **settings: Any,
+) -> tuple[DataFrame, dict[str, str | None]]:
+    """Return the rows of jobs, and the options of the data source that writes them."""
+    write_options: dict[str, str | None] = dict(options)
     if isinstance(target, Handler) and "app" not in options:
-        options["app"] = _app_of(target)
-    write_options = dict(url=url, write_id=write_id, type=name, **options)
-    columns = {"input": document(df, payload, is_typed=_is_declared(target, options.get("app")))}
-    for name, option in {
-        **{"queue": queue, "priority": priority, "max_attempts": max_attempts, "rate_cost": rate_cost},
-        **{"scheduled_at": at, "delay": delay, "timeout": timeout, "on_failure": on_failure, "expires_at": expires_at},
-        **{"id": id, "blockers": blockers, "deduplication_key": deduplication_key},
-        **{"ordering_key": ordering_key, "fairness_key": fairness_key},
-    }.items():
+        write_options["app"] = _app_of(target)
+    write_options["type"] = target if isinstance(target, str) else target.name
+    columns = {"input": document(df, target, payload, app=write_options.get("app"))}
+    settings["scheduled_at"] = settings.pop("at")
+    for name, option in settings.items():
         if isinstance(option, Column):
             columns[name] = option
         elif option is not None and name not in _NAMED:
@@ -101,7 +203,7 @@ def enqueue(
         columns["trace_context"] = F.lit(trace)
     if "writtenby" not in map(plain, write_options):
         write_options["writtenBy"] = str(df.sparkSession.conf.get("spark.app.name"))
-    return _write(df.select(*(column.alias(name) for name, column in columns.items())), write_options, progress)
+    return df.select(*(column.alias(name) for name, column in columns.items())), write_options
 
 
 def _is_declared(target: Handler[Any, Any, Any] | str, app: str | None) -> bool:

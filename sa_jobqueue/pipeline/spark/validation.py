@@ -9,9 +9,11 @@ checked one by one.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -33,6 +35,8 @@ from sa_jobqueue.types import LATEST, LONGEST
 
 NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
 """What stands in place of the JSON text of such a row, and why the row is refused."""
+NO_YEAR: Final = "has a year before 1 or after 9999, which Python does not have"
+"""The same for dates and instants."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _EARLIEST_US: Final = round(datetime.min.replace(tzinfo=UTC).timestamp()) * 1_000_000
@@ -293,15 +297,21 @@ def _check_input(text: str | None) -> None:
     payloads.check_json("input", _parsed(text))
 
 
-def _parsed(text: str | None) -> Any:
+def _parsed(text: str | None, read_float: Callable[[str], Any] = float) -> Any:
     if text is None:
         return None
-    if text == NO_NUMBER:
+    if text in {NO_NUMBER, NO_YEAR}:
         raise InvalidPayloadError("input", text)
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=read_float)
     except (ValueError, RecursionError) as error:
         raise InvalidPayloadError("input", f"is not JSON: {error}") from None
+
+
+def _exact_float(digits: str) -> float | str:
+    """Return a JSON number, as text if a float has not all of its digits."""
+    number = float(digits)
+    return number if not math.isfinite(number) or Decimal(repr(number)) == Decimal(digits) else digits
 
 
 def _as_written(kind: JobType | None) -> Callable[[str], bool]:
@@ -314,10 +324,15 @@ def _as_written(kind: JobType | None) -> Callable[[str], bool]:
 def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: str | None) -> tuple[str, str | None]:
     """Return an input as `handler.job` stores it, and the fairness key: that of the row, or the handler's."""
     # No document of a DataFrame is one that a codec has encoded, whatever it looks like.
-    data = payloads.escaped(_parsed(text))
+    data, exact_data = payloads.escaped(_parsed(text)), payloads.escaped(_parsed(text, _exact_float))
+    read_version = kind.version if version is None else version
     try:
-        value = kind.decode(data, kind.version if version is None else version)
+        value = kind.decode(data, read_version)
         document = kind.input.document("input", value)
+        if exact_data != data:  # has numbers with more digits than a float: a Decimal reads them as text
+            value = kind.decode(exact_data, read_version)
+            rounded, document = document, kind.input.document("input", value)
+            _check_digits("input", rounded.value, document.value)
         if fairness_key is None and kind.fairness_by is not None:
             fairness_key = check_fairness_key(key_of(kind.fairness_by, value, document.value))
         return sealed("input", document, kind.codec).text, fairness_key
@@ -325,6 +340,24 @@ def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: 
         raise
     except JobQueueError as error:
         raise InvalidPayloadError("input", str(error)) from error
+
+
+def _check_digits(path: str, rounded: Any, exact: Any) -> None:
+    """Refuse a number that reached the document as the text of its digits, which no type of the payload has read.
+
+    `rounded`, `exact`: the documents in which such numbers were read from floats and from text. Raises: InvalidPayloadError.
+    """
+    if isinstance(exact, str) and isinstance(rounded, float):
+        raise InvalidPayloadError(
+            path,
+            f"is {exact[:50]}, with more digits than a float keeps: give the field the type Decimal, or write it as text",
+        )
+    if isinstance(exact, dict) and isinstance(rounded, dict):
+        for name in exact.keys() & rounded.keys():
+            _check_digits(f"{path}.{name}", rounded[name], exact[name])
+    elif isinstance(exact, list) and isinstance(rounded, list):
+        for index, pair in enumerate(zip(rounded, exact, strict=False)):
+            _check_digits(f"{path}[{index}]", *pair)
 
 
 def _check_uuid(name: str, value: object) -> None:

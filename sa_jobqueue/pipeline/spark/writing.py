@@ -202,7 +202,7 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     option `type`.
     """
     if overwrite and options.use is Use.STREAM_WRITE:
-        refuse("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')
+        refuse("outputMode", 'a queue is not overwritten: .outputMode("append")')
     if overwrite:
         refuse("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
     check_columns(schema, has_type=options["type"] is not None)
