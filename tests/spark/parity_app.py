@@ -60,7 +60,7 @@ class Price(BaseModel):
 
     amount: Decimal
     ratio: float
-    rest: Any = None
+    extra: Any = None
 
 
 @jobs.handler("price")

@@ -94,8 +94,8 @@ def test_every_type_reaches_the_handler_as_from_the_handlers_own_job(
     texts.write.format("jobqueue").mode("append").options(url=database_url, type="everything", app=app).save()
     with session.begin():
         enqueue_job(session, job)
-    written = rows.select(document(rows, receive).alias("input"), F.lit("everything").alias("type_name"))
-    written.write.format("jobqueue").mode("append").options(url=database_url, app=app).save()
+    documents = rows.select(document(rows, receive).alias("input"), F.lit("everything").alias("type_name"))
+    documents.write.format("jobqueue").mode("append").options(url=database_url, app=app).save()
     assert received(engine) == [expected()] * 5
 
 
@@ -134,7 +134,7 @@ def test_a_number_in_json_text_keeps_its_digits_or_its_row_is_refused(
     texts = [
         ("price", f'{{"amount": {digits}, "ratio": 0.25}}'),
         ("price", f'{{"amount": 1.10, "ratio": {digits}}}'),  # a float is what the type asks for
-        ("price", f'{{"amount": 1, "ratio": 1, "rest": {{"n": [{digits}]}}}}'),
+        ("price", f'{{"amount": 1, "ratio": 1, "extra": {{"n": [{digits}]}}}}'),
         ("any", f"[{digits}]"),
         ("any", "[1.10, 1e2]"),
     ]
@@ -145,7 +145,7 @@ def test_a_number_in_json_text_keeps_its_digits_or_its_row_is_refused(
     assert sorted(received(engine), key=str) == sorted([*prices, [1.1, 100.0]], key=str)
     rejected = {(row.field, row.reason.partition(":")[0]) for row in list_rejected_rows(session, "digits").items}
     reason = f"is {digits}, with more digits than a float keeps"
-    assert rejected == {("input.rest.n[0]", reason), ("input[0]", reason)}
+    assert rejected == {("input.extra.n[0]", reason), ("input[0]", reason)}
 
 
 @pytest.mark.parametrize(
