@@ -30,7 +30,7 @@ from sa_jobqueue.cli._output import (
     table_of,
 )
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.observe.health import Health, Severity, Thresholds, get_thresholds, set_thresholds
+from sa_jobqueue.observe.health import Health, Severity, Thresholds, get_thresholds, set_thresholds, silence_finding
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.figures import Failures
 from sa_jobqueue.observe.health.findings import described, with_error
@@ -257,6 +257,31 @@ def set_(database: opts.Database, /, *, pairs: tuple[str, ...], queue: str, by: 
     """
     values = dict((pair[:-1], None) if pair.endswith("=") else threshold(pair) for pair in pairs)
     _show(database.run(set_thresholds, values, queue=queue, by=by))
+
+
+@thresholds.command()
+@click.argument("code")
+@opts.duration_option("--for", "How long, at most 30d; 0s ends the silence.", required=True)
+@click.option("--reason", required=True, metavar="TEXT", help="Why; reports show it.")
+@click.option(
+    "--subject",
+    default="",
+    metavar="NAME",
+    help="Only findings about this queue, job type, schedule or worker.  [default: all]",
+)
+@opts.by_option
+@opts.reading
+def silence(database: opts.Database, /, *, code: str, subject: str, reason: str, by: str, **options: timedelta) -> None:
+    """Silence the finding CODE for a while: reports show it as ok, with who did it, until when and why.
+
+    \b
+    Example:
+      sa-jobqueue thresholds silence claim_age --subject reports --for 4h --reason "nightly import"
+    """
+    words = {"by": by, "reason": reason, "subject": subject}
+    until = database.run(silence_finding, code, duration=options["for"], **words)
+    document = {"code": code, "subject": subject, "until": until, "reason": reason}
+    print_result(document, f"{code}: silenced until {shown(until)}" if options["for"] else f"{code}: not silenced")
 
 
 def _show(stored: Thresholds) -> None:

@@ -286,7 +286,7 @@ CREATE TABLE ${q}worker (
   heartbeat_pause interval DEFAULT '0' NOT NULL,
   state text DEFAULT 'running' NOT NULL,
   drain_requested_at timestamptz,
-  selectors jsonb, type_slots jsonb, type_versions jsonb, progress jsonb,
+  selectors jsonb, type_slots jsonb, type_versions jsonb, progress jsonb, report jsonb,
   stuck_threads integer DEFAULT 0 NOT NULL,
   failure text,
   concurrency_requested integer,

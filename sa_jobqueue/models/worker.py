@@ -55,6 +55,10 @@ class WorkerMixin(Companion):
     progress: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Progress of the attempts it runs, by job id, as of its last heartbeat. Null: none has reported any."""
 
+    report: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """As of its last heartbeat: `resident_bytes` of its process, and `declared`, a digest of each job type, queue and
+    schedule that its code declares. Null: not reported."""
+
     stuck_threads: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many of its slots are taken by threads of attempts that have ended, as of its last heartbeat."""
 

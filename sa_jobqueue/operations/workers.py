@@ -84,6 +84,10 @@ class WorkerStatus:
     """Number of slots taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
     failure: str | None = None
     """Its component that keeps failing, with the error; None if none does."""
+    resident_bytes: int | None = None
+    """Resident memory of its process; None if it is not known."""
+    declared: dict[str, str] = field(default_factory=dict)
+    """A digest of each job type, queue and schedule that its code declares, by kind and name, such as `type refund`."""
 
     @property
     def is_claiming(self) -> bool:
@@ -112,9 +116,19 @@ def list_workers(
     pages.check_position(after, str, str)
     statement = workers.page(model, *workers.matching(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
-    reported = ({**row, **{name: row[name] or {} for name in ("selectors", "type_slots", "type_versions")}} for row in rows)
+    reported = (_reported(row) for row in rows)
     statuses = [WorkerStatus(**{**row, "state": pages.member_or_text(WorkerState, row["state"])}) for row in reported]
     return pages.page_of(statuses, limit=limit, position=lambda worker: (worker.name, worker.id))
+
+
+def _reported(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the columns of a worker's row with those of its report."""
+    columns = {**row, **{name: row[name] or {} for name in ("selectors", "type_slots", "type_versions")}}
+    report = columns.pop("report") or {}
+    return columns | {
+        "resident_bytes": report.get("resident_bytes") or None,
+        "declared": report.get("declared") or {},
+    }
 
 
 def drain_workers(

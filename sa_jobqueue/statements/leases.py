@@ -27,21 +27,21 @@ def heartbeat(t: Tables) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, `type_versions`, `progress`, `failure`, null unless given; `stuck_threads`, zero unless given;
-    `heartbeat_pause`, none unless given.
+    `selectors`, `type_slots`, `type_versions`, `progress`, `report`, `failure`, null unless given;
+    `stuck_threads`, zero unless given; `heartbeat_pause`, none unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
-    Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`, `failure`.
+    Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `report`, `stuck_threads`, `failure`.
     Clock: the database's. Locks: the worker's own row. Index: the primary key.
     """
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     parameters = {name: sa.bindparam(name, type_=t.worker.c[name].type) for name in names}
-    optional = ("selectors", "type_slots", "type_versions", "progress", "failure")
+    optional = ("selectors", "type_slots", "type_versions", "progress", "report", "failure")
     parameters |= {name: sa.bindparam(name, None, type_=t.worker.c[name].type) for name in optional}
     parameters["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
     parameters["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=t.worker.c.stuck_threads.type)
     parameters["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=t.worker.c.heartbeat_pause.type)
     statement = insert(t.worker).values(parameters)
-    changed = ("state", "concurrency", "progress", "stuck_threads", "failure", "heartbeat_pause")
+    changed = ("state", "concurrency", "progress", "report", "stuck_threads", "failure", "heartbeat_pause")
     return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={

@@ -96,6 +96,23 @@ def cancel_statement() -> sa.Select[Any]:
     return sa.select(sa.func.pg_cancel_backend(sa.bindparam("pid", type_=sa.Integer)))
 
 
+def by_name() -> sa.Select[Any]:
+    """Count the connections of the server by application name.
+
+    Parameters: `limit`. Shape: `(name, n)`, the most first; the name is empty for those without. Locks: none.
+    """
+    session = catalog_table("pg_stat_activity", "application_name", "backend_type", "datname")
+    name = sa.func.coalesce(session.c.application_name, sa.literal_column("''")).label("name")
+    n = sa.func.count().label("n")
+    return (
+        sa.select(name, n)
+        .where(session.c.datname.is_not(None))
+        .group_by(name)
+        .order_by(n.desc(), name)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
 def connected() -> sa.Select[Any]:
     """Return which application names have sessions in this database.
 

@@ -37,7 +37,7 @@ from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
-from sa_jobqueue.worker.shared import Part, Shared
+from sa_jobqueue.worker.shared import Part, Shared, digests
 from sa_jobqueue.worker.signals import TickResult
 
 _CLOCKS_DIFFER = 1.0
@@ -70,6 +70,7 @@ class Assembly(Part):
     ) -> None:
         super().__init__(shared)
         self._loop = asyncio.get_running_loop()
+        self._declared = digests(self._jobs)
         self._connections, self._sessions, self._signs, self._on_outgrown = connections, sessions, signs, on_outgrown
         options = self._options
         self.can_listen = options.listen and not until_idle and connections.can_listen
@@ -150,6 +151,7 @@ class Assembly(Part):
             "state": self._state.value,
             "concurrency": self.executor.concurrency,
             "progress": self.executor.progress() or None,
+            "report": {"resident_bytes": resident_bytes(os.getpid()), "declared": self._declared},
             "stuck_threads": self.executor.stuck_threads,
             "failure": next(failures, None),
         }

@@ -7,13 +7,17 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.models import JobClass
+from sa_jobqueue.operations.queues import recorded_values
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.schedules import SETTINGS
 from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.ownership import Ownership
@@ -36,6 +40,16 @@ class Identity:
     selectors: dict[str, Any] = field(default_factory=dict)
     type_slots: dict[str, int] = field(default_factory=dict)
     type_versions: dict[str, int] = field(default_factory=dict)
+
+
+def digests(jobs: JobQueue[Any]) -> dict[str, str]:
+    """Return a digest of each job type, queue and schedule that code declares, by kind and name, such as `type refund`."""
+    declared: dict[str, Any] = {f"type {kind.name}": recorded_values(kind) for kind in jobs.registry}
+    declared |= {f"queue {QueueKey(queue.name, queue.fairness_key).label}": queue for queue in jobs.declared_queues}
+    for schedule in jobs.schedules:
+        # Not the input, which may be private, and whose digest could be guessed.
+        declared[f"schedule {schedule.name}"] = [getattr(schedule, name) for name in SETTINGS if name != "input"]
+    return {name: sha256(repr(values).encode()).hexdigest()[:8] for name, values in declared.items()}
 
 
 def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:

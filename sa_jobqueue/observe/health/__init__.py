@@ -6,6 +6,17 @@ all texts). `sa-jobqueue health` prints the report. `docs/guides/monitoring.md` 
 
 from sa_jobqueue.observe.health.figures import Code, Finding, Health, Severity
 from sa_jobqueue.observe.health.measuring import health
+from sa_jobqueue.observe.health.silencing import silence_finding
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds, set_thresholds
 
-__all__ = ["Code", "Finding", "Health", "Severity", "Thresholds", "get_thresholds", "health", "set_thresholds"]
+__all__ = [
+    "Code",
+    "Finding",
+    "Health",
+    "Severity",
+    "Thresholds",
+    "get_thresholds",
+    "health",
+    "set_thresholds",
+    "silence_finding",
+]

@@ -42,6 +42,8 @@ class Code(StrEnum):
     WORKERS_SILENT = "workers_silent"
     WORKER_FAILING = "worker_failing"
     STUCK_THREADS = "stuck_threads"
+    WORKERS_RESTARTING = "workers_restarting"
+    DECLARED_DIFFERENTLY = "declared_differently"
     PAUSED = "paused"
     SCHEDULE_LATE = "schedule_late"
     SCHEDULE_BROKEN = "schedule_broken"
@@ -49,6 +51,8 @@ class Code(StrEnum):
     CLAIM_AGE = "claim_age"
     LOCKED = "locked"
     FALLING_BEHIND = "falling_behind"
+    GROWING = "growing"
+    LONG_CHAIN = "long_chain"
     RETRIES = "retries"
     RETRY_LATER = "retry_later"
     EXPIRED = "expired"
@@ -71,6 +75,7 @@ class Code(StrEnum):
     READ_ONLY = "read_only"
     CONNECTIONS = "connections"
     NOTIFY_CONTENDED = "notify_contended"
+    CLOCK = "clock"
     OUTGROWN = "outgrown"
     """The load may need a broker, or a separate database for the queue."""
     REPLICA = "replica"
@@ -228,6 +233,50 @@ class Rates:
     def per_second(self, count: int) -> float:
         """Convert a count of the window to a rate."""
         return count / self.window.total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Changes of a job type within the last ten minutes that workers recorded."""
+
+    type_name: str
+    enqueued: int
+    ended: int
+    due: int
+    """Due jobs at the end of the last minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """Workers of one name that ended attempts within the last ten minutes."""
+
+    name: str
+    starts: int
+    """How many ids they had: each start has another."""
+    lost: int
+    """How many attempts were lost with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongChain:
+    """An open chain with many jobs."""
+
+    chain_id: Any
+    type_name: str
+    """Of its first job."""
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silenced:
+    """A finding that an operator has silenced."""
+
+    code: str
+    subject: str
+    """The queue, job type, schedule, worker or other value in its evidence; empty for all of the code."""
+    until: datetime
+    by: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,6 +529,8 @@ class Server:
     """Whether other sessions are fully visible: with pg_monitor, or as the same user."""
     replayed_for: timedelta | None = None
     """Of a replica: time since the last transaction that it has replayed."""
+    clock_ahead: timedelta = timedelta(0)
+    """By how much its clock is ahead of that of the machine that measures; negative if it is behind."""
     read_only_by: str | None = None
     """Where `default_transaction_read_only` is on for every role, such as `database`; None if it is not."""
     notifying: int = 0
@@ -588,6 +639,16 @@ class Health:
     """Queues and job types that are paused or have a limit, by name."""
     due_by_type: Mapping[str, int] = field(default_factory=dict)
     """Due jobs of each type at the end of the last minute that workers recorded; empty if that is over an hour ago."""
+    growth: Sequence[Growth] = ()
+    """Changes of each job type in ten minutes; empty if workers have recorded none in that time."""
+    starts: Sequence[Starts] = ()
+    """Names of workers that were started several times within ten minutes, by the jobs that they ended."""
+    long_chains: Sequence[LongChain] = ()
+    """The longest open chains of a thousand jobs or more, at most 3."""
+    connected: Mapping[str, int] = field(default_factory=dict)
+    """Connections of the server by application name, the most first, at most 5."""
+    silenced: Sequence[Silenced] = ()
+    """Findings that operators have silenced for a while."""
     schedules: Sequence[LateSchedule] = ()
     """Schedules that are overdue, cannot fire or have left out times, by name."""
     quarantined: Sequence[Quarantined] = ()

@@ -44,7 +44,27 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     for find, needs in _FINDINGS:
         if needs.isdisjoint(unknown):
             findings += find(figures, thresholds)
-    return replace(figures, findings=sorted(_folded(findings), key=lambda finding: -finding.severity))
+    judged = [_silenced(finding, figures) for finding in _folded(findings)]
+    return replace(figures, findings=sorted(judged, key=lambda finding: -finding.severity))
+
+
+def _silenced(finding: Finding, report: Health) -> Finding:
+    """Return a finding as ok, with who has silenced it until when and why, if it was."""
+    subjects = {""}
+    for value in finding.evidence.values():
+        subjects |= {value} if isinstance(value, str) else set(value) if _are_names(value) else set()
+    for silence in report.silenced:
+        if silence.code == finding.code and silence.subject in subjects:
+            reason = f": {silence.reason}" if silence.reason else ""
+            who = f" by {silence.by}" if silence.by else ""
+            until = f"Silenced until {silence.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC{who}{reason}."
+            evidence = dict(finding.evidence) | {"silenced_until": silence.until, "severity": finding.severity}
+            return replace(finding, severity=OK, summary=f"{finding.summary} {until}", evidence=evidence)
+    return finding
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(member, str) for member in value)
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
@@ -88,6 +108,7 @@ def _always(child: Evidence, into: Evidence) -> bool:
 
 
 _UNSEEN: Final = "By its own data: "
+_BY_CLOCK: Final = "By the database's clock: "
 _FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], str | None]]] = (
     (Code.ORPHANED, Code.WORKERS_SILENT, lambda child, into: child["orphaned"] <= into["running"], None),
     (Code.WORKERS_SILENT, Code.NO_WORKER, _always, ""),
@@ -102,6 +123,7 @@ _FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], s
         lambda child, into: child["type_name"] and child["type_name"] == into.get("type_name") and into["last_hour"],
         None,
     ),
+    (Code.LONG_RUNNING, Code.CLOCK, _always, _BY_CLOCK),
     (Code.FALLING_BEHIND, Code.CLAIM_AGE, lambda child, into: into["shared"].startswith(SLOTS), None),
     (Code.LOCKED, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
     (Code.HORIZON, Code.LOCKED, lambda child, into: child["pid"] in {into["pid"], *into["waiters"]}, None),
@@ -235,6 +257,91 @@ def _failing_workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         advice = "Correct the cause; they try again every few seconds. sa-jobqueue doctor checks privileges and tables."
         bad = CRITICAL if due else WARNING
         yield _found(Code.WORKER_FAILING, bad, summary, advice, worker=worker.id, failure=failure, due=due)
+
+
+_RESTARTS: Final = 3
+"""Number of restarts of a worker within ten minutes, and of lost attempts of a job type, from which on it is a finding."""
+
+
+def _restarting(report: Health, _: Thresholds) -> Iterator[Finding]:
+    for name in report.starts:
+        live = [worker for worker in report.workers.live if worker.name == name.name]
+        if name.starts <= _RESTARTS * max(len(live), 1):  # a deployment starts each once
+            continue
+        lost = f"; {_times(name.lost, 'attempt')} {'was' if name.lost == 1 else 'were'} lost with them" if name.lost else ""
+        summary = (
+            f"Worker {name.name!r} was started {name.starts:,} times or more within the last 10 min, by the ids of the "
+        )
+        summary += f"workers that ended attempts; {len(live):,} {'is' if len(live) == 1 else 'are'} live{lost}."
+        memory = max((worker.resident_bytes or 0 for worker in live), default=0)
+        ids = {worker.id for worker in live}
+        types = dict.fromkeys(group.type_name for group in report.running.groups if group.worker_id in ids)
+        if memory:
+            of_types = f", and runs {', '.join(types)}" if types else ""
+            summary += f" The largest live one uses {byte_size(memory)} of memory{of_types}."
+        advice = "See the end of its log and its exit status: 75 is --max-memory, 137 a kill, often for want of memory."
+        evidence = _of(name) | {"resident_bytes": memory or None, "job_types": list(types)}
+        yield _found(Code.WORKERS_RESTARTING, WARNING, summary, advice, **evidence)
+
+
+def _lost(report: Health, _: Thresholds) -> Iterator[Finding]:
+    recent = [failure for failure in report.latest if failure.outcome == "lost" and failure.ago < _RECENT]
+    for type_name, count in Counter(failure.type_name for failure in recent).most_common(_NAMED):
+        if count >= _RESTARTS:
+            job_id = next(failure.job_id for failure in recent if failure.type_name == type_name)
+            summary = f"{count:,} attempts of {type_name} were lost with their workers within the last 10 min."
+            advice = f"Its handler may end its process (memory, a crash): isolation='process', or see jobs show {job_id}."
+            yield _found(Code.WORKERS_RESTARTING, WARNING, summary, advice, type_name=type_name, lost=count, job_id=job_id)
+
+
+_RECENT: Final = timedelta(minutes=10)
+
+
+def _declared_differently(report: Health, at: Thresholds) -> Iterator[Finding]:
+    workers = sorted(report.workers.live, key=lambda worker: worker.started_at)
+    digests: dict[str, dict[str, str]] = {}
+    for worker in workers:
+        for declaration, digest in worker.declared.items():
+            digests.setdefault(declaration, {})[digest] = worker.id
+    differing = {declaration: list(ids.values()) for declaration, ids in digests.items() if len(ids) > 1}
+    if differing:
+        listed = [f"{kind} {name!r}" for kind, _, name in (declaration.partition(" ") for declaration in sorted(differing))]
+        more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
+        ids = next(iter(differing.values()))[-2:]
+        by_id = {worker.id: worker for worker in workers}
+        last = max(by_id[worker_id].started_at for worker_id in ids)
+        since = report.measured_at - last
+        summary = f"Workers {ids[0]} and {ids[1]} declare differently: {', '.join(listed[:_NAMED])}{more}. "
+        summary += f"The later one started {span(since)} ago: its schedules and job types were written, queues keep theirs."
+        advice = "During a deployment this ends with the old workers; else two versions of the application run."
+        bad = WARNING if since >= at.claim_age_critical else OK
+        evidence = {"declarations": sorted(differing), "workers": ids}
+        yield _found(Code.DECLARED_DIFFERENTLY, bad, summary, advice, **evidence)
+
+
+_GROWN: Final = 1_000
+"""Number of due jobs from which on growth is a finding."""
+
+
+def _growing(report: Health, _: Thresholds) -> Iterator[Finding]:
+    for growth in sorted(report.growth, key=lambda growth: growth.ended - growth.enqueued):
+        more = growth.enqueued - growth.ended
+        if min(growth.due, more) >= _GROWN and 2 * more >= growth.due:
+            summary = (
+                f"{growth.enqueued:,} jobs of {growth.type_name} were enqueued and {growth.ended:,} ended within the last "
+            )
+            summary += f"10 min that workers recorded; {growth.due:,} are due."
+            advice = (
+                f"If that is not meant: sa-jobqueue types pause {shlex.quote(growth.type_name)}, and see what enqueues them."
+            )
+            yield _found(Code.GROWING, WARNING, summary, advice, **_of(growth))
+
+
+def _long_chains(report: Health, _: Thresholds) -> Iterator[Finding]:
+    for chain in report.long_chains:
+        summary = f"Chain {chain.chain_id} of {chain.type_name} is open and has {chain.jobs:,} jobs."
+        advice = f"If its handler was not meant to continue for so long: sa-jobqueue chains cancel {chain.chain_id}."
+        yield _found(Code.LONG_CHAIN, WARNING, summary, advice, **_of(chain))
 
 
 def _paused(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -669,10 +776,19 @@ def _server(report: Health, at: Thresholds) -> Iterator[Finding]:
             "Resolve what holds back the xmin horizon, then VACUUM (FREEZE) the tables with the greatest age(relfrozenxid)."
         )
         yield _found(Code.WRAPAROUND, bad, summary, advice, frozen_age=server.frozen_age)
+    if abs(server.clock_ahead) >= _CLOCKS_DIFFER:
+        side = "ahead of" if server.clock_ahead > timedelta(0) else "behind"
+        summary = (
+            f"The database's clock is {span(abs(server.clock_ahead))} {side} that of the machine that made this report."
+        )
+        advice = "Check which of them was set (NTP). Jobs are due, and ages are measured, by the database's clock."
+        yield _found(Code.CLOCK, WARNING, summary, advice, clock_ahead=server.clock_ahead)
     if server.connections >= server.max_connections * at.connections:
-        summary = f"{server.connections} of {server.max_connections} connections are in use."
+        most = ", ".join(f"{n} of {name!r}" if name else f"{n} without a name" for name, n in report.connected.items())
+        summary = f"{server.connections} of {server.max_connections} connections are in use{f': {most}' if most else ''}."
         advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
-        evidence = {"connections": server.connections, "max_connections": server.max_connections}
+        evidence: dict[str, Any] = {"connections": server.connections, "max_connections": server.max_connections}
+        evidence |= {"by_name": dict(report.connected)}
         yield _found(Code.CONNECTIONS, WARNING, summary, advice, **evidence)
     if server.read_only_by is not None:
         where = f"default_transaction_read_only is on ({server.read_only_by})"
@@ -689,6 +805,7 @@ def _server(report: Health, at: Thresholds) -> Iterator[Finding]:
         yield _found(Code.CANNOT_SEE, OK, summary, "GRANT pg_monitor to the role that runs the report.")
 
 
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _NOTIFYING: Final = 3
 """Number of commits that wait for the lock of notifications, from which it is a finding: two may meet by chance."""
 _OUTGROWN: Final = "Archive or prune ended chains; then consider a separate database for the queue, or a broker."
@@ -713,6 +830,11 @@ MEASURED: Final = {
     "retrying": "jobs that are retried later",
     "settings": "pauses and limits",
     "due_by_type": "due jobs by type",
+    "growth": "growth by type",
+    "starts": "restarts of workers",
+    "long_chains": "long chains",
+    "connected": "connections by name",
+    "silenced": "silenced findings",
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
     "locks": "locks that workers wait for",
@@ -726,6 +848,11 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_workers, {"workers"}),
     (_threads, {"workers"}),
     (_failing_workers, {"workers", "waiting"}),
+    (_restarting, {"starts", "workers", "running"}),
+    (_lost, {"latest"}),
+    (_declared_differently, {"workers"}),
+    (_growing, {"growth"}),
+    (_long_chains, {"long_chains"}),
     (_paused, {"settings", "queues", "waiting"}),
     (_schedules, {"schedules"}),
     (_late_schedules, {"schedules", "workers"}),
@@ -743,7 +870,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_horizon, {"horizon"}),
     (_tables, {"tables"}),
     (_indexes, {"indexes"}),
-    (_server, set()),
+    (_server, {"connected"}),
     (_replica, set()),
     (_throughput, {"rates"}),
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from sa_jobqueue.observe.health import figures
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import MISSED, SLOTS, Health
 from sa_jobqueue.observe.health.findings import OF_PRIMARY, judge
+from sa_jobqueue.observe.health.silencing import list_silenced
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
 from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
@@ -44,7 +45,7 @@ from sa_jobqueue.operations.pages import member_or_text
 from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.operations.silence import list_silent
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, steps, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, sessions, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import JobStatus, RefusedWrite
 
@@ -70,6 +71,10 @@ _LATEST: Final = 200
 """Maximum number of unsuccessful attempts, among the latest `_SCANNED` attempts."""
 _SCANNED: Final = 500
 _DEAD_GROUPS: Final = 10
+GROWTH: Final = timedelta(minutes=10)
+"""Period over which growth and restarts are measured."""
+LONG_CHAIN: Final = 1_000
+"""Number of jobs from which on a chain is a long one."""
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}
 """SQLSTATEs of a statement that ran out of its time, or was cancelled; and of a lock that was."""
@@ -139,7 +144,9 @@ class Reading:
     ) -> None:
         self.session, self.model, self.window, self.heartbeat_timeout = session, model, window, heartbeat_timeout
         self._timeout = timeout
+        before = datetime.now(UTC)
         self.server: RowMapping = session.execute(storage.server()).mappings().one()
+        self._midpoint = before + (datetime.now(UTC) - before) / 2
         self.now: datetime = self.server["now"]
         self.thresholds = Thresholds()
         self.found: dict[str, Any] = {
@@ -159,7 +166,7 @@ class Reading:
                 continue  # an unlogged table cannot even be read there
             with self.part(name):
                 self.found[name] = figure(self)
-        server = _filled(figures.Server, self.server)
+        server = _filled(figures.Server, self.server, clock_ahead=self.now - self._midpoint)
         report = Health(measured_at=self.now, server=server, missing=tuple(self.missing), **self.found)
         return judge(report, self.thresholds)
 
@@ -485,6 +492,33 @@ def _due_by_type(reading: Reading) -> dict[str, int]:
     return {type_name: int(figures.due) for type_name, figures in totals_by_type.items()}
 
 
+def _growth(reading: Reading) -> list[figures.Growth]:
+    totals_by_type = totals(reading.session, since=reading.now - GROWTH, by="type_name", model=reading.model)
+    return [
+        figures.Growth(
+            type_name=type_name,
+            enqueued=total.enqueued,
+            ended=total.completed + total.died + total.cancelled,
+            due=int(total.due),
+        )
+        for type_name, total in totals_by_type.items()
+    ]
+
+
+def _starts(reading: Reading) -> list[figures.Starts]:
+    parameters = {"window": GROWTH, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED, "least": 4}
+    return [_filled(figures.Starts, row) for row in reading.rows(recent.starts(reading.model), **parameters)]
+
+
+def _long_chains(reading: Reading) -> list[figures.LongChain]:
+    parameters = {"least": LONG_CHAIN - 1, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
+    return [_filled(figures.LongChain, row) for row in reading.rows(recent.long_chains(reading.model), **parameters)]
+
+
+def _connected(reading: Reading) -> dict[str, int]:
+    return {row["name"]: row["n"] for row in reading.rows(sessions.by_name(), limit=_GROUPS)}
+
+
 def _schedules(reading: Reading) -> list[figures.LateSchedule]:
     schedules = []
     explained = 0
@@ -543,6 +577,11 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
     "statuses": _statuses,
     "settings": _settings,
     "due_by_type": _due_by_type,
+    "growth": _growth,
+    "starts": _starts,
+    "long_chains": _long_chains,
+    "connected": _connected,
+    "silenced": lambda reading: list_silenced(reading.session, now=reading.now, model=reading.model),
     "schedules": _schedules,
     "quarantined": _quarantined,
     "bulk_writes": _bulk_writes,
