@@ -13,6 +13,7 @@ from alembic import context
 from alembic.util import CommandError
 from sqlalchemy import Connection, NullPool, create_engine
 
+import sa_jobqueue.pipeline  # noqa: F401 - its tables are among those of the ready-made models
 from sa_jobqueue.models import Base
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import sa_jobqueue.pipeline  # noqa: F401 - the whole suite has its tables, whatever part of it runs
 from tests.fixtures.compiled import share_compiled_statements
 
 # Where it is off, each of the hundreds of processes that tests start would compile the package again.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Final
 
 import click
@@ -475,7 +475,10 @@ def storage(engine: Engine, model: JobClass) -> Check:
     """Check the storage parameters and indexes that the migrations made."""
     layout = model.__jobqueue__
     with engine.connect() as connection:
-        relations = rights_of(existing(connection, layout), "observer")
+        layout = existing(connection, layout)
+    if layout.pipeline and model is Job:
+        import_module("sa_jobqueue.pipeline")  # adds its tables to the class
+    relations = rights_of(layout, "observer")
     nouns = {layout.name(noun): layout.qualified(noun) for noun in relations}
     every = table_of(model).metadata.tables.values()
     tables = [table for table in every if table.schema == layout.schema and table.name in nouns]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 
@@ -22,6 +23,11 @@ _VERSION = click.IntRange(0, LATEST)
 _to = click.option(
     "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
 )
+_pipeline = click.option(
+    "--pipeline",
+    is_flag=True,
+    help="Include the tables for Spark's writes and the archive.",
+)
 _patience = opts.duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
 
 
@@ -35,16 +41,19 @@ def migrate() -> None:
 
 @migrate.command()
 @_to
+@_pipeline
 @_patience
 @opts.reading
-def upgrade(database: opts.Database, /, *, to_version: int | None, patience: timedelta) -> None:
+def upgrade(database: opts.Database, /, *, to_version: int | None, pipeline: bool, patience: timedelta) -> None:
     """Upgrade the tables to a version. Does nothing if they have it, so it is safe at every start of a program.
 
     First it creates columns and indexes without blocking the queue, as `prepare` does.
     """
     _prepare(database, to_version, patience)
+    layout = database.model.__jobqueue__
+    layout = replace(layout, pipeline=layout.pipeline or pipeline)
     with _changing(database) as connection:
-        runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
+        runner.upgrade(connection, layout, to_version=to_version, patience=patience)
 
 
 @migrate.command()
@@ -102,11 +111,12 @@ def version(database: opts.Database, /) -> None:
     help="Version to start from.  [default: 0, no tables]",
 )
 @_to
-def sql(app: str | None, from_version: int, to_version: int | None) -> None:
+@_pipeline
+def sql(app: str | None, from_version: int, to_version: int | None, pipeline: bool) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = opts.load_model(app).__jobqueue__
     last = LATEST if to_version is None else to_version
-    units = [unit for unit, noun in STAMPED.items() if layout.has_table(noun)]
+    units = [unit for unit, noun in STAMPED.items() if pipeline or layout.has_table(noun)]
     parts = (
         runner.statements(layout, from_version=from_version, to_version=last, unit=unit)
         for unit in (units if from_version <= last else reversed(units))
@@ -127,7 +137,7 @@ def _changing(database: opts.Database) -> Iterator[Connection]:
         before = _versions(connection, database)
         yield connection
         after = _versions(connection, database)
-    changes = {unit: {"from": version, "to": after.get(unit, 0)} for unit, version in before.items()}
+    changes = {unit: {"from": before.get(unit, 0), "to": after.get(unit, 0)} for unit in before | after}
     lines = []
     for unit, change in changes.items():
         changed = f"now at version {change['to']}, was {change['from']}"

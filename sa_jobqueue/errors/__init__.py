@@ -281,8 +281,9 @@ class PipelineMissingError(SchemaError, AttributeError):
         self.queue = queue
         super().__init__(
             f"{queue} has no tables for Spark's writes and the archive: declare it with queue_pipeline=True, as in "
-            "class Job(JobMixin, Base, queue_pipeline=True), and migrate the database (alembic revision --autogenerate and "
-            "alembic upgrade head, or sa-jobqueue migrate upgrade)"
+            "class Job(JobMixin, Base, queue_pipeline=True), or import sa_jobqueue.pipeline for the ready-made class, and "
+            "migrate the database (alembic revision --autogenerate and alembic upgrade head, or sa-jobqueue migrate upgrade "
+            "--pipeline)"
         )
 
 

@@ -94,8 +94,9 @@ class _Queue:
         """Return what brings its tables to the latest version. The pipeline's are kept if the model has them no more."""
         if self.versions["pipeline"] and not self.layout.pipeline:
             _LOG.warning(
-                "The model of table %s does not have queue_pipeline=True. The tables of Spark's writes and of the archive "
-                "are left alone; to drop them and what they record, write into a revision: %s",
+                "The model of table %s does not have queue_pipeline=True, which the ready-made class gets from an import of "
+                "sa_jobqueue.pipeline. The tables of Spark's writes and of the archive are left alone; to drop them and "
+                "what they record, write into a revision: %s",
                 self.layout.qualified("job"),
                 self.drop("pipeline"),
             )
@@ -146,6 +147,8 @@ class _Queue:
         return self.versions[self.names.unit(getattr(operation, "table_name", ""))]
 
     def _added(self, operation: ops.MigrateOperation) -> _Ops:
+        if not self._has_table(operation):
+            return []  # the pipeline's tables, which are left alone where the model does not have them
         if isinstance(operation, ops.CreateTableOp) and self._version(operation) == 0:
             table, schema, changes = operation.table_name, operation.schema, self._added_to_new(operation)
         elif isinstance(operation, ops.ModifyTableOps):
@@ -159,6 +162,10 @@ class _Queue:
             self._warn(operation)
             return []
         return [_Additions(table, changes, schema=schema)] if changes else []
+
+    def _has_table(self, operation: ops.MigrateOperation) -> bool:
+        """Return whether the model has the table that an operation concerns. Those of the queue alone, each has."""
+        return self.layout.pipeline or self.names.unit(getattr(operation, "table_name", None) or "") == "queue"
 
     def _added_to_new(self, operation: ops.CreateTableOp) -> _Ops:
         name, schema = operation.table_name, operation.schema
@@ -215,8 +222,7 @@ class _Queue:
         # At another version than the latest, differences are what the migration is for. And a model that spells out the
         # default schema always differs for Alembic, which never does.
         version = self._version(change)
-        is_of_model = self.layout.pipeline or self.names.unit(getattr(change, "table_name", "")) == "queue"
-        if version == ddl.LATEST and is_of_model and self.layout.schema != _place(None, self.context):
+        if version == ddl.LATEST and self.layout.schema != _place(None, self.context):
             _LOG.warning(
                 "%s differs from version %d of the job queue, and no migration is written for what is the library's own. "
                 "Alembic would have written %s of %s",

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.layout import PIPELINE_TABLES, Layout
 from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job
 from sa_jobqueue.models.base import verbatim
@@ -31,7 +31,7 @@ _ENQUEUE: Final = {
 }
 _BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")
-_TABLES: Final = tuple(Job.metadata.tables)
+_TABLES: Final = tuple(dict.fromkeys((*Job.metadata.tables, *PIPELINE_TABLES)))
 _VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 
 RIGHTS: Final = {

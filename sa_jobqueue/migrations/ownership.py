@@ -16,13 +16,18 @@ from sa_jobqueue.models.base import ENUMS
 
 @dataclass(frozen=True, slots=True)
 class QueueNames:
-    """The names of one set of job tables and of their parts: those of the ready-made models, with the prefix."""
+    """The names of one set of job tables and of their parts: those of the ready-made models, with the prefix.
+
+    The parts of the pipeline's tables are known where a class is mapped to these, which imports `sa_jobqueue.pipeline`.
+    """
 
     layout: Layout
 
     def has_table(self, name: str) -> bool:
         """Return whether a table of that name, in the queue's schema, is the queue's."""
-        return self._table(name) is not None or self._noun(name) in ddl.RETIRED
+        noun = self._noun(name)
+        is_of_pipeline = noun in PIPELINE_TABLES
+        return self.layout.pipeline if is_of_pipeline else noun in Job.metadata.tables or noun in ddl.RETIRED
 
     def has_enum(self, name: object) -> bool:
         """Return whether a type of that name, in the queue's schema, is the queue's."""

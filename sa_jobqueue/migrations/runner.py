@@ -20,6 +20,7 @@ from sa_jobqueue.ddl.objects import created_names
 from sa_jobqueue.layout import STAMPED, Layout, Unit
 from sa_jobqueue.migrations import ahead
 from sa_jobqueue.migrations.locking import PATIENCE, in_transaction, with_short_locks
+from sa_jobqueue.models import Job
 from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.models.collisions import check_names_are_free, enums_of, unused_enums
 
@@ -77,8 +78,8 @@ def _stamp(connection: Connection, layout: Layout, unit: Unit) -> ddl.Stamp | No
 
 
 def existing(connection: Connection, layout: Layout) -> Layout:
-    """Return a layout without the pipeline if the database does not have its tables. Raises: as `current_version`."""
-    return replace(layout, pipeline=layout.pipeline and current_version(connection, layout, "pipeline") > 0)
+    """Return a layout with the pipeline if the database has its tables, else without. Raises: as `current_version`."""
+    return replace(layout, pipeline=current_version(connection, layout, "pipeline") > 0)
 
 
 def known_version(connection: Connection, layout: Layout, unit: Unit = "queue", *, any_build: bool = False) -> int:
@@ -193,7 +194,7 @@ def upgrade(
     Locks, Obliges, Raises: as `migrate`.
     """
     target_version = ddl.LATEST if to_version is None else to_version
-    return _walk(connection, layout or Layout(pipeline=True), target_version, up=True, patience=patience)
+    return _walk(connection, layout or Job.__jobqueue__, target_version, up=True, patience=patience)
 
 
 def downgrade(
@@ -205,7 +206,7 @@ def downgrade(
     `connection`, `layout`, `patience`: as in `upgrade`. `to_version`: 0 or a schema version.
     Locks, Obliges, Raises: as `migrate`.
     """
-    return _walk(connection, layout or Layout(pipeline=True), to_version, up=False, patience=patience)
+    return _walk(connection, layout or Job.__jobqueue__, to_version, up=False, patience=patience)
 
 
 def prepare(
@@ -228,7 +229,7 @@ def prepare(
     Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError if it is not in
     AUTOCOMMIT. Objects created until then stay.
     """
-    layout = layout or Layout(pipeline=True)
+    layout = layout or Job.__jobqueue__
     target_version = ddl.LATEST if to_version is None else to_version
     planned: list[str] = []
     for unit in STAMPED:

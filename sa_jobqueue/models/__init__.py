@@ -20,8 +20,11 @@ from sa_jobqueue.models.waits import WaitFor, sequence
 from sa_jobqueue.models.worker import WorkerMixin
 
 
-class Job(JobMixin, Base, queue_pipeline=True):
-    """The ready-made queue: all tables, `job`, `job_attempt`, `dead_letter`, `worker` and so on, on the search path."""
+class Job(JobMixin, Base):
+    """The ready-made queue: its tables, `job`, `job_attempt`, `dead_letter`, `worker` and so on, on the search path.
+
+    `import sa_jobqueue.pipeline` adds the tables of Spark's writes and of the archive.
+    """
 
 
 __all__ = [

@@ -116,9 +116,9 @@ def check_tables(connection: Connection, layout: Layout, tables: Iterable[Table]
                 raise SchemaBuildError.from_stamps(layout.qualified(noun), stamp, ddl.stamp(unit, stamp.version))
     relations = connection.execute(_COLUMNS, {"schema": layout.schema, "tables": sorted(tables_by_name)})
     needed = {name: {column.name for column in table.columns} for name, table in tables_by_name.items()}
-    others = [name for name, columns in relations if not needed[name] <= {*columns}]
-    if others:
-        raise _taken(layout, [("table", name) for name in others])
+    conflicts = [("table", name) for name, columns in relations if not needed[name] <= {*columns}]
+    if conflicts:
+        raise _taken(layout, conflicts)
 
 
 def _taken(layout: Layout, conflicts: Collection[tuple[str, str]], detail: str = "") -> SchemaError:

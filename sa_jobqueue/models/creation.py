@@ -27,6 +27,12 @@ def register(job: sa.Table, layout: Layout) -> None:
     _Creation(job, layout)
 
 
+def register_pipeline(job: sa.Table, layout: Layout) -> None:
+    """Record that a queue has got the tables of the pipeline. `layout`: with them."""
+    queues: list[Layout] = job.metadata.info[REGISTRY_KEY]
+    queues[queues.index(replace(layout, pipeline=False))] = layout
+
+
 class _Creation:
     """The listeners of one queue's metadata."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, TypeAlias, cast
@@ -25,7 +26,7 @@ from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, enum_type, expressed, id_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
-from sa_jobqueue.models.creation import register
+from sa_jobqueue.models.creation import register, register_pipeline
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.models.event import EventMixin
@@ -79,11 +80,21 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
 
 
 def _companions(layout: Layout) -> dict[str, tuple[type, str]]:
-    if not layout.pipeline:
-        return _COMPANIONS
+    return _COMPANIONS | _companions_of_pipeline() if layout.pipeline else _COMPANIONS
+
+
+def _companions_of_pipeline() -> dict[str, tuple[type, str]]:
     # By name: the pipeline is above everything else, and nothing imports it.
-    pipeline: dict[str, tuple[type, str]] = import_module("sa_jobqueue.pipeline.models").COMPANIONS
-    return _COMPANIONS | pipeline
+    companions: dict[str, tuple[type, str]] = import_module("sa_jobqueue.pipeline.models").COMPANIONS
+    return companions
+
+
+def add_pipeline(model: type[JobMixin[Any]]) -> None:
+    """Map the tables of the pipeline on a class that was declared without them, as by its keyword."""
+    if not model.__jobqueue__.pipeline:
+        model.__jobqueue__ = replace(model.__jobqueue__, pipeline=True)
+        model._map_companions(_companions_of_pipeline())
+        register_pipeline(cast("sa.Table", model.__table__), model.__jobqueue__)
 
 
 def check_onupdate(model: type[JobMixin[Any]]) -> None:
@@ -190,10 +201,16 @@ class JobMixin(Generic[IdT]):
     def __add_companions(cls, mapper: Mapper[Any], _: type[Any]) -> None:
         """Map the other classes of the queue, now that the class itself is mapped."""
         layout = cls.__jobqueue__
-        base = checks.declarative_base_of(cls)
         cls.__table__.c.changed_xid.type = NotifyingXid(layout.quoted_schema, layout.name("job_notify_due"))
         expressed(cast("sa.Table", cls.__table__), "onupdate")
-        for noun, (mixin, table) in _companions(layout).items():
+        cls._map_companions(_companions(layout))
+        cls.Chain = map_chain(cls, mapper.registry)
+        register(cast("sa.Table", cls.__table__), layout)
+
+    @classmethod
+    def _map_companions(cls, companions: Mapping[str, tuple[type, str]]) -> None:
+        layout, base = cls.__jobqueue__, checks.declarative_base_of(cls)
+        for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__noun__": table, "__jobqueue__": layout, "__job__": cls}
             body |= {
                 "__module__": cls.__module__,
@@ -210,8 +227,6 @@ class JobMixin(Generic[IdT]):
                 if column.key not in names and column.default is column.server_default is None:
                     column.nullable = True
             expressed(companion.__table__, "default", "onupdate")
-        cls.Chain = map_chain(cls, mapper.registry)
-        register(cast("sa.Table", cls.__table__), layout)
 
     def __init__(
         self,

@@ -8,10 +8,11 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.layout import PIPELINE_TABLES
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.statements import row_security
 
-_TABLES: Final = tuple(Job.metadata.tables)
+_TABLES: Final = tuple(dict.fromkeys((*Job.metadata.tables, *PIPELINE_TABLES)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -414,9 +414,10 @@ def unfinished_writes(t: Tables) -> sa.Select[Any]:
     `staged_at` is that of one of the write's first rows. Rows of tasks that have not ended are not visible yet.
     Locks: none. Index: `ix_job_bulk_staging_write`, one probe a write, and the ledger's primary key.
     """
-    staged = _first_of_each("staged", (t.stage.c.write_id, t.stage.c.sequence), t.stage.c.staged_at)
+    stage, write = _stage(t), _write(t)
+    staged = _first_of_each("staged", (stage.c.write_id, stage.c.sequence), stage.c.staged_at)
     # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
-    committed = sa.exists(_ONE).where(t.write.c.write_id == staged.c.write_id, t.write.c.sequence == staged.c.sequence)
+    committed = sa.exists(_ONE).where(write.c.write_id == staged.c.write_id, write.c.sequence == staged.c.sequence)
     unfinished = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
     columns = (
         sa.func.count().over().label("unfinished"),
@@ -433,7 +434,7 @@ def rejected_rows(t: Tables) -> sa.Select[int, int]:
     Parameters: `limit`: it counts no further. Shape: one row `(rejected, rejected_last_day)`. Clock: the database's.
     Locks: none. Index: `ix_job_bulk_write_written_at`, the primary key of `job_bulk_reject`.
     """
-    reject, write = t.reject, t.write
+    reject, write = _reject(t), _write(t)
     lately = (
         write.c.written_at > sa.func.now() - sa.literal_column("interval '24 hours'"),
         write.c.rejected > sa.literal_column("0"),
@@ -444,6 +445,28 @@ def rejected_rows(t: Tables) -> sa.Select[int, int]:
     return sa.select(
         sa.select(sa.func.count()).select_from(rejected).scalar_subquery().label("rejected"),
         sa.select(sa.func.count()).select_from(new).scalar_subquery().label("rejected_last_day"),
+    )
+
+
+# The tables of bulk writes by their names: they may be in the database where no class is mapped to them.
+def _stage(t: Tables) -> sa.TableClause:
+    return _of_pipeline(t, "job_bulk_staging", staged_at=sa.DateTime(timezone=True))
+
+
+def _write(t: Tables) -> sa.TableClause:
+    return _of_pipeline(t, "job_bulk_write", written_at=sa.DateTime(timezone=True), rejected=sa.BigInteger())
+
+
+def _reject(t: Tables) -> sa.TableClause:
+    return _of_pipeline(t, "job_bulk_reject")
+
+
+def _of_pipeline(t: Tables, noun: str, **types: sa.types.TypeEngine[Any]) -> sa.TableClause:
+    columns: dict[str, Any] = {"write_id": sa.Text(), "sequence": sa.BigInteger(), **types}
+    return sa.table(
+        t.layout.name(noun),
+        *(sa.column(name, type_) for name, type_ in columns.items()),
+        schema=t.layout.quoted_schema,
     )
 
 

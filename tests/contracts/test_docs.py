@@ -56,6 +56,7 @@ def dispose_engines():
         engine.dispose()
 
 def create_tables():
+    import sa_jobqueue.pipeline  # adds its tables
     from sa_jobqueue import Job
     from sqlalchemy import NullPool, create_engine
     Job.metadata.create_all(create_engine(os.environ["SA_JOBQUEUE_URL"], poolclass=NullPool))

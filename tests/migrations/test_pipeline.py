@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_a_removed_keyword_keeps_the_tables_and_logs_the_line_that_drops_them(
     with caplog.at_level(logging.WARNING, "sa_jobqueue"):
         application.check()
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("The model of table job does not have queue_pipeline=True.")
+    assert message.startswith("The model of table job does not have queue_pipeline=True, which")
     line = f"op.migrate_job_queue(from_version={LATEST}, to_version=0, unit='pipeline')"
     assert message.endswith(f"write into a revision: {line}")
     application.autogenerate(edit=lambda script: script.replace("pass", line, 1))
@@ -218,3 +219,67 @@ def test_doctor_reports_a_keyword_that_is_not_migrated(application: Application,
     application.edit(WITH_PIPELINE)
     result = command("doctor")
     assert "error    schema: table job has no tables for Spark's writes and the archive" in result.output
+
+
+READY_MADE = """
+import sys
+{imports}
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.migration import MigrationContext
+from sqlalchemy import MetaData, create_engine, inspect
+from sa_jobqueue.migrations.runner import upgrade
+from sa_jobqueue.models import Base
+
+engine = create_engine(sys.argv[1])
+with engine.connect() as connection:
+    for metadata in (Base.metadata, MetaData()):
+        context = MigrationContext.configure(connection, opts={{"target_metadata": metadata}})
+        print(render_python_code(produce_migrations(context, metadata).upgrade_ops))
+with engine.begin() as connection:
+    {creates}
+print(len(inspect(engine).get_table_names()))
+"""
+
+
+@pytest.mark.parametrize("creates", ["upgrade(connection)", "Base.metadata.create_all(connection)"])
+def test_the_ready_made_models_get_the_tables_by_an_import_and_keep_them_without_it(
+    make_engine: Callable[[], Engine], creates: str
+) -> None:
+    """In processes of their own: this one has imported the pipeline."""
+    engine = make_engine()
+
+    def run(imports: str) -> list[str]:
+        script = READY_MADE.format(imports=imports, creates=creates)
+        url = engine.url.render_as_string(hide_password=False)
+        process = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script, url], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert process.returncode == 0, process.stderr
+        lines = [line.strip() for line in process.stdout.splitlines()]
+        return [line for line in lines if line and not line.startswith("#")]
+
+    create_queue = f"migrate_job_queue(from_version=0, to_version={LATEST})"
+    assert run("") == [create_queue, "pass", "15"]
+    assert run("import sa_jobqueue.pipeline") == [CREATE, "pass", "20"]
+    with engine.begin() as connection:
+        connection.execute(text("CREATE INDEX ix_own ON job_bulk_write (rejected)"))
+        connection.execute(text("ALTER TABLE archive_run ADD own integer UNIQUE"))
+    assert run("") == ["pass", "pass", "20"]
+
+
+def test_health_counts_bulk_writes_where_no_class_has_their_tables(application: Application) -> None:
+    application.edit(WITH_PIPELINE)
+    application.autogenerate()
+    application.upgrade()
+    application.edit(MODELS)
+    with application.engine.begin() as connection:
+        connection.execute(text("INSERT INTO job_bulk_staging (write_id, sequence, task_id, row) VALUES ('a', 1, 1, 1)"))
+    assert health(application.engine, model=application.models.Job).bulk_writes.unfinished == 1
+
+
+def test_migrate_creates_the_tables_of_any_class_if_it_is_asked_to(application: Application, command: Command) -> None:
+    assert command("migrate", "upgrade", "--pipeline").stdout.splitlines() == [
+        f"job is already at version {LATEST}",
+        f"job_bulk_write is now at version {LATEST}, was 0",
+    ]
+    assert set(PIPELINE_TABLES) <= tables(application.engine)

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.detached import detached
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
+from sa_jobqueue.ddl import read_stamp
 from sa_jobqueue.display.printable import shortened, span
 from sa_jobqueue.display.redaction import error_name, redacted_error
 from sa_jobqueue.errors import NotFoundError
@@ -549,8 +550,8 @@ def _quarantined(reading: Reading) -> list[figures.Quarantined]:
 
 
 def _bulk_writes(reading: Reading) -> figures.BulkWrites:
-    layout = reading.model.__jobqueue__
-    if not layout.pipeline or not reading.session.execute(schema.versions(layout, "pipeline")).one().present:
+    # Tables of an application may have these names; a comment marks ours, whether the class is mapped to them or not.
+    if read_stamp(reading.session.execute(schema.versions(reading.model.__jobqueue__, "pipeline")).one().stamp) is None:
         return figures.BulkWrites()
     rejected = reading.rows(statements.rejected_rows(reading.model), limit=COUNTED)[0]
     for oldest in reading.rows(statements.unfinished_writes(reading.model), limit=_WRITES):
