@@ -56,6 +56,7 @@ _SECTIONS: Final = {
         "writes": ("pipeline.cli.writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
         "vacuum": ("cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
         "reindex": ("cli.maintenance:reindex", "Rebuild indexes concurrently."),
+        "restamp": ("cli.restamp:restamp", "Give restored rows transaction numbers of this cluster."),
     },
     "Set up": {
         "doctor": ("cli.doctor:doctor", "Check an installation, and print what to change."),

@@ -36,6 +36,7 @@ from sa_jobqueue.migrations.runner import existing
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.operations.restored import restored_tables
 from sa_jobqueue.operations.row_security import HiddenRows, hidden_rows
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements._parts import table as table_of
@@ -190,6 +191,8 @@ def examine(
                 yield _tried("privileges", lambda: privileges(connection, model, role))
                 connection.rollback()
                 yield from security(connection, model, role)
+                connection.rollback()
+                yield from restored(connection, model)
     yield from _connections(url, listen_url, engine, role)
     if model is not None and has_tables:
         yield _tried("storage", lambda: storage(engine, model))
@@ -289,6 +292,20 @@ def schema(connection: Connection, model: JobClass, role: str) -> Check:
     return _triggers(connection, model) or _check("schema", f"{name} is of version {version}")
 
 
+def restored(connection: Connection, model: JobClass) -> Iterator[Check]:
+    """Yield the check of rows that were restored from another cluster, if there are any."""
+    try:
+        with Session(connection) as session:
+            tables = restored_tables(session, model=model)
+    except DBAPIError:  # a producer may not read all of them, and has no use for the answer
+        return
+    if tables:
+        names = " and ".join(tables)
+        reason = f"there are {names} of transactions that this cluster has not reached: they were restored from another one"
+        advice = "Spark's streams and upTo=watermark refuse to read them: sa-jobqueue restamp"
+        yield _check("restored rows", reason, advice, Status.WARNING)
+
+
 def _elsewhere(connection: Connection, model: JobClass, role: str) -> Check | None:
     """Return the check of tables that exist, but where the role or the model does not find them."""
     layout = model.__jobqueue__
@@ -349,7 +366,8 @@ def privileges(connection: Connection, model: JobClass, role: str) -> Check:
     required_rights = [
         {"noun": noun, "name": layout.qualified(noun), "privilege": privilege, "part": part}
         for noun, rights in rights_of(existing(connection, layout), role).items()
-        for privilege, part in re.findall(r"(\w+)(?: \((\w+)\))?", rights)
+        for privilege, parts in re.findall(r"(\w+)(?: \(([\w, ]+)\))?", rights)
+        for part in parts.split(", ")
     ]
     missing: dict[str, list[str]] = {}
     for noun, privilege in connection.execute(text(_LACKING), {"asked": json.dumps(required_rights)}):

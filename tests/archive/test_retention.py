@@ -18,7 +18,7 @@ from sa_jobqueue.settings import Retention, RetentionRules
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.archive.test_concurrent_changes import GO, MONTH, at, before_statement, execute
 
-pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
+pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 
 AGE = timedelta(days=35)
 CHAINS = RetentionRules(default=Retention(completed=AGE, cancelled=AGE, dead=AGE))

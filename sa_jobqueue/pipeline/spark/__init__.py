@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from sa_jobqueue.errors import MissingExtraError
-from sa_jobqueue.pipeline.spark.errors import JavaNotFoundError, OtherClusterError, ReadError, WriteError
+from sa_jobqueue.pipeline.spark.errors import JavaNotFoundError, OtherClusterError, ReadError, RestoredRowsError, WriteError
 from sa_jobqueue.pipeline.spark.java import java_home
 
 if _missing := next((library for library in ("pyspark", "pyarrow", "pandas") if find_spec(library) is None), None):
@@ -32,6 +32,7 @@ __all__ = [
     "JavaNotFoundError",
     "OtherClusterError",
     "ReadError",
+    "RestoredRowsError",
     "StreamLag",
     "WorkerSet",
     "WorkersReport",

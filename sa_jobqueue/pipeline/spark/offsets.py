@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from sa_jobqueue.models import JobClass
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.connections import connect, sanitised
-from sa_jobqueue.pipeline.spark.errors import OtherClusterError, ReadError
+from sa_jobqueue.pipeline.spark.errors import OtherClusterError, ReadError, RestoredRowsError
 from sa_jobqueue.pipeline.spark.options import Use, read_options
 from sa_jobqueue.pipeline.statements import watermarks
+from sa_jobqueue.statements import restored
 
 VERSION: Final = 1
 
@@ -113,3 +116,15 @@ def read_lag(connection: Connection, *, with_holder: bool = False) -> StreamLag:
     holder = connection.execute(watermarks.holders()).first() if with_holder else None
     now = connection.execute(watermarks.position()).one()
     return StreamLag(now.xid, now.next_xid, now.system, now.is_replica, None if holder is None else Holder(*holder))
+
+
+def check_restored(connection: Connection, model: JobClass, dataset: Dataset, now: StreamLag) -> None:
+    """Check that no row of a dataset has a transaction that the cluster has not reached: it would be skipped.
+
+    Locks: none. Raises: RestoredRowsError.
+    """
+    if dataset is BLOCKERS:
+        return
+    table = {JOBS.name: "job", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "dead_letter"}[dataset.name]
+    if connection.scalar(restored.present(model, table=table), {"next_xid": now.next_xid}):
+        raise RestoredRowsError(dataset.name, now.next_xid)

@@ -23,7 +23,7 @@ from sa_jobqueue.db.copy import blocks, copy_text
 from sa_jobqueue.pipeline.arrow import TYPES, csv_reader
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.pipeline.spark.offsets import Offset, read_lag
+from sa_jobqueue.pipeline.spark.offsets import Offset, check_restored, read_lag
 from sa_jobqueue.pipeline.spark.options import Options, refuse, suggestion
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.pipeline.statements.history import Filters
@@ -124,7 +124,9 @@ class Reader(DataSourceReader):
             queue = find_queue(connection, self.options)
             filters = self.filters
             if self.options["upTo"] == "watermark":
-                filters = replace(filters, xid_before=read_lag(connection).xid)
+                now = read_lag(connection)
+                check_restored(connection, queue.model, self.dataset, now)
+                filters = replace(filters, xid_before=now.xid)
             cuts = _cuts(connection, queue, self.dataset, self.options["numPartitions"])
         edges = [None, *cuts, None]
         return [Part(queue, replace(filters, key_from=low, key_before=high)) for low, high in pairwise(edges)]

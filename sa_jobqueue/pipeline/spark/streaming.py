@@ -30,7 +30,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.history import BLOCKERS, JOBS
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.pipeline.spark.offsets import Offset, StreamLag, read_lag
+from sa_jobqueue.pipeline.spark.offsets import Offset, StreamLag, check_restored, read_lag
 from sa_jobqueue.pipeline.spark.options import Options
 from sa_jobqueue.pipeline.spark.reading import Part, check_schema, dataset_of, filters_of, read_part
 from sa_jobqueue.pipeline.statements import watermarks
@@ -62,6 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             filters = replace(filters, statuses=filters.statuses or tuple(sorted(ENDED)))
         self.filters = filters
         self._target: int | None = None
+        self._is_checked = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint begins."""
@@ -138,7 +139,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @contextmanager
     def _planning(self) -> Iterator[tuple[Connection, Queue, StreamLag]]:
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            yield connection, find_queue(connection, self.options), read_lag(connection)
+            queue, now = find_queue(connection, self.options), read_lag(connection)
+            if not self._is_checked:  # once a query: a running one does not outlive a restore
+                check_restored(connection, queue.model, self.dataset, now)
+                self._is_checked = True
+            yield connection, queue, now
 
     def _end(self, connection: Connection, queue: Queue, low: int, high: int, rows: int | None) -> int | None:
         """Return the end of a batch of about this many rows, or None if there is no row before `high`."""
