@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import harness, markdown, plots, policies, profiling, report, table
+from benchmarks import harness, markdown, policies, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -86,7 +85,7 @@ _INTO: Final = click.option(
     "--into",
     "page",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Page whose table is replaced, docs/benchmarks.md; its pictures lie in `images` beside it.",
+    help="Page whose table is replaced: docs/benchmarks.md.",
 )
 
 
@@ -130,17 +129,11 @@ def write_page(document: TextIO, out: Path, page: Path | None) -> None:
 
 
 def _write_table(document: dict[str, Any], out: Path, page: Path | None) -> None:
-    pictures = plots.draw(document, out)
-    table = markdown.write(document, pictures)
-    (out / "table.md").write_text(table)
+    written_table = markdown.write(document)
+    (out / "table.md").write_text(written_table)
     click.echo(out / "table.md")
     if page is not None:
-        images = page.parent / "images"
-        for name in pictures:
-            images.mkdir(exist_ok=True)
-            shutil.copyfile(out / name, images / f"benchmark-{name}")
-        page_table = markdown.write(document, [f"images/benchmark-{name}" for name in pictures])
-        page.write_text(markdown.into_page(page.read_text(), page_table))
+        page.write_text(markdown.into_page(page.read_text(), written_table))
         click.echo(page)
 
 
@@ -162,16 +155,6 @@ def show_profile(url: str | None, server: str, jobs: int) -> None:
     profile_table.add_row("pgbench, our SQL", f"{profile['pgbench']['client_us']:.1f}")
     profile_table.add_row("its server", f"{profile['pgbench']['server_us']:.1f}")
     Console().print(profile_table)
-
-
-@main.command("draw")
-@click.option("--from", "document", required=True, type=click.File(), help="What a run wrote with --json.")
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
-def draw(document: TextIO, out: Path) -> None:
-    """Draw the curves of a run of the scenario `degradation`. Needs a browser."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in plots.draw(json.load(document), out):
-        click.echo(out / name)
 
 
 @main.command("simulate")

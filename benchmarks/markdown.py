@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.catalogue import OBJECTS, OURS
-from benchmarks.scenarios.degradation import SECONDS
 from benchmarks.targets import Figures, all_targets
 
 BEGIN = "<!-- measured: written by python -m benchmarks table -->"
@@ -17,8 +16,8 @@ _LIMIT = "pgbench, our SQL"
 _OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
 
 
-def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
-    """Return the page; `pictures` are paths beside it."""
+def write(document: Mapping[str, Any]) -> str:
+    """Return the page."""
     figures = Figures(document)
     parts = [
         *_setting(document),
@@ -35,8 +34,6 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
         _targets(document),
         "### With a held-back xmin horizon",
         _pins(document),
-        _degradation(document),
-        *(f"![{path.rpartition('/')[2].partition('.')[0]} over time]({path})" for path in pictures),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -162,7 +159,7 @@ def _pins(document: Mapping[str, Any]) -> str:
             _number(result["ratio"], ".2f"),
         ]
         for result in document["results"]
-        if result["scenario"] in {"held-back horizon", "kinds of open transactions", "deep backlog"}
+        if result["scenario"] == "held-back horizon"
     ]
     return _table(
         ["scenario", "claims of one job", "p50 ms", "p99 ms", "pages", "against the first, p50"], rows, text_columns=2
@@ -170,31 +167,6 @@ def _pins(document: Mapping[str, Any]) -> str:
 
 
 _PIN_FIGURES = {"p50_ms": ".3f", "p99_ms": ".3f", "buffers": ",.0f"}
-
-
-def _degradation(document: Mapping[str, Any]) -> str:
-    names = [f"{measure}_{when}_ms" for measure in ("claim", "wait") for when in ("before", "pinned", "after")]
-    rows = [
-        [
-            result["case"],
-            f"{result['jobs'] / SECONDS:,.0f}",
-            *(_number(result["figures"].get(name), ".2f") for name in names),
-            *(_number(result["figures"].get(name), ",.0f") for name in ("deepest", "depth_at_the_end", "dead")),
-        ]
-        for result in document["results"]
-        if result["scenario"] == "degradation"
-    ]
-    head = [
-        "system",
-        "jobs done, /s",
-        "claim before, ms",
-        "held back, last third",
-        "after",
-        "wait before, ms",
-        "held back, last third",
-        "after",
-    ]
-    return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, text_columns=1)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int) -> str:

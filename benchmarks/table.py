@@ -32,12 +32,11 @@ PARTS: Final = (
     Part(
         scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3, minutes=4.2
     ),
-    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=4),
+    Part(scenarios=("drain", "single enqueue", "two workers"), rounds=3, minutes=4),
     Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=2),
     Part(scenarios=("latency beside peers", "latency"), rounds=2, minutes=2),
-    Part(scenarios=("held-back horizon", "kinds of open transactions"), rounds=2, minutes=1.5),
-    Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1, minutes=2.5),
-    Part(scenarios=("degradation",), rounds=1, minutes=5),
+    Part(scenarios=("held-back horizon",), rounds=2, minutes=1.5),
+    Part(scenarios=("idle worker",), rounds=1, minutes=1),
 )
 
 QUICK_JOBS: Final = 100

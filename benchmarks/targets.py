@@ -70,8 +70,6 @@ def _all(figures: Figures) -> Iterator[Target]:
         "drain against `pgbench` with our SQL, batch 100, one connection", 0.5, figures.ratio("drain", "async handler")
     )
     yield _least("two worker processes against one", 1.6, figures.ratio("two workers", f"{OURS.name}, two"))
-    handler = figures.ratio("session handler", "async handler with AsyncSession")
-    yield _least("handler with a session against a bare transaction with the same writes and one UPDATE", 0.7, handler)
     yield _least("`session.add(Job)` against one plain row", 0.8, figures.ratio("single enqueue", "session.add(Job)"))
     yield _least(
         "bulk, `enqueue_many`, 100,000 in one transaction, jobs/s", 60_000, figures.rate("bulk enqueue", "enqueue_many")
@@ -87,8 +85,6 @@ def _all(figures: Figures) -> Iterator[Target]:
     idle = figures.figure("idle worker", OURS.name, "statements_a_second")
     yield Target("idle worker, statements a second", "under 1", _number(idle), None if idle is None else idle < 1)
     yield _most("idle worker, percent of a core", 0.5, figures.figure("idle worker", OURS.name, "client_core_percent"))
-    growth = figures.figure("memory", "one worker process", "growth_percent")
-    yield _most("memory of a worker after all jobs against a tenth of them, growth in percent", 5, growth)
     yield from (target for target in _pipeline(figures) if target.is_met is not None)  # of a separate run
 
 
@@ -138,8 +134,6 @@ def _claims(figures: Figures) -> Iterator[Target]:
             yield Target(f"{label}: a plain indexed claim", "(over 50)", _number(ratio), None)
         else:
             yield _most(label, limit, ratio)
-    deep = figures.ratio("deep backlog", "100 types, 10 priorities, all pending")
-    yield _most("claim with 1,000,000 pending, 100 types, 10 priorities, against 1,000 and one type", 1.5, deep)
 
 
 def _budget(figures: Figures) -> Iterator[Target]:

@@ -8,8 +8,6 @@ from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
     bulk_enqueue,
     databases,
-    deep_backlog,
-    degradation,
     drain,
     events,
     execution,
@@ -17,16 +15,13 @@ from benchmarks.scenarios import (
     horizon,
     idle,
     latency,
-    memory,
     neighbour,
     peers_drain,
     peers_enqueue,
     peers_latency,
-    pins,
     pipeline_read,
     pipeline_write,
     policy,
-    session_handler,
     single_enqueue,
     steps,
 )
@@ -36,14 +31,10 @@ _MODULES = (
     bulk_enqueue,
     drain,
     execution,
-    session_handler,
     steps,
     events,
     latency,
     horizon,
-    pins,
-    deep_backlog,
-    memory,
     policy,
 )
 _PIPELINE = (pipeline_write, pipeline_read, executors)
@@ -67,5 +58,4 @@ def beside_peers() -> list[Scenario]:
         neighbour.scenario(),
         neighbour.application(),
         databases.scenario(),
-        degradation.scenario(),
     ]
