@@ -73,7 +73,6 @@ class Sample:
     rate: float
     per_job: dict[str, float | None]
     figures: dict[str, float]
-    series: list[dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,6 @@ class Result:
     against: str | None
     ratio: float | None
     """The median of each round's own ratio."""
-    series: list[dict[str, float | None]]
-    """Measurements at successive moments of the last round."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -187,7 +184,6 @@ def measure(case: Case, place: Place, meter: Meter, jobs: int) -> Sample:
         rate=job_count / watch.seconds,
         per_job=_by_the_job(place, watch, counted[0], job_count),
         figures=watch.figures,
-        series=watch.series,
     )
 
 
@@ -234,7 +230,6 @@ def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]])
         figures={name: statistics.median(sample.figures[name] for sample in mine) for name in mine[0].figures},
         against=case.against.case if case.against else None,
         ratio=ratio,
-        series=mine[-1].series,
     )
 
 

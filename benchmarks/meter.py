@@ -81,8 +81,6 @@ class Stopwatch:
         """Added to by code that bypasses SQLAlchemy; None if they cannot be counted."""
         self.figures: dict[str, float] = {}
         """What else the case found: percentiles, buffers."""
-        self.series: list[dict[str, float | None]] = []
-        """Measurements at successive moments, for a curve."""
         self.is_divided = True
         """Whether usage is reported per job; False if the subject of a case is not its jobs."""
         self.used = False
