@@ -81,7 +81,7 @@ def threshold(text: Any) -> tuple[str, Any]:
 @opts.with_database
 def health(
     database: opts.Database, /, *, watch: bool, interval: timedelta, overrides: tuple[tuple[str, Any], ...],
-    times: int | None, **options: timedelta,
+    times: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
 

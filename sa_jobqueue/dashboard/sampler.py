@@ -24,6 +24,8 @@ AT_LEAST: Final = timedelta(seconds=2)
 """Minimum age at which a report is replaced."""
 AT_MOST: Final = timedelta(seconds=60)
 """Maximum age of a report while pages ask for one."""
+FRESH: Final = timedelta(seconds=5)
+"""Maximum age of queues, workers, waits and locks, which are measured again between two whole reports."""
 SHARE: Final = 20
 """A report is kept for this many times the time that it took."""
 PATIENCE: Final = 0.25
@@ -49,8 +51,10 @@ class Sampler(Generic[T]):
     It measures in a separate thread, one report at a time; callers get the last report, or none, after at most `PATIENCE`.
     """
 
-    def __init__(self, read: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._read = read
+    def __init__(
+        self, read: Callable[[], T], *, at_most: timedelta = AT_MOST, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._at_most = read, at_most
         self._clock = clock
         self._lock = threading.Lock()
         self._measured = threading.Event()
@@ -71,7 +75,7 @@ class Sampler(Generic[T]):
         return Sample(self._value, age, timedelta(seconds=self._took), self._error)
 
     def _is_due(self) -> bool:
-        seconds = min(max(self._took * SHARE, AT_LEAST.total_seconds()), AT_MOST.total_seconds())
+        seconds = min(max(self._took * SHARE, AT_LEAST.total_seconds()), self._at_most.total_seconds())
         return self._clock() - self._tried_at >= seconds
 
     def _measure(self) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.sampler import Sampler, sentence
+from sa_jobqueue.dashboard.sampler import AT_MOST, FRESH, SHARE, Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
 from sa_jobqueue.models import AuditMixin, Job, JobClass, JobMixin
@@ -92,7 +92,9 @@ class Source:
         if not (isinstance(model, type) and issubclass(model, JobMixin)):
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self.model = model
-        self.sampler = Sampler(self._health)
+        self.sampler = Sampler(self._health, at_most=FRESH)
+        self._whole: tuple[Health, float] | None = None
+        """The last whole report, and until when it is kept, on the monotonic clock."""
         self.shares = Sampler(self._shares)
         self.recorded = Sampler(self._recorded)
         self._reader = _threaded(self.engine)
@@ -187,7 +189,13 @@ class Source:
         with self.read():
             pass  # an unreachable database, or tables of another version since the last report, as one sentence
         options: dict[str, Any] = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout, "model": self.model}
-        return health(self._reader, **options)
+        whole, began = self._whole, time.monotonic()
+        if whole is not None and began < whole[1]:
+            return health(self._reader, last=whole[0], **options)
+        report = health(self._reader, **options)
+        took = time.monotonic() - began
+        self._whole = report, time.monotonic() + min(took * SHARE, AT_MOST.total_seconds())
+        return report
 
 
 def _threaded(engine: Engine | AsyncEngine) -> Engine:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.dashboard import Source
 from sa_jobqueue.display.redaction import error_line, error_name
 from sa_jobqueue.observe.health import Code, Finding, Severity, Thresholds, health
 from sa_jobqueue.observe.health.figures import Health, QueueRates
@@ -140,3 +141,30 @@ def test_an_audit_record_of_many_rows_has_three_ids_in_the_table(jobs: Jobs, run
     printed = run("audit", "list").stdout
     assert sum(str(job_id) in printed for job_id in ids) == 3
     assert ", ..." in printed
+
+
+def test_queues_workers_and_locks_are_measured_again_with_the_rest_of_the_last_report(engine: Engine, jobs: Jobs) -> None:
+    jobs.add(JobStatus.DEAD)
+    whole = health(engine)
+    jobs.add(queue="mail")
+    jobs.add(JobStatus.DEAD)
+    jobs.add_worker()
+    report = health(engine, last=whole)
+    assert (report.due, len(report.workers.live), report.unserved) == (1, 1, ["mail"])
+    assert (report.failures.unresolved, report.older_at) == (1, whole.measured_at)
+    assert {finding.code for finding in report.findings} == {Code.QUEUE_UNSERVED, Code.DEAD_LETTERS}
+    assert health(engine, last=report).older_at == whole.measured_at
+
+
+def test_the_dashboard_measures_a_whole_report_for_a_twentieth_of_the_time_and_queues_in_between(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(name="queue", engine=engine)
+    monkeypatch.setattr("sa_jobqueue.dashboard.sources.SHARE", 1000)
+    first = source._health()
+    jobs.add(queue="mail")
+    second = source._health()
+    assert (first.older_at, second.older_at, second.due) == (None, first.measured_at, 1)
+    monkeypatch.setattr("sa_jobqueue.dashboard.sources.SHARE", 0)
+    source._whole = (first, 0.0)
+    assert source._health().older_at is None

@@ -647,6 +647,8 @@ class Health:
     """The longest open chains of a thousand jobs or more, at most 3."""
     connected: Mapping[str, int] = field(default_factory=dict)
     """Connections of the server by application name, the most first, at most 5."""
+    older_at: datetime | None = None
+    """When the figures beside those of queues, workers, waits and locks were measured, if that was in an earlier report."""
     silenced: Sequence[Silenced] = ()
     """Findings that operators have silenced for a while."""
     schedules: Sequence[LateSchedule] = ()

@@ -100,6 +100,7 @@ def health(
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
+    last: Health | None = None,
     model: JobClass = Job,
 ) -> Health:
     """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
@@ -109,7 +110,7 @@ def health(
     stored (`set_thresholds`). `window`: the period of the rates.
     `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine. Figures whose statement takes
     longer are left out and named in `missing`, and findings that depend on them are left out as well. After the first, the
-    others have a tenth of the time each.
+    others have a tenth of the time each. `last`: an earlier report, to measure only queues, workers, waits and locks again.
 
     Cost: a dozen statements, each bounded by a limit or by the concurrency of the workers; counts stop at 10,000 per lane
     and are then marked as capped. With an engine no snapshot is held between them. Locks: none.
@@ -119,7 +120,7 @@ def health(
 
     def measure(session: Session, timeout: timedelta | None) -> Health:
         reading = Reading(session, model, window=window, heartbeat_timeout=heartbeat_timeout, timeout=timeout)
-        return reading.report(thresholds)
+        return reading.report(thresholds, last)
 
     if isinstance(source, Session):
         return measure(source, None)
@@ -157,16 +158,23 @@ class Reading:
         """The figures that were read so far, by name."""
         self.missing: list[str] = []
         """Names of the figures that were left out."""
+        self._is_limited = False
 
-    def report(self, thresholds: Thresholds | None) -> Health:
-        """Return the report. `thresholds`: None for the stored ones. Raises: as `health`."""
+    def report(self, thresholds: Thresholds | None, last: Health | None = None) -> Health:
+        """Return the report. `thresholds`: None for the stored ones. `last`: as of `health`. Raises: as `health`."""
         with self.part("thresholds"):
             self.thresholds = thresholds or get_thresholds(self.session, model=self.model)
         for name, figure in _FIGURES.items():
             if self.server["is_replica"] and name in OF_PRIMARY - {"workers"}:
                 continue  # an unlogged table cannot even be read there
+            if last is not None and name not in _FRESH:
+                self.found[name] = getattr(last, name)
+                self.missing += [name] if name in last.missing else []
+                continue
             with self.part(name):
                 self.found[name] = figure(self)
+        if last is not None:
+            self.found["older_at"] = last.older_at or last.measured_at
         server = _filled(figures.Server, self.server, clock_ahead=self.now - self._midpoint)
         report = Health(measured_at=self.now, server=server, missing=tuple(self.missing), **self.found)
         return judge(report, self.thresholds)
@@ -179,8 +187,9 @@ class Reading:
         except DBAPIError as error:
             if self._timeout is None or sqlstate(error) not in _CANCELLED:
                 raise
-            if not self.missing:  # a dozen others may wait for the same
+            if not self._is_limited:  # a dozen others may wait for the same
                 self._limit(10)
+                self._is_limited = True
             self.missing.append(name)
 
     def _limit(self, parts: int = 1) -> None:
@@ -588,6 +597,10 @@ _FIGURES: Final[Mapping[str, Callable[[Reading], Any]]] = {
     "bulk_writes": _bulk_writes,
 }
 """Functions that read a figure, by its name in the report, in their order: some use those before."""
+
+
+_FRESH: Final = frozenset({"hidden", "queues", "workers", "unserved", "waiting", "locks", "settings", "silenced"})
+"""The figures that tell an outage, and cost little."""
 
 
 def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **fields_by_name: Any) -> T:
