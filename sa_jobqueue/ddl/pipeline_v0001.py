@@ -91,7 +91,7 @@ CREATE TABLE ${q}archive_run (
   started_at timestamptz DEFAULT now() NOT NULL,
   changed_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_archive_run PRIMARY KEY (id),
-  CONSTRAINT ${p}ck_archive_run_state CHECK (state IN ('planned', 'written', 'deleted', 'done'))
+  CONSTRAINT ${p}ck_archive_run_state CHECK (state IN ('planned', 'written', 'deleting', 'deleted', 'done'))
 )
 --;
 CREATE TABLE ${q}archive_chain (

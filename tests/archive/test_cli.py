@@ -16,7 +16,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.pipeline.archive import Progress, Step, archive, archive_runs, read
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
 
-pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
+pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 Run = Callable[..., Result]
 
 
@@ -119,6 +119,37 @@ def test_a_planned_run_is_given_up_and_another_place_is_used(run: Run, engine: E
     assert together(in_archive(tmp_path / "other"), in_tables(engine)) == before
 
 
+@pytest.mark.parametrize("step", [Step.WRITTEN, Step.PUBLISHED, Step.DELETING], ids=lambda step: step.value)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["kept", "lost"])
+def test_a_written_run_that_has_deleted_nothing_is_given_up(
+    run: Run, engine: Engine, tmp_path: Path, step: Step, is_lost: bool
+) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    place = tmp_path / "archive"
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.step is step:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        archive(engine, place, before=timedelta(days=30), on_progress=stop)
+    if is_lost:
+        for file in place.rglob("*.parquet"):
+            file.unlink()
+        assert "run" in run("--before", "30d", "--to", place, status=1).output
+    (begun,) = archive_runs(engine)
+    run("runs", "--abandon", begun.id)
+    assert archive_runs(engine) == []
+    assert not list(place.rglob("*.parquet"))
+    assert in_tables(engine) == before
+    run("--before", "30d", "--to", tmp_path / "other")
+    assert together(in_archive(tmp_path / "other"), in_tables(engine)) == before
+
+
 def test_a_run_that_has_begun_to_delete_is_not_given_up(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
 
@@ -126,12 +157,14 @@ def test_a_run_that_has_begun_to_delete_is_not_given_up(run: Run, engine: Engine
         pass
 
     def stop(progress: Progress) -> None:
-        if progress.step is Step.DELETING:
+        if progress.step is Step.DELETED_BATCH:
             raise StoppedError
 
     with pytest.raises(StoppedError):
         archive(engine, tmp_path, before=timedelta(days=30), on_progress=stop)
     (begun,) = archive_runs(engine)
     refused = run("runs", "--abandon", begun.id, status=1).output
-    assert f"is written: archive to {tmp_path} to finish it" in " ".join(refused.split())
+    words = " ".join(refused.split())
+    assert "is deleting, and rows may be in its files alone: archive to" in words
+    assert str(tmp_path) in words
     assert len(archive_runs(engine)) == 1

@@ -120,14 +120,14 @@ def archive_runs(database: Database | URL | str, *, model: JobClass = Job, limit
 
 
 def abandon_run(database: Database | URL | str, run_id: UUID, *, model: JobClass = Job) -> None:
-    """Give up an archive run that has only been planned, so that you can archive to another place.
+    """Give up an archive run that has deleted nothing, such as one whose files were lost, or cannot be read any more.
 
-    Its chains stay in the tables.
+    All its chains stay in the tables.
     `database`: as in `archive`.
     `run_id`: as `archive_runs` lists it.
-    Changes: deletes the run, and its unfinished files if their location can still be used.
+    Changes: deletes the run, and its files if their location can still be used.
     Locks: the advisory lock of the archive.
-    Raises: ArchiveError if there is no such run, or if it is past the state `planned`; ArchiveBusyError;
+    Raises: ArchiveError if there is no such run, or if it has begun to delete rows; ArchiveBusyError;
     DatabaseUnavailableError, SchemaError.
     """
     with opened(database, model, ArchiveOptions()) as connection:
@@ -136,10 +136,15 @@ def abandon_run(database: Database | URL | str, run_id: UUID, *, model: JobClass
         row = next((row for row in unfinished if row.id == run_id), None)
         if row is None:
             raise ArchiveError(f"no unfinished run has the id {run_id}; nothing was changed")
-        if row.state != ArchiveState.PLANNED:
-            raise ArchiveError(f"run {run_id} is {row.state}: archive to {row.path} to finish it; nothing was changed")
+        if row.state not in {ArchiveState.PLANNED, ArchiveState.WRITTEN}:
+            raise ArchiveError(
+                f"run {run_id} is {row.state}, and rows may be in its files alone: archive to {row.path} to finish it; "
+                "nothing was changed"
+            )
         with suppress(OSError):  # an ArchivePathError is one
             location = Location.of(row.path)
             with location.usable():
                 location.discard(run_id)
+                for file in location.shown_files(run_id):
+                    location.files.delete_file(file.path)
         forget_run(connection, model, run_id)

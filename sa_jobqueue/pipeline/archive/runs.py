@@ -101,7 +101,7 @@ class _Run:
 
 
 def forget_run(connection: Connection, model: JobClass, run_id: UUID) -> None:
-    """Delete a run that has only been planned, and its plan."""
+    """Delete a run that has not begun to delete rows, and its plan."""
     with connection.begin():
         connection.execute(archiving.forget_chains(model), {"run_id": run_id})
         connection.execute(archiving.forget_run(model), {"run_id": run_id})
@@ -209,6 +209,7 @@ class Archiver:
                 self._write(run)
             if run.state is ArchiveState.WRITTEN:
                 self._publish(run)
+            if run.state in {ArchiveState.WRITTEN, ArchiveState.DELETING}:
                 self._delete(run)
             return self._reconcile(run)
 
@@ -245,6 +246,9 @@ class Archiver:
         if run.contents is None:
             expected = {name: run.counts[name] for name in DATASETS}
             run.contents = verify(self._location, self._location.shown_files(run.id), expected)
+        if run.state is ArchiveState.WRITTEN:
+            with self._connection.begin():
+                self._advance(run, ArchiveState.DELETING)
         counter = self._counter(run, Step.DELETED_BATCH, run.counts["jobs"])
         delete_batch_size = self._options.delete_batch_size
         deleting.delete_archived(

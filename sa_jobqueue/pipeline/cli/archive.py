@@ -77,7 +77,7 @@ def archive(
 
     If it is interrupted, run it again with the same --to, and it continues. A chain stays in the tables while a job of
     another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs;
-    `archive runs --abandon RUN` gives up one whose location can no longer be used, before it has deleted anything.
+    `archive runs --abandon RUN` gives up one that has not begun to delete: its files are lost, or cannot be read.
     Requires the extra "archive".
 
     \b

@@ -273,9 +273,11 @@ def advance(t: Tables) -> sa.Update:
 
 @statement
 def forget_run(t: Tables) -> sa.Delete:
-    """Delete a run from the ledger that never got further than its plan. Parameters: `run_id`."""
-    is_planned = t.archive_run.c.state == sa.literal_column(f"'{ArchiveState.PLANNED}'")
-    return sa.delete(t.archive_run).where(t.archive_run.c.id == sa.bindparam("run_id", type_=sa.Uuid()), is_planned)
+    """Delete a run from the ledger that has not begun to delete rows. Parameters: `run_id`."""
+    has_all = t.archive_run.c.state.in_(
+        [sa.literal_column(f"'{state}'") for state in (ArchiveState.PLANNED, ArchiveState.WRITTEN)]
+    )
+    return sa.delete(t.archive_run).where(t.archive_run.c.id == sa.bindparam("run_id", type_=sa.Uuid()), has_all)
 
 
 @statement
