@@ -16,7 +16,7 @@ from sa_jobqueue.display.redaction import error_line, error_name
 from sa_jobqueue.observe.health import Code, Finding, Severity, Thresholds, health
 from sa_jobqueue.observe.health.figures import Health, QueueRates
 from sa_jobqueue.observe.health.findings import judge
-from sa_jobqueue.observe.metrics.samples import KEPT, kept
+from sa_jobqueue.observe.metrics.samples import KEPT, kept, of_report
 from sa_jobqueue.operations import explain_job
 from tests.fixtures.commands import Run
 from tests.fixtures.jobs import Jobs
@@ -168,3 +168,17 @@ def test_the_dashboard_measures_a_whole_report_for_a_twentieth_of_the_time_and_q
     monkeypatch.setattr("sa_jobqueue.dashboard.sources.SHARE", 0)
     source._whole = (first, 0.0)
     assert source._health().older_at is None
+
+
+def test_metrics_name_the_subject_of_a_finding_and_leave_out_what_was_not_measured(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker("stuck:1", name="stuck", concurrency=3, stuck_threads=2, report={"resident_bytes": 2**20})
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO schedule (name, type_name, cron, error) VALUES ('nightly', 't', 'never', 'cron: is none')")
+        )
+    report = health(engine)
+    samples = {sample.name: sample.values for sample in of_report(report)}
+    assert samples["finding_severity"] == {("schedule_broken", "nightly"): 1, ("stuck_threads", "stuck:1"): 1}
+    assert (samples["stuck_threads"], samples["worker_resident_bytes"]) == ({(): 2}, {("stuck",): 2**20})
+    partial = {sample.name for sample in of_report(replace(report, missing=("workers", "queues")))}
+    assert not partial & {"live_workers", "slots", "stuck_threads", "due_jobs"}

@@ -83,6 +83,13 @@ def of_report(report: Health) -> Iterator[Sample]:
             findings[key] = max(findings.get(key, 0), int(finding.severity))
     worst = "Highest severity of each finding: 0 ok, 1 warning, 2 critical; claim_age by queue."
     yield Sample("health_severity", worst, findings, labels=("code", "queue"))
+    subjects: dict[tuple[str, ...], float] = {}
+    for finding in report.findings[:MOST_QUEUES]:
+        subject = next((str(finding.evidence[name]) for name in _SUBJECTS if finding.evidence.get(name)), "")
+        label = (finding.code.value, printable(subject)[:_LONGEST_SUBJECT])
+        subjects[label] = max(subjects.get(label, 0), int(finding.severity))
+    words = "Severity of each finding by what it is about: a schedule, queue, job type, worker, table or session."
+    yield Sample("finding_severity", words, subjects, labels=("code", "subject"))
 
 
 _NEEDS: Mapping[str, set[str]] = {
@@ -95,6 +102,12 @@ _NEEDS: Mapping[str, set[str]] = {
         ({"settings"}, "paused concurrency_limit"),
         ({"settings", "running"}, "concurrency_in_use"),
         ({"due_by_type"}, "due_jobs_by_type"),
+        ({"growth"}, "jobs_growth"),
+        ({"starts"}, "worker_starts"),
+        ({"long_chains"}, "longest_chain_jobs"),
+        ({"awaited"}, "awaiting_event_jobs"),
+        ({"retrying"}, "retrying_jobs"),
+        ({"workers"}, "worker_resident_bytes stuck_threads"),
         ({"running", "workers"}, "orphaned_jobs"),
         ({"workers"}, "live_workers silent_workers slots saturation_ratio"),
         (
@@ -109,6 +122,11 @@ _NEEDS: Mapping[str, set[str]] = {
     for name in names.split()
 }
 """The figures that a sample is computed from: it is left out where one of them was not measured."""
+
+
+_SUBJECTS: Final = ("schedule", "queue", "type", "type_name", "worker", "name", "table", "index", "subject", "failure")
+"""The evidence that says what a finding is about, in order."""
+_LONGEST_SUBJECT: Final = 100
 
 
 def _queues(report: Health) -> Iterator[Sample]:
@@ -178,6 +196,26 @@ def _jobs(report: Health) -> Iterator[Sample]:
         of_types[printable(type_name) if number < MOST_QUEUES else OTHER] += due
     words = "Due jobs at the end of the last minute that workers recorded."
     yield _labelled("due_jobs_by_type", words, "job_type", of_types)
+    growing = sorted(report.growth, key=lambda growth: growth.ended - growth.enqueued)[:MOST_QUEUES]
+    growths = {printable(growth.type_name): float(growth.enqueued - growth.ended) for growth in growing}
+    words = "Jobs that were enqueued less those that ended, within the last ten minutes that workers recorded."
+    yield _labelled("jobs_growth", words, "job_type", growths)
+    starts = {printable(name.name): float(name.starts) for name in report.starts}
+    words = "Starts of workers of one name within ten minutes, if there were more than three, by the jobs that they ended."
+    yield _labelled("worker_starts", words, "worker", starts)
+    memory: dict[str, float] = {}
+    for worker in report.workers.live[:MOST_QUEUES]:
+        memory[printable(worker.name)] = max(memory.get(printable(worker.name), 0.0), float(worker.resident_bytes or 0))
+    yield _labelled("worker_resident_bytes", "Resident memory of the largest live worker of a name.", "worker", memory)
+    longest = max((chain.jobs for chain in report.long_chains), default=0)
+    yield _one("longest_chain_jobs", "Jobs of the longest open chain, if it has a thousand or more.", longest)
+    yield _one("awaiting_event_jobs", "Jobs that wait for events, counted up to 10,000.", report.awaited.jobs)
+    retrying = Counter[str]()
+    for group in report.retrying:
+        retrying[printable(group.type_name)] += group.count
+    yield _labelled("retrying_jobs", "Failed jobs that are due again much later.", "job_type", retrying)
+    stuck = sum(worker.stuck_threads for worker in report.workers.live)
+    yield _one("stuck_threads", "Slots of live workers that are taken by threads of ended attempts.", stuck)
     yield _one("retry_ratio", "Share of failed attempts among those that ended in the window.", report.rates.retry_rate)
     yield _one("orphaned_jobs", "Running jobs of dead workers.", report.running.orphaned)
     yield _one("live_workers", "Workers with a recent heartbeat.", len(report.workers.live))
