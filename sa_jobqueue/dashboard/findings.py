@@ -14,6 +14,16 @@ def link(context: Context, finding: Finding) -> str:
     """Return the link to the screen where a finding is seen and resolved."""
     evidence = finding.evidence
     match finding.code:
+        case Code.GROWING:
+            return context.url("job-type", name=evidence["type_name"])
+        case Code.LONG_CHAIN:
+            return context.url("chain", id=evidence["chain_id"])
+        case Code.WORKERS_RESTARTING if "job_id" in evidence:
+            return context.url("job", id=evidence["job_id"])
+        case Code.WORKERS_RESTARTING | Code.DECLARED_DIFFERENTLY:
+            return context.url("workers")
+        case Code.CLOCK:
+            return context.url("overview") + "#findings"
         case Code.NO_WORKER | Code.WORKERS_SILENT | Code.WORKER_FAILING | Code.STUCK_THREADS | Code.FALLING_BEHIND:
             return context.url("workers")
         case Code.QUEUE_UNSERVED:

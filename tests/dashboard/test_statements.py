@@ -12,9 +12,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, Schedule
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.dashboard.findings import link
 from sa_jobqueue.dashboard.parameters import Params
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.dashboard.screens.job import _remedy
+from sa_jobqueue.observe.health import Code, Finding, Severity
 from sa_jobqueue.operations import list_jobs, upsert_schedule
 from sa_jobqueue.operations.explaining import Cause, Explanation
 from tests.dashboard.conftest import PREFIX, Client, everyone
@@ -25,7 +27,7 @@ WITHOUT_LINK = {
     Cause.SLEEPING,
     *(Cause.COMPLETED, Cause.CANCELLED, Cause.RUNNING, Cause.EXPIRED, Cause.SCHEDULED, Cause.RETRYING),  # acts of the page
     *(Cause.BLOCKED, Cause.UNBLOCKING),  # its root causes stand first, with their links
-    *(Cause.QUARANTINED, Cause.STATUS_UNKNOWN, Cause.ROWS_HIDDEN),
+    *(Cause.QUARANTINED, Cause.STATUS_UNKNOWN, Cause.NOT_MEASURED, Cause.ROWS_HIDDEN),
 }
 
 
@@ -103,3 +105,15 @@ def test_a_late_schedule_shows_its_delay(client: Client, engine: Engine, session
         connection.execute(text("UPDATE schedule SET next_fire_at = now() - interval '2 hours'"))
     page = words(client.page("/queue/schedules"))
     assert re.search(r"\blate (2|2\.0) ?h", page), page
+
+
+def test_each_slow_disaster_links_to_its_page(client: Client, engine: Engine, jobs: Jobs) -> None:
+    job = jobs.add(type_name="crawl")
+    source = Source(name="queue", engine=engine)
+    context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
+    evidence = {"type_name": "crawl", "chain_id": job, "job_id": job}
+    for code in (Code.GROWING, Code.LONG_CHAIN, Code.WORKERS_RESTARTING, Code.DECLARED_DIFFERENTLY, Code.CLOCK):
+        finding = Finding(code=code, severity=Severity.WARNING, summary="", advice="", evidence=evidence)
+        url = link(context, finding)
+        assert "storage" not in url
+        client.page(url.removeprefix(PREFIX).partition("#")[0])
