@@ -6,15 +6,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, create_engine, make_url, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.errors import ConflictError, InvalidJobError, NotFoundError
+from sa_jobqueue.errors import ConflictError, DatabaseUnavailableError, InvalidJobError, NotFoundError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
@@ -217,22 +218,24 @@ def test_jobs_are_inserted_in_the_order_of_their_ids(database_url: str, session:
 def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, session: Session) -> None:
     write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly")
 
-    again = writer(database_url, ["input"], type="t", writeId="nightly")
+    again = writer(database_url, ["input"], type="t", writeId="nightly", onRepeat="skip")
     again.commit([again.write(1 // 0 for _ in range(1))])  # computing a row would fail
     assert (count(session), count(session, Job.Stage)) == (5, 0)
 
 
 @both_servers
-def test_on_repeat_check_raises_for_a_write_repeated_with_other_rows(database_url: str, session: Session) -> None:
+def test_a_write_repeated_with_other_rows_is_refused(database_url: str, session: Session) -> None:
     rows: list[Row] = [{"input": "1"}] * 5
     write(database_url, rows[:3], type="t", writeId="nightly")
-    checked = {"type": "t", "writeId": "nightly", "onRepeat": "check"}
+    checked = {"type": "t", "writeId": "nightly"}
     assert write(database_url, rows[:3], **checked).staged == 3
     with pytest.raises(
         RepeatedWriteError, match="has committed 3 rows, this time there are 5; nothing was written"
     ) as raised:
         write(database_url, rows, **checked)
     assert (raised.value.committed, raised.value.staged) == (3, 5)
+    with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 0"):
+        write(database_url, [], **checked)
     with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 3 others"):
         write(database_url, [*rows[:2], {"input": "2"}], **checked)
     for name, value in (("queue", "other"), ("priority", 3), ("ordering_key", "k")):
@@ -341,6 +344,43 @@ def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
     batch_writer.commit([part])
     assert broken == ["deadlock", "connection"]
     assert (count(session), count(session, Job.Write)) == (5, 1)
+
+
+@pytest.mark.parametrize("outage", [60.0, 1000.0], ids=["a minute", "longer"])
+def test_a_commit_outlives_a_database_that_is_away_for_a_minute(
+    database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch, outage: float
+) -> None:
+    """The database refuses connections; the time passes only in the pauses."""
+    batch_writer = writer(database_url, ["input"], type="t")
+    part = batch_writer.write(iter([batch([{"input": "1"}] * 5)]))
+    pauses: list[float] = []
+    engine = create_engine(make_url(database_url).set(database="postgres"), isolation_level="AUTOCOMMIT")
+
+    def allow(connections: str) -> None:
+        with engine.connect() as connection:
+            name = make_url(database_url).database
+            connection.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {connections}'))
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if sum(pauses) >= outage:
+            allow("true")
+
+    monkeypatch.setattr(writing, "retried", partial(writing.retried, clock=lambda: sum(pauses), sleep=pause))
+    allow("false")
+    try:
+        if outage > writing.PATIENCE:
+            with pytest.raises(DatabaseUnavailableError, match="not currently accepting connections"):
+                batch_writer.commit([part])
+        else:
+            batch_writer.commit([part])
+    finally:
+        allow("true")
+        engine.dispose()
+    if outage > writing.PATIENCE:
+        assert writing.PATIENCE - writing.LONGEST_PAUSE <= sum(pauses) <= writing.PATIENCE
+    assert count(session) == (0 if outage > writing.PATIENCE else 5)
+    assert pauses == sorted(pauses)
 
 
 @both_servers

@@ -30,20 +30,25 @@ class RepeatedWriteError(JobQueueError):
     """A write with this id, or this batch of a stream, has committed with other rows; nothing was written.
 
     `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now; if they are
-    equal, the rows differ in their values: all but ids, blockers, times and traces are compared.
+    equal, the rows differ in their values: all but ids, blockers, times and traces are compared. `is_stream`: whether the
+    message is for a batch of a stream.
     """
 
-    def __init__(self, write_id: str, sequence: int, committed: int, staged: int) -> None:
+    def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:
         self.write_id = write_id
         self.sequence = sequence
         self.committed = committed
         self.staged = staged
         now = f"this time there are {staged:,}" if staged != committed else f"this time there are {staged:,} others"
+        fact = f"has committed {committed:,} rows, {now}; nothing was written"
         super().__init__(
-            f"write {write_id}, batch {sequence}, has committed {committed:,} rows, {now}; nothing was written: give "
-            "missing rows another writeId, or set onRepeat=skip to leave a committed write as it is. The checkpoint of a "
-            "stream is older than the queue then, or incomplete: restore the one that belongs to the queue, or start with a "
-            "new one after the rows that are enqueued"
+            f"query {write_id}, batch {sequence}, {fact}. If the checkpoint was set back, or copied too early, restore the "
+            "one that belongs to the queue. If rows of the source were changed or deleted since the batch was committed, or "
+            "a column is random, start the query once with onRepeat=skip: the committed rows of the batch stay, and the "
+            "query goes on behind it"
+            if is_stream
+            else f"write {write_id} {fact}: give missing rows another writeId, or pass onRepeat=skip to leave the committed "
+            "write as it is"
         )
 
 

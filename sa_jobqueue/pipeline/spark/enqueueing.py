@@ -69,8 +69,8 @@ def enqueue(
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`: one value, or a
     column; the type's setting by default. `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers`
     (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition.
-    `write_id`: a name for this write; repeating a committed write changes nothing and returns its result. A write without
-    rows is not recorded.
+    `write_id`: a name for this write; repeating a committed write changes nothing and returns its result, and fails if its
+    rows are others, unless `on_repeat="skip"`, which does not compute them. A write without rows is not recorded.
     `progress`: "lines" prints it on standard error.
     `url`, `options`: options of the data source, such as `on_duplicate="fail"`. With `mode="PERMISSIVE"` each row is checked
     separately.
@@ -233,7 +233,8 @@ def _write(rows: DataFrame, write_options: dict[str, str | None], progress: str 
         if match is None:
             raise
         raise WriteError(match[1]) from error
-    result = _written(options, write_id, 0)
+    # The commit may have been the last thing before a failover.
+    result = writing.retried(lambda: _written(options, write_id, 0), patience=writing.PATIENCE)
     if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
     return replace(result, repeated=writer.committed is not None)

@@ -229,8 +229,7 @@ OPTIONS: Final = (
     Option(
         "onRepeat",
         WRITING,
-        "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
-        "write, `check` for a stream.",
+        "Repeated write or batch: `skip` ignores it; `check`, the default, fails if other rows were committed.",
         partial(one_of, keywords=("skip", "check")),
     ),
     Option(

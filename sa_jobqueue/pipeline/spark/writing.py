@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from socket import gethostname
+from time import monotonic, sleep
 from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
@@ -24,7 +25,8 @@ from pyspark.sql.types import StructType
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.pipeline.operations.bulk import WriteResult, clear_write, commit_write, find_write
+from sa_jobqueue.errors import DatabaseUnavailableError
+from sa_jobqueue.pipeline.operations.bulk import RepeatedWriteError, WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
 from sa_jobqueue.pipeline.spark.errors import WriteError
@@ -35,8 +37,11 @@ from sa_jobqueue.pipeline.spark.validation import Checker
 T = TypeVar("T")
 _log = logging.getLogger("sa_jobqueue.pipeline.spark")
 
-TRIES: Final = 3
-"""Number of attempts to commit if other transactions cause a deadlock or end the connection."""
+PATIENCE: Final = 120.0
+"""Seconds during which a commit is tried again while the database cannot be reached, or ends its connection."""
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 10.0
+"""Seconds before the first repetition of a commit, and before the later ones: each pause is twice the one before."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -87,7 +92,8 @@ class _Writing:
     ) -> WriteResult:
         options = self._options
         return self._in_transaction(
-            lambda session: commit_write(
+            patience=PATIENCE,
+            act=lambda session: commit_write(
                 session,
                 write_id=write_id,
                 sequence=sequence,
@@ -98,30 +104,51 @@ class _Writing:
                 on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
                 written_by=options["writtenBy"] or gethostname(),
                 model=self._queue.model,
-            )
+            ),
         )
 
     def _clear(self, write_id: str, sequence: int, task_id: int) -> None:
         """Delete the rows that the writer of a task has staged."""
         task_ids, model = task_ids_of(task_id), self._queue.model
+        # Without patience: the next commit deletes what this leaves.
         self._in_transaction(
             lambda session: clear_write(session, write_id=write_id, sequence=sequence, task_ids=task_ids, model=model)
         )
 
-    def _in_transaction(self, act: Callable[[Session], T]) -> T:
+    def _in_transaction(self, act: Callable[[Session], T], *, patience: float = 1.0) -> T:
+        def attempt() -> T:
+            with connect(self._options) as connection:
+                # Required by `commit_write`, whatever the default of the user or the database is.
+                connection = connection.execution_options(isolation_level="READ COMMITTED")  # noqa: PLW2901
+                with Session(connection) as session, session.begin():
+                    return act(session)
+
         with sanitised(self._options):
-            for tries_left in reversed(range(TRIES)):
-                try:
-                    with connect(self._options) as connection:
-                        # Required by `commit_write`, whatever the default of the user or the database is.
-                        connection = connection.execution_options(isolation_level="READ COMMITTED")  # noqa: PLW2901
-                        with Session(connection) as session, session.begin():
-                            return act(session)
-                except DBAPIError as error:
-                    # The ledger makes a retry safe, even if the transaction committed before the connection was lost.
-                    if not tries_left or not (error.connection_invalidated or _is_deadlock(error)):
-                        raise
-        raise AssertionError("unreachable: the last try returns or raises")
+            return retried(attempt, patience=patience)
+
+
+def retried(
+    attempt: Callable[[], T],
+    *,
+    patience: float,
+    clock: Callable[[], float] = monotonic,
+    sleep: Callable[[float], object] = sleep,
+) -> T:
+    """Call a function until it succeeds, for `patience` seconds, while others end its connection or cause a deadlock.
+
+    The ledger makes it safe to repeat a commit, even if the transaction committed before the connection was lost.
+    """
+    deadline = clock() + patience
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return attempt()
+        except (DatabaseUnavailableError, DBAPIError) as error:
+            if clock() + pause > deadline or not _is_passing(error):
+                raise
+            _log.warning("the commit of a write is repeated in %.1f s: %s", pause, type(error).__name__)
+        sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
@@ -132,7 +159,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         self.write_id: str = options["writeId"] or str(uuid4())
         self.committed = self._find_write() if options["writeId"] else None
         """Result of an earlier write with this id."""
-        self.is_repeated = self.committed is not None and options["onRepeat"] != "check"
+        self.is_repeated = self.committed is not None and options["onRepeat"] == "skip"
         if self.committed is not None and self.is_repeated:
             rows = self.committed.staged
             _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, rows)
@@ -145,8 +172,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         """Enqueue the rows that the tasks staged. Raises: as `commit_write`, WriteError."""
         if not self.is_repeated:
             staged = _staged(messages)
-            is_empty = not any(message.rows for message in staged)  # which leaves its writeId to later rows
-            self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check")
+            # A first write without rows leaves its writeId to later ones, which another driver may be writing.
+            is_checked = self.committed is not None or any(message.rows for message in staged)
+            self._commit(self.write_id, 0, staged, on_repeat="check" if is_checked else "skip")
 
     def _find_write(self) -> WriteResult | None:
         with sanitised(self._options), connect(self._options) as connection, Session(connection) as session:
@@ -175,8 +203,12 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         A stream whose checkpoint was restored plans a batch again with other rows, which must not be dropped.
         """
         staged = _staged(messages)
-        if staged:  # a batch without partitions has no rows
+        if not staged:  # a batch without partitions has no rows
+            return
+        try:
             self._commit(staged[0].write_id, batchId, staged, on_repeat=self._options["onRepeat"] or "check")
+        except RepeatedWriteError as error:
+            raise RepeatedWriteError(error.write_id, batchId, error.committed, error.staged, is_stream=True) from None
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete the staged rows if the query is known; the next commit deletes the rest."""
@@ -233,5 +265,8 @@ def _signed(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _is_deadlock(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) in {"40P01", "40001"}
+def _is_passing(error: DatabaseUnavailableError | DBAPIError) -> bool:
+    """Return whether a repetition may succeed: the server is away, starts, or is a standby that is promoted; a deadlock."""
+    if isinstance(error, DatabaseUnavailableError):
+        return True
+    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in {"40P01", "40001", "25006"}
