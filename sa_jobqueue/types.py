@@ -95,6 +95,8 @@ class StepKind(StrEnum):
     """`AttemptContext.wait_for`."""
     CURSOR = "cursor"
     """`AttemptContext.cursor`."""
+    RUN = "run"
+    """`AttemptContext.run`."""
 
 
 class CancelReason(StrEnum):

@@ -221,12 +221,16 @@ CREATE TABLE ${q}job_step (
   output jsonb,
   started_at timestamptz NOT NULL, completed_at timestamptz,
   event text, deadline timestamptz,
+  child_chain_id $id,
   CONSTRAINT ${p}pk_job_step PRIMARY KEY (job_id, name, key),
-  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'failure', 'transaction', 'sleep', 'wait', 'cursor')),
+  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'failure', 'transaction', 'sleep', 'wait', 'cursor', 'run')),
   CONSTRAINT ${p}ck_job_step_name CHECK (name <> '')
 )
 --;
 CREATE INDEX ${p}ix_job_step_event ON ${q}job_step (event) WHERE event IS NOT NULL AND completed_at IS NULL
+--;
+CREATE INDEX ${p}ix_job_step_child ON ${q}job_step (child_chain_id)
+  WHERE child_chain_id IS NOT NULL AND completed_at IS NULL
 --;
 CREATE TABLE ${q}job_event (
   name text NOT NULL,
@@ -633,6 +637,10 @@ CREATE FUNCTION ${q}job_deleted() RETURNS trigger LANGUAGE plpgsql SET search_pa
 BEGIN
   DELETE FROM ${q}job_step WHERE job_id = ANY (ARRAY(SELECT id FROM gone));
   DELETE FROM ${q}job_attempt WHERE job_id = ANY (ARRAY(SELECT id FROM gone));
+  -- A job that waits for the result of a deleted one goes on, and fails.
+  UPDATE ${q}job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now() AND id = ANY (ARRAY(
+    SELECT s.job_id FROM ${q}job_step AS s WHERE s.child_chain_id = ANY (ARRAY(SELECT id FROM gone))
+      AND s.child_chain_id IS NOT NULL AND s.completed_at IS NULL));
   IF EXISTS (SELECT FROM gone WHERE status = 'dead') THEN
     UPDATE ${q}dead_letter SET resolution = 'dismissed', resolved_at = now(),
       resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)

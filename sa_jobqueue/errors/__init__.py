@@ -479,6 +479,26 @@ class EventTimeoutError(JobQueueError, TimeoutError):
         super().__init__(f"event {event!r} was not sent before the timeout of step {name!r}{key_text}")
 
 
+class ChildFailedError(JobQueueError):
+    """The job whose result a handler waited for by `ctx.run` died, was cancelled or was deleted.
+
+    `name` is that of the step, `job_id` is the job; `status` is how it ended, None if it was deleted; `error_type` and
+    `message` are of its error. Later attempts raise it immediately, even if the job is redriven.
+    """
+
+    def __init__(
+        self, name: str, job_id: object, status: str | None, *, error_type: str | None = None, message: str | None = None
+    ) -> None:
+        self.name = name
+        self.job_id = job_id
+        self.status = status
+        self.error_type = error_type
+        self.message = message
+        end = {None: "was deleted", "dead": "died", "cancelled": "was cancelled"}.get(status, f"ended as {status}")
+        error = f": {error_type}: {message}" if error_type else ""
+        super().__init__(f"job {job_id}, whose result step {name} waits for, {end}{error}")
+
+
 class HandlerCommitError(JobQueueError):
     """A handler must not commit a session of the worker, which commits its writes with the completion or the step.
 

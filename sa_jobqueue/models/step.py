@@ -45,6 +45,14 @@ class StepMixin(Companion, Generic[IdT]):
     deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When the wait times out; null for other kinds, and until the first attempt of a job that only waits for an event."""
 
+    @declared_attr
+    def child_chain_id(cls) -> Mapped[IdT | None]:
+        """Id of the job whose result it waits or waited for; null for other kinds. Not a foreign key."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=True, sort_order=20)
+
     __key__ = ("job_id", "name", "key")
     __checks__: ClassVar = {"ck_job_step_kind": one_of("kind", StepKind), "ck_job_step_name": "name <> ''"}
-    __indexes__: ClassVar = {"ix_job_step_event": ("event", Where("event IS NOT NULL AND completed_at IS NULL"))}
+    __indexes__: ClassVar = {
+        "ix_job_step_event": ("event", Where("event IS NOT NULL AND completed_at IS NULL")),
+        "ix_job_step_child": ("child_chain_id", Where("child_chain_id IS NOT NULL AND completed_at IS NULL")),
+    }

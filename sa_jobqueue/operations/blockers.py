@@ -209,6 +209,7 @@ def unblock(
         missing_ids = [chain_id for chain_id in chains if chain_id not in outcomes]
         result.unfinished |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": missing_ids}))
     walk = _Walk({chain_id: chains[chain_id] or lowest for chain_id in outcomes})
+    unwoken = _wake_parents(connection, model, list(outcomes), result) if outcomes else set()
     statement = blockers.unblock(model, only=only is not None)
     for _ in range(ROUNDS):
         if walk.is_at_end:
@@ -231,10 +232,11 @@ def unblock(
                 if row.has_waiters and row.status == JobStatus.DEAD:
                     result.unfinished[row.chain_id] = None
     result.unfinished |= walk.unfinished()
+    result.unfinished |= {chain_id: chains[chain_id] for chain_id in unwoken if chain_id not in result.unfinished}
     if only is not None:
         result.unfinished |= chains
         return result
-    result.finished = walk.finished()
+    result.finished = [chain_id for chain_id in walk.finished() if chain_id not in unwoken]
     if excluded and result.finished:
         waited = {"chains": result.finished, "jobs": list(excluded)}
         result.retained = list(connection.scalars(blockers.waiting_among(model), waited))
@@ -242,6 +244,14 @@ def unblock(
     if result.finished:
         connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
     return result
+
+
+def _wake_parents(connection: Connection, model: JobClass, chain_ids: list[JobId], result: Unblocked) -> set[JobId]:
+    """Make jobs due that wait for the results of chains; return the chains for which some were locked."""
+    for row in connection.execute(steps.wake_parents(model), {"ids": chain_ids}).all():
+        queue_key = QueueKey(row.queue, row.fairness_key)
+        result.moved.append(Moved(row.id, JobStatus.PENDING, queue_key, row.type_name, row.attempt))
+    return set(connection.scalars(steps.still_waiting(model), {"ids": chain_ids}))
 
 
 class _Walk:

@@ -74,6 +74,8 @@ class Cause(StrEnum):
     """Another job of its ordering key is first."""
     WAITING_FOR_EVENT = "waiting_for_event"
     """It waits in a step for an event that was not sent."""
+    WAITING_FOR_CHILD = "waiting_for_child"
+    """It waits in a step for the result of another job."""
     WORKER_SILENT = "worker_silent"
     """Its worker had no heartbeat within the timeout; another worker will rescue the job."""
     RETRYING = "retrying"
@@ -427,6 +429,11 @@ class _Case:
         """Return the explanation of a job that sleeps or waits for an event, else None."""
         for step in list_steps(self.session, self.job.id, limit=1, model=self.model):
             where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
+            if step.completed_at is None and step.kind == StepKind.RUN:
+                self.evidence |= {"step": step.name, "waits_for": step.child_chain_id}
+                child = f"job {step.child_chain_id} for {self._ago(step.started_at)} {where}"
+                todo = f"explain that one: sa-jobqueue explain {step.child_chain_id}"
+                return Cause.WAITING_FOR_CHILD, f"It has waited for the result of {child}; {todo}."
             if step.completed_at is None:
                 event = step.event or ""
                 similar = self._similar_event(event, step.started_at)

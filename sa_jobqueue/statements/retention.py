@@ -6,6 +6,7 @@ Which of them others refer to, and taking them out: `statements/deletion.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -48,7 +49,7 @@ def expired_chains(t: Tables, *, first: bool) -> sa.Select[Any]:
     Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
     """
     names = ("root_id", "type_name", "queue", "status", "chain_status", "chain_completed_at", "has_waiters")
-    return _page(t, t.job, *names, since="created_at", first=first, due=_expired)
+    return _page(t, t.job, *names, since="created_at", first=first, due=partial(_expired, t))
 
 
 @statement
@@ -143,7 +144,7 @@ def roots(t: Tables, *, lock: bool) -> sa.Select[Any]:
     """
     chosen = (
         sa.select(t.job.c.id, t.job.c.type_name, _outcome(t.job).label("outcome"))
-        .where(t.job.c.id == sa.any_(t.ids("ids")), *_expired(t.job))
+        .where(t.job.c.id == sa.any_(t.ids("ids")), *_expired(t, t.job))
         .order_by(t.job.c.id)
     )
     return chosen.with_for_update(skip_locked=True) if lock else chosen
@@ -211,9 +212,25 @@ def _outcome(chain: Any) -> sa.ColumnElement[str]:
     return sa.cast(sa.func.coalesce(chain.c.chain_status, chain.c.status), sa.Text)
 
 
-def _expired(root: Any) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
+def _expired(t: Tables, root: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays.
+
+    So does a chain whose result a job waits for (`AttemptContext.run`) and has not got yet.
+    """
+    step, waiter = t.step.alias("waiting"), t.job.alias("waiter")
+    untaken: sa.Select[Any] = (
+        sa.select(sa.literal_column("1"))
+        .join_from(step, waiter, waiter.c.id == step.c.job_id)
+        .where(
+            step.c.child_chain_id == root.c.id,
+            step.c.child_chain_id.is_not(None),
+            step.c.completed_at.is_(None),
+            waiter.c.completed_at.is_(None),
+        )
+        .limit(sa.literal_column("1"))
+    )
     return [
+        untaken.correlate(root).scalar_subquery().is_(None),
         root.c.root_id.is_(None),
         root.c.chain_completed_at.is_not(None),
         ~root.c.has_waiters,

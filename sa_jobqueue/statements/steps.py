@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.statements._parts import Tables, array, fence, statement
+from sa_jobqueue.statements._parts import XID, Tables, array, fence, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.statements.visibility import is_companion
 from sa_jobqueue.types import EVENT_STEP, StepKind
@@ -19,8 +19,8 @@ def recorded(t: Tables) -> sa.Select[Any]:
     """Return the steps of a job.
 
     Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, has_output,
-    event, deadline)`, in the order of completion; `is_over` is false for a sleep that has not ended and a wait;
-    `has_output` is false for a wait that timed out. Clock: the database's.
+    event, deadline, child_chain_id)`, in the order of completion; `is_over` is false for a sleep that has not ended, and for
+    a wait that goes on; `has_output` is false for a wait that timed out. Clock: the database's.
     Locks: none. Index: `pk_job_step`.
     """
     is_over = t.step.c.completed_at.is_not(None) & (
@@ -33,6 +33,7 @@ def recorded(t: Tables) -> sa.Select[Any]:
             t.step.c.output.is_not(None).label("has_output"),
             t.step.c.event,
             t.step.c.deadline,
+            t.step.c.child_chain_id,
         )
         .where(t.step.c.job_id == t.id("job_id"))
         .order_by(t.step.c.completed_at, t.step.c.name, t.step.c.key)
@@ -104,7 +105,8 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     the names of the queue's tables belong to others.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
-    `took`, how long it took, or how long a sleep or a wait may last; for a wait, `event` and `is_over`.
+    `took`, how long it took, or how long a sleep or a wait may last; for a wait, `event` and `is_over`; for the result of
+    another job, `child_chain_id` and `is_over`.
     Shape: one row `(until, session_name)`: when it completed, or when a wait times out, and in which transaction it ran;
     none for a lost attempt.
     Changes: a `job_step` row; a second try, after an answer was lost, changes the row of the first.
@@ -125,6 +127,13 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
             "deadline": sa.func.now() + took,
         }
         changed, until = ["completed_at", "event"], t.step.c.deadline
+    elif kind is StepKind.RUN:
+        times = {
+            "started_at": now - took,
+            "completed_at": sa.case((sa.bindparam("is_over", type_=sa.Boolean), now)),
+            "child_chain_id": t.id("child_chain_id"),
+        }
+        changed = ["completed_at"]
     values = {
         "job_id": t.job.c.id,
         "name": sa.bindparam("step_name", type_=sa.Text),
@@ -164,6 +173,90 @@ def await_events(t: Tables) -> sa.Insert:
     is_new = sa.and_(t.job.c.attempt == 0, t.job.c.completed_at.is_(None))
     jobs = sa.select(*values.values()).where(t.job.c.id == sa.any_(t.ids("ids")), is_new)
     return insert(t.step).from_select(list(values), jobs, include_defaults=False).on_conflict_do_nothing()
+
+
+@statement
+def child_result(t: Tables) -> sa.Select[Any]:
+    """Return how a chain ended. Parameters: `child_chain_id`. Shape: `(status, output, error)`.
+
+    Locks: none: the root is locked. Index: the primary key, `uq_job_chain`.
+    """
+    return sa.select(t.chain.c.status, t.chain.c.output, t.chain.c.error).where(t.chain.c.id == t.id("child_chain_id"))
+
+
+@statement
+def wake_parents(t: Tables) -> sa.Select[Any]:
+    """Make the jobs due that wait for the results of chains.
+
+    Parameters: `ids`, of roots. Shape: `(id, queue, fairness_key, type_name, attempt)`, unordered.
+    Clock: the database's. Locks: the jobs, until the transaction ends; held ones are skipped.
+    Obliges: the roots are locked: no job begins to wait for one meanwhile. Index: `ix_job_step_child`, the primary key.
+    """
+    waiting = sa.select(t.job.c.id).where(*_waits_for_child(t)).order_by(t.job.c.id)
+    held = waiting.with_for_update(key_share=True, skip_locked=True).cte("waiting")
+    woken = (
+        sa.update(t.job)
+        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(held.c.id).scalar_subquery())))
+        .values(scheduled_at=sa.func.now(), changed_xid=XID)
+        .returning(t.job.c.id, t.job.c.queue, t.job.c.fairness_key, t.job.c.type_name, t.job.c.attempt)
+        .cte("woken")
+    )
+    return sa.select(woken)
+
+
+@statement
+def still_waiting(t: Tables) -> sa.Select[Any]:
+    """Return the chains whose results jobs still wait for without being due. Parameters: `ids`. Shape: `(child_chain_id,)`.
+
+    Locks: none. Index: `ix_job_step_child`, the primary key.
+    """
+    waits = sa.and_(*_waits_for_child(t))
+    children = _open_children(t)
+    return (
+        sa.select(t.step.c.child_chain_id)
+        .where(*children, sa.exists(sa.select(t.job.c.id).where(t.job.c.id == t.step.c.job_id, waits).correlate(t.step)))
+        .distinct()
+    )
+
+
+def _open_children(t: Tables) -> list[sa.ColumnElement[bool]]:
+    return [
+        t.step.c.child_chain_id == sa.any_(t.ids("ids")),
+        t.step.c.child_chain_id.is_not(None),
+        t.step.c.completed_at.is_(None),
+    ]
+
+
+def _waits_for_child(t: Tables) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a job that waits for the result of one of the chains `ids`."""
+    step_jobs = sa.select(t.step.c.job_id).where(*_open_children(t))
+    return [
+        t.job.c.id == sa.any_(sa.func.array(step_jobs.scalar_subquery())),
+        sa.cast(t.job.c.status, sa.Text) == sa.literal_column("'pending'"),
+        t.job.c.scheduled_at > sa.func.now(),
+    ]
+
+
+@statement
+def ancestor_of_key(t: Tables) -> sa.Select[Any]:
+    """Return the job of an ordering key among a job and the jobs that wait for its result, theirs, and so on.
+
+    Parameters: `job_id`, `ordering_key`. Shape: `(id,)`, one row at most. Locks: none. Index: `ix_job_step_child`.
+    """
+    columns = [t.job.c.id, t.job.c.chain_id, t.job.c.ordering_key]
+    ancestor = sa.select(*columns).where(t.job.c.id == t.id("job_id")).cte("ancestor", recursive=True)
+    parent = (
+        sa.select(*columns)
+        .join(t.step, t.step.c.job_id == t.job.c.id)
+        .where(
+            t.step.c.child_chain_id == ancestor.c.chain_id,
+            t.step.c.child_chain_id.is_not(None),
+            t.step.c.completed_at.is_(None),
+        )
+    )
+    ancestor = ancestor.union(parent)
+    key = sa.bindparam("ordering_key", type_=sa.Text)
+    return sa.select(ancestor.c.id).where(ancestor.c.ordering_key == key).limit(sa.literal_column("1"))
 
 
 @statement

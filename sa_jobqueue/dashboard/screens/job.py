@@ -153,6 +153,8 @@ def _remedy(context: Context, explanation: Explanation) -> tuple[str | None, str
             return context.url("dead-letters", job=explanation.job_id, resolved="any"), "Open its dead letter"
         case Cause.WAITING_FOR_EVENT:
             return context.url("events", name=explanation.evidence["event"]), "Open the event, to send it"
+        case Cause.WAITING_FOR_CHILD:
+            return context.url("job", id=explanation.evidence["waits_for"]), "Open the job that it waits for"
         case Cause.WAITING_FOR_ORDERING_KEY:
             return context.url("job", id=explanation.evidence.get("waits_for")), "Open the job that is first"
         case cause if cause in _OF_WORKERS:

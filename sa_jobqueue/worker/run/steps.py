@@ -26,6 +26,7 @@ from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
     AttemptSignal,
+    ChildFailedError,
     CompletionRefusedError,
     DuplicateStepError,
     EventTimeoutError,
@@ -43,11 +44,12 @@ from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.completions import Finished, finish_parameters
 from sa_jobqueue.operations.steps import record_step, record_transaction
+from sa_jobqueue.operations.writer import by_session, write_one
 from sa_jobqueue.payloads import Codec, Document, sealed
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.annotations import AnnotationError, return_hint
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.statements import completions, steps
+from sa_jobqueue.statements import blockers, chains, completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
 from sa_jobqueue.worker.run.own_locks import OwnLocks
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, backend_pid, guard
@@ -69,6 +71,8 @@ _MOST_CALLS: Final = 5
 """Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
+_FOR_EVER: Final = timedelta(days=36500)
+"""How long a job waits for the result of another one, which wakes it."""
 _UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
@@ -81,7 +85,7 @@ class Suspended(Snooze):
     """Ends an attempt whose end is written already: its job waits for an event."""
 
     def __init__(self, end: Finished) -> None:
-        super().__init__(at=end.at)
+        super().__init__(None if end.at else end.delay, at=end.at)
         self.end = end
 
 
@@ -176,6 +180,8 @@ class AttemptSteps:
         """The first step that raised an error which its call does not declare."""
         self._begun = 0
         """Number of steps whose calls have not been recorded yet."""
+        self._children: dict[Place, Any] = {}
+        """Jobs whose results the attempt waits for."""
         self._step_recorded = asyncio.Event()
         self._ending = asyncio.Lock()
         """Held by a wait or a sleep that may end the attempt."""
@@ -578,6 +584,109 @@ class AttemptSteps:
             return Suspended(end)
 
         return look
+
+    def run(
+        self, handler: Any, payload: Any, *, name: str | None, key: str | int | None, output: Any, catch: Any, options: Any
+    ) -> Any:
+        """Return the result of another job, or end the attempt: of an asynchronous handler, a coroutine."""
+        if not hasattr(handler, "job_type"):
+            reason = f"must be a handler, got a {type(handler).__name__}: ctx.run(handler, payload)"
+            raise InvalidOptionError("handler", reason)
+        if options.get("deduplication_key") is not None:
+            raise InvalidOptionError(
+                "deduplication_key", "cannot be set for `ctx.run`: the step enqueues its job once, and waits for that one"
+            )
+        self._refuse_in_batch("run")
+        caught = check_catch(catch)
+        child = handler.job(*(() if payload is None else (payload,)), **options)
+        child.has_waiters = True
+        name = handler.job_type.name[:_LONGEST_NAME] if name is None else name
+        codec = handler.job_type.chain_output if output is None else _codec(name, None, output)
+        return self._run(self._run_child(self._enter(name, key), child, codec, handler.job_type, caught))
+
+    async def _run_child(self, place: Place, child: Any, codec: Codec[Any], child_type: JobType, catch: Caught) -> Any:
+        async with self._in_progress():
+            step_record = await self._find(place, StepKind.RUN)
+            if step_record is None:
+                await self._called_store(place, partial(self._enqueue_child, place, child), in_transaction=True)
+                child_id = child.id
+            else:
+                child_id = step_record.child_chain_id
+            if step_record is not None and step_record.is_over:
+                result = self._type.open("output", step_record.output)
+            else:
+                self._children[place] = child_id
+                result = await self._look_for_result(place, child_id, child_type, may_end=False)
+        while result is None:
+            await self._let_others_begin()
+            async with self._alone():
+                await self._wait_for_others(place)
+                result = await self._look_for_result(place, child_id, child_type, may_end=True)
+                if isinstance(result, Suspended):
+                    self._context.suspended = result
+                    raise result
+            if result is None:  # the root of the job's chain is locked
+                await self._pause(_PAUSE)
+        self._children.pop(place, None)
+        if result["status"] == JobStatus.COMPLETED:
+            return self._converted(place, codec, result["output"], "result")
+        error = {"type": result["type"], "message": result["message"], "arguments": None}
+        if (declared := rebuilt(error, catch)) is not None:
+            raise declared
+        raise ChildFailedError(
+            shown(place), child_id, result["status"], error_type=result["type"], message=result["message"]
+        )
+
+    def _enqueue_child(self, place: Place, child: Any, connection: Any) -> None:
+        """Enqueue a job and record that its result is waited for, in one transaction."""
+        if child.ordering_key is not None:
+            parameters = {"job_id": self._context.job.id, "ordering_key": child.ordering_key}
+            if connection.execute(steps.ancestor_of_key(self._store.model), parameters).first() is not None:
+                raise InvalidOptionError(
+                    "ordering_key",
+                    f"of the job of step {shown(place)} is {child.ordering_key!r}, as of this job or one that waits for it: "
+                    "jobs of one key run one after the other, so it would wait for ever. Give it another key, or none",
+                )
+        by_session(write_one, connection, child)
+        self._record(connection, kind=StepKind.RUN, place=place, child_chain_id=child.id, is_over=False)
+
+    async def _look_for_result(self, place: Place, child_id: Any, child_type: JobType, *, may_end: bool) -> Any:
+        looking = partial(self._result_of, place, child_id, child_type, may_end)
+        return await self._called_store(place, looking, in_transaction=True)
+
+    def _result_of(self, place: Place, child_id: Any, child_type: JobType, may_end: bool, connection: Any) -> Any:
+        """Record and return how a chain ended, or that the job waits for it, with the attempt's end; None for neither.
+
+        The root is locked: the chain has ended before, or its end finds the job waiting.
+        """
+        model, job = self._store.model, self._context.job
+        roots = {child_id, *self._children.values()} if may_end else {child_id}
+        rows = connection.execute(chains.lock(model), {"ids": sorted({job.id, job.chain_id, *roots}, key=str)}).all()
+        ended = {row.id: row.ended for row in rows}
+        if ended.get(child_id, True):
+            result: dict[str, Any] = {"status": None, "type": None, "message": None}
+            if child_id in ended:
+                row = connection.execute(steps.child_result(model), {"child_chain_id": child_id}).one()
+                error = row.error if isinstance(row.error, dict) else {}
+                result = {"status": str(row.status), "type": error.get("type"), "message": error.get("message")}
+                if row.status is JobStatus.COMPLETED:
+                    result = {"status": str(row.status), "output": child_type.open("output", row.output)}
+            stored = sealed("output", Document(result, json.dumps(result)), self._type.codec).text
+            over = {"child_chain_id": child_id, "is_over": True, "output": stored}
+            self._record(connection, kind=StepKind.RUN, place=place, **over)
+            return result
+        if not may_end:
+            return None
+        if unmarked := [row.id for row in rows if row.id in roots and not row.ended and not row.has_waiters]:
+            connection.execute(blockers.await_chains(model), {"ids": unmarked})
+        # Of the others, one may have ended after its own look.
+        has_ended = any(ended.get(root, True) for root in roots)
+        delay = timedelta(0) if has_ended else _FOR_EVER
+        end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=delay, uncounted=True)
+        parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
+        if connection.execute(completions.finish(model), parameters).first() is None:
+            raise LostAttemptError(job.id, job.attempt)
+        return Suspended(end)
 
     def _refuse_in_batch(self, call: str) -> None:
         if self._type.batch is not None:
