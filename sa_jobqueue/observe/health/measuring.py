@@ -57,6 +57,8 @@ COUNTED: Final = 10_000
 MAX_EXAMINED: Final = 50_000
 """Limit of the jobs and attempts of the window that are scanned."""
 _TRANSACTIONS: Final = 500_000
+_RECENT_TRANSACTIONS: Final = 50_000
+"""Where restarts and long chains are searched, which show up again and again."""
 _HOLDERS: Final = 10
 _QUARANTINED: Final = 1000
 _WRITES: Final = 1000
@@ -516,12 +518,12 @@ def _growth(reading: Reading) -> list[figures.Growth]:
 
 
 def _starts(reading: Reading) -> list[figures.Starts]:
-    parameters = {"window": GROWTH, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED, "least": 4}
+    parameters = {"window": GROWTH, "transactions": _RECENT_TRANSACTIONS, "limit": MAX_EXAMINED, "least": 4}
     return [_filled(figures.Starts, row) for row in reading.rows(recent.starts(reading.model), **parameters)]
 
 
 def _long_chains(reading: Reading) -> list[figures.LongChain]:
-    parameters = {"least": LONG_CHAIN - 1, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
+    parameters = {"least": LONG_CHAIN - 1, "transactions": _RECENT_TRANSACTIONS, "limit": MAX_EXAMINED}
     return [_filled(figures.LongChain, row) for row in reading.rows(recent.long_chains(reading.model), **parameters)]
 
 
