@@ -16,6 +16,8 @@ from sa_jobqueue.statements.session_names import PREFIX
 
 MIN_LOCKED: Final = timedelta(seconds=5)
 """How long a transaction is open before it is named as the cause of a wait: a claim of a worker takes milliseconds."""
+_REPLAY: Final = "startup"
+"""`backend_type` of the process that replays on a standby, with the locks of the primary's transactions."""
 _OURS: Final = "sa_jobqueue "
 """How the application names of this library's sessions start."""
 
@@ -76,6 +78,8 @@ class LockHolder:
         if self.pid is None:
             since = f", prepared {duration} ago" if duration else ""
             return f"the prepared transaction{called}{user}{since}" if called else "a prepared transaction"
+        if self.kind == _REPLAY:
+            return f"the replay of the primary's transactions (pid {self.pid})"
         doing = (
             f", {self.state}, in a transaction for {duration}" if duration else ", since when is not visible to this role"
         )
@@ -106,6 +110,8 @@ class LockHolder:
             return "to end it: ROLLBACK PREPARED '{}', or COMMIT PREPARED".format(self.name.replace("'", "''"))
         if self.name.startswith(PREFIX):
             return f"it is the session of a handler: sa-jobqueue jobs cancel {self.name.removeprefix(PREFIX)}"
+        if self.kind == _REPLAY:
+            return "look at the primary, where a transaction such as an ALTER TABLE is open"
         if self.is_ours:
             return f"it is a session of sa-jobqueue: see the log of {self.name.removeprefix(_OURS)!r}"
         if self.locked_for is None:

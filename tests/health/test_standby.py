@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from sa_jobqueue.testing.binaries import binary_dirs
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.standbys import Standby, open_standby
+from tests.fixtures.workers import wait_until
 
 OF_PRIMARY = re.compile(
     r"heartbeat|start one|[Ss]tart a worker|no worker|is alive|session \d|pg_terminate|rescue|registered"
@@ -146,3 +148,23 @@ def test_every_page_works_on_a_standby(path: str, standby: Standby, monkeypatch:
     assert "start one" not in words
     assert "Start a worker" not in words
     assert "pg_terminate_backend" not in words
+
+
+def test_a_lock_that_is_replayed_is_named_as_one_of_the_primary(standby: Standby) -> None:
+    replayed_locks = text(
+        "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'dead_letter'::regclass"
+    )
+    with standby.engine.connect() as altering, standby.replica.connect() as connection:
+        altering.execute(text("LOCK TABLE dead_letter IN ACCESS EXCLUSIVE MODE"))
+        altering.execute(text("SELECT pg_current_xact_id(), pg_logical_emit_message(false, 'flush', '')"))
+        watcher = connection.execution_options(isolation_level="AUTOCOMMIT")
+        wait_until(lambda: watcher.scalar(replayed_locks) == 1, description="the replay of the lock")
+        with Session(standby.replica) as session:
+            explained = explain_job(session, IDS["dead"], timeout=timedelta(seconds=1))
+        report = health(standby.replica, timeout=timedelta(seconds=1))
+    assert "The replay of the primary's transactions (pid " in explained.sentence
+    assert "holds an ACCESS EXCLUSIVE lock on dead_letter" in explained.sentence
+    assert "look at the primary, where a transaction such as an ALTER TABLE is open." in explained.sentence
+    assert "pg_monitor" not in explained.sentence
+    assert report.missing
+    assert "start one" not in str(report.findings)
