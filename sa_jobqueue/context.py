@@ -349,6 +349,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: type[ItemT],
         retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> Coroutine[Any, Any, ItemT]: ...
     @overload
@@ -360,6 +361,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: type[ItemT],
         retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> ItemT: ...
     @overload
@@ -371,6 +373,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: None = None,
         retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> ItemT: ...
     def step(
@@ -381,6 +384,7 @@ class AttemptContext:
         key: str | int | None = None,
         output: Any = None,
         retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
         catch: type[Exception] | tuple[type[Exception], ...] | None = None,
     ) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
@@ -396,6 +400,8 @@ class AttemptContext:
         `output`: type of the result, by default `fn`'s annotation. It is stored like the job's output.
         `retry`: calls `fn` again within the attempt: a function of (call, error) that returns a delay or None, or a
         `Backoff` for at most 5 calls.
+        `timeout`: of each call, after which it is cancelled and raises TimeoutError, which `retry` and `catch` see as any
+        other error; in asynchronous handlers only, as nothing interrupts a thread.
         `catch`: errors that are a result, such as `catch=CardDeclined`, after `retry`: recorded with their type, message
         and arguments, and raised again by later attempts without a call, as a class named here.
         Raises: the exceptions of `fn`; StepRefusedError after another step's error; DuplicateStepError;
@@ -403,7 +409,7 @@ class AttemptContext:
         match the type, or a recorded error is no longer in `catch`; LostAttemptError; InvalidOptionError, including in a
         child process.
         """
-        return self._steps.step(name, fn, args, key=key, output=output, retry=retry, catch=catch)
+        return self._steps.step(name, fn, args, key=key, output=output, retry=retry, timeout=timeout, catch=catch)
 
     def transaction(
         self,

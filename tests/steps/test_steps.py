@@ -944,3 +944,41 @@ def test_a_step_whose_answer_was_lost_is_recorded_once_by_the_second_try(
         with Session(engine) as session, session.begin():
             record_step(session, Job, cast("Any", job), "one:1", kind=StepKind.STEP, place=("pay", ""), output='"paid"')
     assert steps_of(engine, job_id) == [("pay", "", "step", 1, "paid")]
+
+
+async def test_each_call_of_a_step_has_its_own_timeout_under_its_retry_policy(engine: Engine, jobs: Jobs) -> None:
+    calls: list[int] = []
+    queue: JobQueue[Any] = JobQueue()
+
+    async def model() -> str:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            await asyncio.Event().wait()
+        return "draft"
+
+    @queue.handler("answer", max_attempts=1)
+    async def answer(payload: None, ctx: AttemptContext) -> str:
+        short = timedelta(milliseconds=20)
+        draft = await ctx.step("draft", model, timeout=short, retry=lambda call, error: timedelta(0))
+        try:
+            await ctx.step("for ever", asyncio.Event().wait, timeout=short, catch=TimeoutError)
+        except TimeoutError:
+            return draft + ", late"
+        return draft
+
+    (job_id,) = enqueue(engine, queue.job("answer", None))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "draft, late"
+    assert calls == [0, 1, 2]
+
+
+async def test_a_timeout_of_a_step_in_a_thread_is_refused(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("answer", max_attempts=1)
+    def answer(payload: None, ctx: AttemptContext) -> str:
+        return ctx.step("draft", str, timeout=timedelta(seconds=1))
+
+    (job_id,) = enqueue(engine, queue.job("answer", None))
+    await drain(queue, engine)
+    assert "nothing interrupts the thread" in jobs.get(job_id)["last_error"]["message"]

@@ -195,6 +195,7 @@ class AttemptSteps:
         key: str | int | None,
         output: Any,
         retry: RetryPolicy | None,
+        timeout: timedelta | None,
         catch: Any,
     ) -> Any:
         """Return the result of a step: of an asynchronous handler, a coroutine."""
@@ -206,9 +207,18 @@ class AttemptSteps:
             )
         if retry is not None and not callable(retry):
             raise InvalidOptionError("retry", f"must be a Backoff or a function of (call, error), got {retry!r}")
+        call = partial(fn, *args)
+        if timeout is not None:
+            check_duration("timeout", timeout)
+            if not self._type.is_async:
+                raise InvalidOptionError(
+                    "timeout",
+                    f"is not possible in {self._type.place}: nothing interrupts the thread of a plain function",
+                )
+            call = partial(_within, timeout, call)
         codec, caught = _codec(name, fn, output), check_catch(catch)
         place = self._enter(name, key)
-        return self._run(self._step(place, partial(fn, *args), codec, retry, caught))
+        return self._run(self._step(place, call, codec, retry, caught))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> Any:
         """Return an awaitable for an asynchronous handler, or the result."""
@@ -822,6 +832,13 @@ async def _asynchronous(items: Any) -> AsyncIterator[Any]:
     else:
         for item in items:
             yield item
+
+
+async def _within(timeout: timedelta, call: Callable[[], Any]) -> Any:
+    """Return the result of a call that is cancelled after `timeout`. Raises: TimeoutError."""
+    async with asyncio.timeout(timeout.total_seconds()):
+        returned = call()
+        return await returned if inspect.isawaitable(returned) else returned
 
 
 def _since(began: float) -> timedelta:
