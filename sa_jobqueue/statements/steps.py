@@ -193,10 +193,10 @@ def wake_parents(t: Tables) -> sa.Select[Any]:
     Obliges: the roots are locked: no job begins to wait for one meanwhile. Index: `ix_job_step_child`, the primary key.
     """
     waiting = sa.select(t.job.c.id).where(*_waits_for_child(t)).order_by(t.job.c.id)
-    held = waiting.with_for_update(key_share=True, skip_locked=True).cte("waiting")
+    waiting_jobs = waiting.with_for_update(key_share=True, skip_locked=True).cte("waiting")
     woken = (
         sa.update(t.job)
-        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(held.c.id).scalar_subquery())))
+        .where(t.job.c.id == sa.any_(sa.func.array(sa.select(waiting_jobs.c.id).scalar_subquery())))
         .values(scheduled_at=sa.func.now(), changed_xid=XID)
         .returning(t.job.c.id, t.job.c.queue, t.job.c.fairness_key, t.job.c.type_name, t.job.c.attempt)
         .cte("woken")

@@ -126,12 +126,12 @@ class Planner:
                 capacity = max(min(capacity, type_slots), 0)
                 slots_by_type[partition.own_type] = type_slots - sum(queue_quotas.values())
             late_before = len(late)
-            wanted = self._segments_of(
+            uncapped_segments = self._segments_of(
                 partition, queue_quotas, limit=limit, capacity=capacity, key_capacities=capacities or {}, late=late
             )
             free_slots = max(capacity - (len(late) - late_before), 0)
             # Where a claim may take no more than the partition has, the limit of the claim is enough.
-            segments += _capped(wanted, free_slots, share_slots=capacity < limit)
+            segments += _capped(uncapped_segments, free_slots, share_slots=capacity < limit)
         if segments and not capacities and capacity == limit:
             segments[-1] = segments[-1]._replace(quota=free_slots)  # it may use all slots that others leave
         return Plan(segments, late, limit)
