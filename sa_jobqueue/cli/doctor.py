@@ -296,6 +296,7 @@ def restored(connection: Connection, model: JobClass) -> Iterator[Check]:
     """Yield the check of rows that were restored from another cluster, if there are any."""
     try:
         with Session(connection) as session:
+            session.execute(text("SET LOCAL enable_seqscan = off"))  # as all our connections do; this is the application's
             tables = restored_tables(session, model=model)
     except DBAPIError:  # a producer may not read all of them, and has no use for the answer
         return
