@@ -81,7 +81,7 @@ class LockHolder:
         if self.kind == _REPLAY:
             return f"the replay of the primary's transactions (pid {self.pid})"
         doing = (
-            f", {self.state}, in a transaction for {duration}" if duration else ", since when is not visible to this role"
+            f", {self.state}, in a transaction for {duration}" if duration else " (since when is not visible to this role)"
         )
         return f"session {self.pid}{called}{user}{doing}" + (f" (its last statement: {self.query})" if self.query else "")
 
@@ -100,7 +100,10 @@ class LockHolder:
     @property
     def advice(self) -> str:
         """Return the remedy as a sentence."""
-        return f"If it should not hold the lock, {self.remedy()}."
+        remedy = self.remedy()
+        if remedy.startswith("to end it: "):
+            return f"If it should not hold the lock, {remedy}."
+        return f"{remedy[0].upper()}{remedy[1:]}."
 
     def remedy(self) -> str:
         """Return what to do about it. SQL to end it only if it is not of this library, and old."""

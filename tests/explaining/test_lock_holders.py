@@ -116,7 +116,7 @@ def test_a_role_without_rights_names_the_session_but_not_its_age(engine: Engine,
         with engine.begin() as connection:
             connection.execute(text(f"DROP OWNED BY {role}"))
             connection.execute(text(f"DROP ROLE {role}"))
-    assert "'psql' of postgres, since when is not visible to this role has locked its row; GRANT pg_monitor" in sentence
+    assert "'psql' of postgres (since when is not visible to this role) has locked its row; GRANT pg_monitor" in sentence
     assert "pg_terminate_backend" not in sentence
 
 

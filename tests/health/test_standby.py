@@ -164,7 +164,7 @@ def test_a_lock_that_is_replayed_is_named_as_one_of_the_primary(standby: Standby
         report = health(standby.replica, timeout=timedelta(seconds=1))
     assert "The replay of the primary's transactions (pid " in explained.sentence
     assert "holds an ACCESS EXCLUSIVE lock on dead_letter" in explained.sentence
-    assert "look at the primary, where a transaction such as an ALTER TABLE is open." in explained.sentence
+    assert "Look at the primary, where a transaction such as an ALTER TABLE is open." in explained.sentence
     assert "pg_monitor" not in explained.sentence
     assert report.missing
     assert "start one" not in str(report.findings)
