@@ -61,6 +61,16 @@ def test_a_backlog_that_is_not_new_is_not_called_growth(enqueued: int, ended: in
     assert findings_of(judge(replace(health(engine), growth=[growth]), Thresholds()), Code.GROWING) == []
 
 
+def test_growth_of_a_type_whose_jobs_wait_is_part_of_that_finding(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(job_types=["other"])
+    jobs.add(type_name="crawl", due_in=-90)
+    growth = [Growth(type_name=name, enqueued=5000, ended=10, due=4990) for name in ("crawl", "send")]
+    report = judge(replace(health(engine), growth=growth), Thresholds())
+    (waiting,) = findings_of(report, Code.CLAIM_AGE)
+    assert waiting.summary.endswith("within the last 10 min that workers recorded; 4,990 are due.")
+    assert [finding.evidence["type_name"] for finding in findings_of(report, Code.GROWING)] == ["send"]
+
+
 @both_servers
 def test_an_open_chain_with_a_thousand_jobs_is_named_and_an_ended_one_is_not(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker()

@@ -124,6 +124,7 @@ _FOLDS: Final[Sequence[tuple[Code, Code, Callable[[Evidence, Evidence], bool], s
         None,
     ),
     (Code.LONG_RUNNING, Code.CLOCK, _always, _BY_CLOCK),
+    (Code.GROWING, Code.CLAIM_AGE, lambda child, into: child["type_name"] == into["type_name"], ""),
     (Code.FALLING_BEHIND, Code.CLAIM_AGE, lambda child, into: into["shared"].startswith(SLOTS), None),
     (Code.LOCKED, Code.CLAIM_AGE, lambda child, into: into["shared"] == f"session {child['pid']}", None),
     (Code.HORIZON, Code.LOCKED, lambda child, into: child["pid"] in {into["pid"], *into["waiters"]}, None),
