@@ -114,7 +114,7 @@ def _notifying(model: JobClass, queue_key: str) -> sa.ColumnElement[Any]:
 
 
 def look_again_after_flush(session: Session) -> None:
-    """Expire the parameters of the INSERTs that notified, and look again if the flush took long.
+    """Expire the parameters of each INSERT that notified, and look again if the flush took long.
 
     A commit flushes after `before_commit`, and a flush may write much after the jobs.
     """

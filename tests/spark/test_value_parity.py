@@ -123,7 +123,7 @@ def test_every_type_reaches_the_handler_through_a_stream(
 
 def finish(writer: DataStreamWriter, checkpoint: Path) -> None:
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(PATIENCE)
+    assert query.awaitTermination(int(PATIENCE))
     assert query.exception() is None
 
 
