@@ -520,7 +520,7 @@ class AttemptContext:
         """Return the result of another job, which is enqueued once; until it has ended, this job waits without a slot.
 
         In an asynchronous handler, await it; several under `asyncio.gather` run at the same time. The attempt ends as in
-        `sleep`, uncounted; the next one begins after the other job's commit. That job is a chain of its own: it stays if
+        `sleep`, uncounted; the next one begins after the other job's commit. That job is a separate chain: it stays if
         this one is cancelled.
 
         `handler`, `payload`: of the other job. `name`: of the step, by default the job type's; `key`: as in `step`.
@@ -529,7 +529,7 @@ class AttemptContext:
         message, in later attempts as well. Any other death raises ChildFailedError.
         `options`: those of `handler.job`, without `deduplication_key`.
         Raises: the above; InvalidOptionError for an `ordering_key` that this job has, or one that waits for it: the other
-        job would wait for ever; otherwise as `sleep` and `handler.job`.
+        job would wait forever; otherwise as `sleep` and `handler.job`.
         """
         return self._steps.run(handler, payload, name=name, key=key, output=output, catch=catch, options=options)
 

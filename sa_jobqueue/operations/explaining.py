@@ -92,7 +92,7 @@ class Cause(StrEnum):
     ROWS_HIDDEN = "rows_hidden"
     """Row-level security may hide workers from the role that asks: the cause is not known."""
     NOT_MEASURED = "not_measured"
-    """What it depends on could not be read: a statement was cancelled, or a replica does not show it."""
+    """Its cause could not be read: a statement was cancelled, or a replica does not show it."""
     READY = "ready"
     STATUS_UNKNOWN = "status_unknown"
     """A later release of the library gave it a status that this one does not know."""
@@ -478,7 +478,7 @@ class _Case:
         return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
 
     def _reasons(self) -> Sequence[tuple[str, Callable[[], Verdict | None], bool]]:
-        """Return what may be the cause of a wait, in order: what is looked at, by what, and whether workers are needed."""
+        """Return the possible causes of a wait, in order: the thing looked at, the function, and whether workers are needed."""
         return (
             ("pauses", self._paused, False),
             ("earlier workers", self._without_worker, True),

@@ -43,7 +43,7 @@ class ScheduleCause(StrEnum):
     LOCKED = "locked"
     """It is due, and another session has locked its row, so that no worker can fire it."""
     NOT_MEASURED = "not_measured"
-    """What it depends on could not be read: a statement was cancelled, or a replica does not show it."""
+    """Its cause could not be read: a statement was cancelled, or a replica does not show it."""
     ABOUT_TO_FIRE = "about_to_fire"
     """It is due, or its first time is not computed yet."""
     OVERLAPPING = "overlapping"

@@ -27,7 +27,7 @@ UNWRITTEN_SCHEDULE: Final = "a worker, or `sa-jobqueue schedules sync`, writes t
 class Change:
     """A change of the rows of some names.
 
-    `noun`: what a row is called in the names of operations. `check_known`: of rows that are inserted when they are first
+    `noun`: the name of a row in those of operations. `check_known`: of rows that are inserted when they are first
     paused; None for schedules, which must exist.
     """
 

@@ -834,7 +834,7 @@ NextT = TypeVar("NextT", default=Never)
 
 @dataclass(frozen=True)
 class Decorator:
-    """A decorator of a registry; its subclasses say what type checkers make of a function.
+    """A decorator of a registry; its subclasses have the types of the decorated function.
 
     They are classes, not protocols: mypy compares the overloads of two protocols without end where code chooses one.
     """

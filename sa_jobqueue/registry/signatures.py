@@ -1,4 +1,4 @@
-"""What the signature of a handler's function says: the payload, the arguments that the worker gives it, and the result."""
+"""The signature of a handler's function: the payload, the arguments that the worker gives it, and the result."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Signature:
 
 
 class _Arguments:
-    """Divides the parameters of a handler into payload, fields of it, and what is injected."""
+    """Divides the parameters of a handler into payload, fields of it, and injected arguments."""
 
     def __init__(self, place: str, providers: Mapping[type[Any], Provider[Any]], *, by_fields: bool) -> None:
         self._place, self._providers, self._by_fields = place, providers, by_fields
@@ -229,7 +229,7 @@ def _is_continuation(hint: Any) -> bool:
 
 
 def codec_of(place: str, role: str, hint: Any) -> Codec[Any]:
-    """Return the codec of an annotation. `role`: what it is of. Raises: InvalidHandlerError."""
+    """Return the codec of an annotation. `role`: the thing that it annotates. Raises: InvalidHandlerError."""
     try:
         # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
         return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)

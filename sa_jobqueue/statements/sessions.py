@@ -92,7 +92,7 @@ def lock_waits(t: Tables) -> sa.Select[Any]:
 
 
 def cancel_statement() -> sa.Select[Any]:
-    """Cancel the statement of another session. Parameters: `pid`. Shape: one row, whether it was told. Locks: none."""
+    """Cancel the statement of another session. Parameters: `pid`. Shape: one row, whether it was notified. Locks: none."""
     return sa.select(sa.func.pg_cancel_backend(sa.bindparam("pid", type_=sa.Integer)))
 
 

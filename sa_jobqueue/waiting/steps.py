@@ -81,7 +81,7 @@ class _Look:
     is_locked: bool = False
     """Another transaction has locked the root of an open chain, so that it could not be marked."""
     outage: Exception | None = None
-    """The last error of an outage: what it hides is looked at again."""
+    """The last error of an outage: chains that it hides are looked at again."""
 
     def rows_of(self, answer: Answer) -> Sequence[Row[Any]] | None:
         """Return the rows of an answer, or None after an outage. Raises: any other error."""

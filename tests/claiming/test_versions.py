@@ -1,4 +1,4 @@
-"""A worker claims what it can run: jobs whose payloads are newer than its handlers wait for a worker that knows them."""
+"""A worker claims the jobs that it can run: those whose payloads are newer than its handlers wait for a worker that knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An explanation is limited in time: it says what could be read, what could not, and whose lock it may wait for."""
+"""An explanation is limited in time: it names the readings that ended, those that did not, and whose lock it may wait for."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ STAGES: dict[Callable[[Scene], None], tuple[Code, str, str]] = {
 
 
 def fault(engine: Engine, jobs: Jobs, stages: list[Callable[[Scene], None]]) -> str:
-    """Stage problems and return how the report differs from the record of what was staged; empty if it does not."""
+    """Stage problems and return how the report differs from the record of the staged ones; empty if it does not."""
     with engine.begin() as connection:
         connection.execute(text(SWEEP))
     record: list[tuple[Code, str]] = []

@@ -1,4 +1,4 @@
-"""Findings say what was looked at: whose slots, which error, how long a backlog takes, and no more."""
+"""Findings state their evidence: whose slots, which error, how long a backlog takes, and no more."""
 
 from __future__ import annotations
 

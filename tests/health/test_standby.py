@@ -1,4 +1,4 @@
-"""Every read works on a standby, and says nothing there about workers, sessions and locks of the primary."""
+"""Every read works on a standby, and leaves out workers, sessions and locks of the primary."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ _NEEDS: Mapping[str, set[str]] = {
 
 
 _SUBJECTS: Final = ("schedule", "queue", "type", "type_name", "worker", "name", "table", "index", "subject", "failure")
-"""The evidence that says what a finding is about, in order."""
+"""The evidence that names the subject of a finding, in order."""
 _LONGEST_SUBJECT: Final = 100
 
 

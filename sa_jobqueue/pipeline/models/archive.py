@@ -53,7 +53,7 @@ class ArchiveRunMixin(Companion):
 class ArchiveChainMixin(Companion, Generic[IdT]):
     """A chain of an unfinished run. The row is deleted in the transaction in which the archiver deletes the chain.
 
-    So the rows left when a run has nothing more to delete are chains that changed, or that somebody deleted: they are
+    So the rows left when a run has nothing more to delete are chains that changed, or that were deleted meanwhile: they are
     removed from its files. Retention deletes no chain that has such a row.
     """
 

@@ -1,4 +1,4 @@
-"""Ends a statement of a step that waits for a lock of its own handler's session.
+"""Ends a statement of a step that waits for a lock of the session of the same handler.
 
 The handler waits for the step, and the session ends after the handler: PostgreSQL does not see this deadlock, because one of
 the two waits in Python.
@@ -25,7 +25,7 @@ _LOOK_AFTER: Final = 1.0
 
 
 class OwnLocks:
-    """Finds statements of steps that wait for sessions of their own attempt, on connections of the worker."""
+    """Finds statements of steps that wait for sessions of the same attempt, on connections of the worker."""
 
     def __init__(self, model: JobClass, engine: AsyncEngine, loop: asyncio.AbstractEventLoop) -> None:
         self._model, self._engine, self._loop = model, engine, loop

@@ -445,7 +445,7 @@ class Sessions:
         kinds = [kind for kind in registry if kind.signature.session_argument is not None]
         self._engine, self._url = engine, for_psycopg(engine.url, option="engine")
         self.concurrency = concurrency
-        """How many handlers may run at once."""
+        """How many handlers may run at a time."""
         self._factories: dict[bool, Any] = {False: sync, True: asynchronous}
         """By whether they are asynchronous; None until one is needed."""
         options = self._options = {

@@ -655,7 +655,7 @@ class AttemptSteps:
                 raise InvalidOptionError(
                     "ordering_key",
                     f"of the job of step {shown(place)} is {child.ordering_key!r}, as of this job or one that waits for it: "
-                    "jobs of one key run one after the other, so it would wait for ever. Give it another key, or none",
+                    "jobs of one key run one after the other, so it would wait forever. Give it another key, or none",
                 )
         by_session(write_one, connection, child)
         self._record(connection, kind=StepKind.RUN, place=place, child_chain_id=child.id, is_over=False)
