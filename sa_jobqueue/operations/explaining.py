@@ -478,7 +478,7 @@ class _Case:
         return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
 
     def _reasons(self) -> Sequence[tuple[str, Callable[[], Verdict | None], bool]]:
-        """Return the possible causes of a wait, in order: the thing looked at, the function, and whether workers are needed."""
+        """Return the possible causes of a wait, in order: its name, its function, and whether workers are needed."""
         return (
             ("pauses", self._paused, False),
             ("earlier workers", self._without_worker, True),

@@ -28,8 +28,8 @@ def next_number() -> sa.Select[int]:
 def present(t: Tables, *, table: str) -> sa.Select[bool]:
     """Return whether a table has rows with numbers that this cluster has not reached.
 
-    `table`: `job`, `attempt` or `dead_letter`. Parameters: `next_xid`, read by an earlier statement, for the planner to look it
-    up in its statistics. Shape: one boolean. Locks: none.
+    `table`: `job`, `attempt` or `dead_letter`. Parameters: `next_xid`, read by an earlier statement, so that the planner
+    estimates with it. Shape: one boolean. Locks: none.
     Index: `ix_job_history`, `ix_job_attempt_changed` or `ix_dead_letter_changed`.
     """
     row: sa.Table = getattr(t, table)

@@ -1,4 +1,4 @@
-"""Retention beside an archiver: the chains that it would delete are in the files at the end, whichever of the two comes first."""
+"""Retention beside an archiver: the chains that it would delete are in the files at the end, in each order."""
 
 from __future__ import annotations
 

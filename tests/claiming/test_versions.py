@@ -1,4 +1,4 @@
-"""A worker claims the jobs that it can run: those whose payloads are newer than its handlers wait for a worker that knows them."""
+"""A worker claims the jobs that it can run: payloads newer than its handlers wait for another worker."""
 
 from __future__ import annotations
 

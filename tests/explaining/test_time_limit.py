@@ -1,4 +1,4 @@
-"""An explanation is limited in time: it names the readings that ended, those that did not, and whose lock it may wait for."""
+"""An explanation is limited in time: it names the readings that did not end, and whose lock they may wait for."""
 
 from __future__ import annotations
 
