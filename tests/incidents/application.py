@@ -32,6 +32,10 @@ async def import_row(payload: dict[str, Any]) -> None:
 async def send_mail(payload: dict[str, Any]) -> None: ...
 
 
+@jobs.handler("sync_contact", queue="mail", version=2)
+async def sync_contact(payload: dict[str, Any]) -> None: ...
+
+
 @jobs.handler("send_text", queue="texts")
 async def send_text(payload: dict[str, Any]) -> None: ...
 

@@ -241,10 +241,10 @@ def locked_row(world: World) -> Staged:
     return Staged(str(job_id), lambda seen: world.run_advice(seen, r"SELECT pg_terminate_backend\(\d+\)"))
 
 
-@incident(says=r"1 dead letter of charge_card: .*input_version: is 2, but this charge_card knows up to 1", threshold=0)
-def newer_payload(world: World) -> Staged:
-    """A job has a payload that only a newer handler knows."""
-    (job_id,) = world.enqueue(Job("charge_card", {}, queue="mail", input_version=2, _handler=None))
+@incident(says=r"1 dead letter of sync_contact: .*input_version: is 1 and sync_contact has no upcaster from 1", threshold=0)
+def missing_upcaster(world: World) -> Staged:
+    """A job has a payload of an older version, which the handler cannot read."""
+    (job_id,) = world.enqueue(Job("sync_contact", {}, queue="mail", input_version=1, _handler=None))
     world.until(lambda: world.sql("SELECT count(*) FROM dead_letter WHERE job_id = :id", id=job_id), "the dead letter")
 
     def dismiss(seen: Seen) -> None:

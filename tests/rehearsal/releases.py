@@ -20,6 +20,7 @@ from typing import Any
 from sa_jobqueue.ddl.v0001 import statements
 
 VERSION = {version}
+BUILD = "rehearsed"
 
 
 def upgrade(**names: Any) -> list[str]:
@@ -37,7 +38,7 @@ def _add_version(library: Path, version: int, statements: tuple[str, ...]) -> No
     """Add a version of the tables of both units; that of the pipeline changes only its number."""
     registry = library / "ddl/__init__.py"
     for prefix, table, changes in (("", "job", statements), ("pipeline_", "job_bulk_write", ())):
-        stamp = f"COMMENT ON TABLE ${{q}}{table} IS 'sa_jobqueue version={version}'"
+        stamp = f"COMMENT ON TABLE ${{q}}{table} IS 'sa_jobqueue version={version} build=rehearsed'"
         module = _MODULE.format(version=version, text="\n--;\n".join([*changes, stamp]))
         (library / f"ddl/{prefix}v{version:04}.py").write_text(module, encoding="utf-8")
         latest, newest = f"{prefix}v{version - 1:04}", f"{prefix}v{version:04}"
