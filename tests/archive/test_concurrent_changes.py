@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from sa_jobqueue.pipeline.archive import (
@@ -26,31 +24,11 @@ from sa_jobqueue.pipeline.archive import (
     archive,
     preview,
 )
+from tests.archive.disturbing import ARCHIVED, MONTH, at, before_statement, execute
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers
 
 pytestmark = both_servers
-
-MONTH = timedelta(days=30)
-GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
-
-
-def at(step: Step, do: Callable[[], Any]) -> Callable[[Progress], None]:
-    """Return a listener that does something the first time a step was done."""
-    steps_taken: list[Step] = []
-
-    def listener(progress: Progress) -> None:
-        if progress.step is step and step not in steps_taken:
-            steps_taken.append(step)
-            do()
-
-    return listener
-
-
-def execute(engine: Engine, statement: str, *, lock_timeout: str = "60s") -> None:
-    with engine.begin() as connection:
-        connection.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))
-        connection.execute(text(statement))
 
 
 def archive_disturbed(engine: Engine, path: Path, do: Callable[[], Any], **options: Any) -> tuple[Rows, ArchiveReport]:
@@ -80,7 +58,7 @@ def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engin
     fill(engine)
     before, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, change))
     archived, remaining = in_archive(tmp_path), in_tables(engine)
-    assert chains_in(archived) == GO - {chain(1)}
+    assert chains_in(archived) == ARCHIVED - {chain(1)}
     assert (report.retained, report.chains, states(engine)) == (1, 6, ["done"])
     together(archived, remaining)
     assert (chain(1),) in remaining["jobs"]
@@ -169,7 +147,7 @@ def test_a_chain_referenced_by_an_application_table_stays_and_others_are_archive
         before = in_tables(engine)
         report = archive(engine, tmp_path, before=MONTH)
         assert (report.chains, report.retained) == (6, 1)
-        assert chains_in(in_archive(tmp_path)) == GO - {chain(3)}
+        assert chains_in(in_archive(tmp_path)) == ARCHIVED - {chain(3)}
         assert together(in_archive(tmp_path), in_tables(engine)).keys() == before.keys()
     finally:
         execute(engine, "DROP TABLE receipt")
@@ -191,28 +169,12 @@ def test_an_uncommitted_reference_keeps_its_chain(engine: Engine, tmp_path: Path
     assert report.retained == 1
     remaining = in_tables(engine)
     assert (chain(9), chain(1)) in remaining["blockers"]
-    assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
+    assert chains_in(in_archive(tmp_path)) == ARCHIVED - {chain(1)}
     jobs = together(in_archive(tmp_path), remaining)["jobs"]
     changed = jobs.pop((chain(9),))  # with its edge
     stamps = {"changed_xid": None, "xid": None}
     assert changed | stamps == before["jobs"].pop((chain(9),)) | stamps
     assert jobs == before["jobs"]
-
-
-@contextmanager
-def before_statement(engine: Engine, start: str, do: Callable[[], None]) -> Iterator[None]:
-    """Do something the first time that a statement of the archiver's which starts so is about to run."""
-    statements: list[str] = []
-
-    def intercept(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith(start) and not statements:
-            statements.append(statement)
-            do()
-
-    event.listen(engine, "before_cursor_execute", intercept)
-    yield
-    event.remove(engine, "before_cursor_execute", intercept)
-    assert statements
 
 
 def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_path: Path) -> None:
@@ -246,7 +208,7 @@ def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: 
     with before_statement(engine, "WITH member AS", change):
         archive(engine, tmp_path, before=MONTH)
     assert waited == [True, True]
-    assert chains_in(in_archive(tmp_path)) == GO
+    assert chains_in(in_archive(tmp_path)) == ARCHIVED
 
 
 def test_locked_chains_are_skipped(engine: Engine, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.operations import PruneCursor, Pruned, delete_chains, prune
 from sa_jobqueue.pipeline.archive import ArchiveOptions, Step, archive, archive_runs
 from sa_jobqueue.settings import Retention, RetentionRules
+from tests.archive.disturbing import ARCHIVED, MONTH, at, before_statement, execute
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
-from tests.archive.test_concurrent_changes import GO, MONTH, at, before_statement, execute
 
 pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 
@@ -48,7 +48,7 @@ def prune_committed(engine: Engine, rules: RetentionRules = CHAINS) -> Callable[
     return apply_retention
 
 
-def assert_archived(before: Rows, path: Path, engine: Engine, chains: set[str] = GO) -> None:
+def assert_archived(before: Rows, path: Path, engine: Engine, chains: set[str] = ARCHIVED) -> None:
     """Every row of the chains that went is in the files, as it was."""
     archived = in_archive(path)
     assert chains_in(archived) == chains
@@ -95,7 +95,7 @@ def test_a_chain_that_retention_is_deleting_is_not_planned(engine: Engine, tmp_p
             report = archive(engine, tmp_path, before=MONTH, on_progress=at(Step.DELETING, session.commit))
         session.commit()
     assert (report.chains, report.retained) == (0, 0)
-    assert (chains_in(in_archive(tmp_path)), chains_in(in_tables(engine)) & (GO - {chain(7)})) == (set(), set())
+    assert (chains_in(in_archive(tmp_path)), chains_in(in_tables(engine)) & (ARCHIVED - {chain(7)})) == (set(), set())
 
 
 def test_a_chain_that_retention_has_locked_but_keeps_is_archived_by_the_next_run(engine: Engine, tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_a_dead_letter_that_retention_is_deleting_holds_its_chain_back(engine: E
         with before_statement(engine, "WITH candidate AS", lambda: (prune_everything(session, DEAD_LETTERS), None)[1]):
             archive(engine, tmp_path, before=MONTH, on_progress=at(Step.DELETING, session.commit))
         session.commit()
-    assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
+    assert chains_in(in_archive(tmp_path)) == ARCHIVED - {chain(1)}
     archive(engine, tmp_path, before=MONTH)
-    assert chains_in(in_archive(tmp_path)) == GO
+    assert chains_in(in_archive(tmp_path)) == ARCHIVED
     assert {row["job_id"] for row in in_archive(tmp_path)["dead_letters"].values()} == {chain(6)}
 
 
@@ -162,7 +162,7 @@ def test_an_explicit_deletion_removes_the_chain_from_the_files_too(engine: Engin
 
     archive(engine, tmp_path, before=MONTH, options=SMALL, on_progress=at(step, delete))
     assert len(deletions) == 1
-    assert_archived(before, tmp_path, engine, GO - {chain(1)})
+    assert_archived(before, tmp_path, engine, ARCHIVED - {chain(1)})
     assert chain(1) not in chains_in(in_tables(engine))
 
 
@@ -211,4 +211,4 @@ def test_retention_in_a_database_without_the_archive(engine: Engine) -> None:
     finally:
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE archive_chain_elsewhere RENAME TO archive_chain"))
-    assert not chains_in(in_tables(engine)) & (GO - {chain(7)})
+    assert not chains_in(in_tables(engine)) & (ARCHIVED - {chain(7)})
