@@ -22,6 +22,7 @@ PROGRAM = '''
 import asyncio, os, signal, sys
 from datetime import timedelta
 from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.operations import send_event
@@ -50,7 +51,22 @@ def call(name):
 async def call_async(name):
     return call(name)
 
+class Declined(Exception):
+    pass
+
+def refuse():
+    call("refuse")
+    raise Declined("no")
+
+async def refuse_async():
+    refuse()
+
 WRITE = text("INSERT INTO effect VALUES (:name)")
+
+@jobs.handler("child", max_attempts=100)
+def child(payload: str, session: Session) -> str:
+    session.execute(WRITE, {"name": "child"})
+    return payload
 
 @jobs.handler("sync", max_attempts=100)
 def sync(payload: str, ctx: AttemptContext) -> list[str]:
@@ -59,6 +75,11 @@ def sync(payload: str, ctx: AttemptContext) -> list[str]:
         if session is not None:
             session.execute(WRITE, {"name": "t"})
     results.append(ctx.step("b", call, "b"))
+    try:
+        ctx.step("refuse", refuse, catch=Declined)
+    except Declined as error:
+        results.append(str(error))
+    results.append(ctx.run(child, "c"))
     with ctx.transaction("sends") as session:
         if session is not None:
             session.execute(WRITE, {"name": "sends"})
@@ -73,6 +94,11 @@ async def asynchronous(payload: str, ctx: AttemptContext) -> list[str]:
         if session is not None:
             await session.execute(WRITE, {"name": "t"})
     results.append(await ctx.step("b", call_async, "b"))
+    try:
+        await ctx.step("refuse", refuse_async, catch=Declined)
+    except Declined as error:
+        results.append(str(error))
+    results.append(await ctx.run(child, "c"))
     async with ctx.transaction("sends") as session:
         if session is not None:
             await session.execute(WRITE, {"name": "sends"})
@@ -117,12 +143,13 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
                         update(Job.__table__).where(Job.status == JobStatus.RUNNING).values(rescued)  # type: ignore[arg-type]
                     )
         with engine.connect() as connection:
-            assert sorted(connection.scalars(text("SELECT name FROM effect"))) == ["sends", "t"]
-        assert jobs.get(job_id)["output"] == ["a", "b", "yes"]
+            assert sorted(connection.scalars(text("SELECT name FROM effect"))) == ["child", "sends", "t"]
+            assert connection.scalars(text("SELECT status::text FROM job WHERE type_name = 'child'")).all() == ["completed"]
+        assert jobs.get(job_id)["output"] == ["a", "b", "no", "c", "yes"]
         effects_made = calls.read_text().split()
-        assert set(effects_made) == {"a", "b"}
-        assert len(effects_made) <= 2 + kills
-        assert kills >= 12, kills  # or the moments were not seen
+        assert set(effects_made) == {"a", "b", "refuse"}
+        assert len(effects_made) <= 3 + kills
+        assert kills >= 16, kills  # or the moments were not seen
     finally:
         with engine.begin() as connection:
             connection.execute(text("DROP TABLE effect"))
