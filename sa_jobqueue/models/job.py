@@ -92,7 +92,9 @@ def _companions_of_pipeline() -> dict[str, tuple[type, str]]:
 def add_pipeline(model: type[JobMixin[Any]]) -> None:
     """Map the tables of the pipeline on a class that was declared without them, as by its keyword."""
     if not model.__jobqueue__.pipeline:
-        model.__jobqueue__ = replace(model.__jobqueue__, pipeline=True)
+        layout = replace(model.__jobqueue__, pipeline=True)
+        for mapped_class in (model, model.Chain, *(getattr(model, noun) for noun in _COMPANIONS)):
+            mapped_class.__jobqueue__ = layout  # a queue has one layout, by which its classes are recognised
         model._map_companions(_companions_of_pipeline())
         register_pipeline(cast("sa.Table", model.__table__), model.__jobqueue__)
 

@@ -105,6 +105,14 @@ def test_an_operation_goes_to_the_primary_of_the_queue_s_class(routing: Session,
     assert "get_bind" not in vars(routing)
 
 
+def test_the_ready_made_classes_are_of_one_queue_after_the_import_of_the_pipeline() -> None:
+    import sa_jobqueue.pipeline  # noqa: F401 - adds tables
+
+    assert Job.__jobqueue__.pipeline
+    for mapped_class in (Job.Chain, Job.Attempt, Job.Step, Job.Queue, Job.Schedule, Job.ArchiveRun):
+        assert mapped_class.__jobqueue__ is Job.__jobqueue__
+
+
 def test_companions_are_in_the_metadata_of_their_class() -> None:
     base_metadata = MetaData()
 
