@@ -368,8 +368,7 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     assert jobs.dead_letters(interrupted)[0]["error"]["type"] == "KeyboardInterrupt"
     assert "retry policy failed" in jobs.attempts(retried)[0]["error"]["traceback"]
     assert jobs.dead_letters(unfit)[0]["reason"] == "invalid_input"
-    assert "deploy the newer handler" in jobs.dead_letters(newer)[0]["error"]["message"]
-    assert statuses[unknown] is JobStatus.PENDING
+    assert {statuses[newer], statuses[unknown]} == {JobStatus.PENDING}  # another worker may know them
 
 
 async def test_due_jobs_of_types_without_a_handler_are_reported(engine: Engine, start: Start) -> None:

@@ -39,6 +39,7 @@ ELSEWHERE = {
 COMMANDS = {
     "events list": [],
     "events send": [HOSTILE, "1"],
+    "events delete": [HOSTILE],
     "workers list": [],
     "workers concurrency": ["{worker}", "3"],
     "workers drain": ["{worker}", "--wait", "0"],
@@ -73,6 +74,8 @@ COMMANDS = {
     "schedules delete": ["{gone}"],
     "schedules sync": ["tests.fixtures.hostile_app:jobs"],
     "explain": ["{blocked}"],
+    "thresholds silence": ["claim_age", "--subject", HOSTILE, "--for", "1h", "--reason", HOSTILE],
+    "restamp": [],
     "thresholds list": [],
     "thresholds set": ["claim_age_warning=15m", "--queue", "{queue}", "--by", HOSTILE],
     "trace": ["{dead}"],
@@ -101,7 +104,7 @@ COMMANDS = {
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
     *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
-    *("enqueue", "events send", "schedules pause", "thresholds set"),
+    *("enqueue", "events delete", "events send", "schedules pause", "thresholds set", "thresholds silence"),
 }
 """Texts that end in an error, which quotes them."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}

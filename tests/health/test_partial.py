@@ -92,15 +92,14 @@ def test_the_health_command_names_what_was_not_measured(engine: Engine, database
 
         result, document = call(), json.loads(call("--json").output)
     assert result.exit_code == 2, result.output
-    assert (
-        "not_measured: Not measured, because the server cancelled the statement: latest failures, rates, tables."
-        in " ".join(result.output.split())
-    )
+    missing = "latest failures, rates, tables, restarts of workers."
+    sentence = f"not_measured: Not measured, because the server cancelled the statement: {missing}"
+    assert sentence in " ".join(result.output.split())
     rows = {line.strip("│ ").split("  ")[0].split(" │")[0].strip(): line for line in result.output.splitlines()}
     assert "not measured" in rows["rates"]
     assert "not measured" in rows["retry rate"]
     assert "0 due" in rows["depth"]
-    assert document["missing"] == ["latest", "rates", "tables"]
+    assert document["missing"] == ["latest", "rates", "tables", "starts"]
 
 
 def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engine, jobs: Jobs) -> None:
@@ -110,7 +109,7 @@ def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engin
     with locked(engine, "job_attempt"):
         wait_until(lambda: "first report is being" not in client.page("/queue/overview"), description="a report")
         page = client.page("/queue/overview")
-    assert "because the server cancelled the statement: latest failures, rates, tables." in page
+    assert "because the server cancelled the statement: latest failures, rates, tables, restarts of workers." in page
     assert "<dt>Due</dt><dd>0" in page
     assert "<dt>Completed per second</dt><dd>not measured" in page
     assert '<td colspan="6">Not measured.</td>' in page

@@ -25,6 +25,11 @@ EVERY = WorkerFilter()
 NIGHTLY = Schedule(name="nightly", type_name="test", cron="0 3 * * *", input={"secret": "hunter2"})
 
 
+def _delete_event(session: Session, ids: dict[str, Any], **by: Any) -> None:
+    operations.send_event(session, "approved")
+    operations.delete_event(session, "approved", **by)
+
+
 def acts() -> dict[str, tuple[Act, int]]:
     """Return a call of every operation that takes `by`, and how many rows it changes; `found` has ids by status."""
     return {
@@ -77,6 +82,7 @@ def acts() -> dict[str, tuple[Act, int]]:
         "resume_schedules": (lambda s, ids, **by: operations.resume_schedules(s, ["nightly"], **by), 0),
         "run_schedule": (lambda s, ids, **by: operations.run_schedule(s, "nightly", **by), 1),
         "delete_schedules": (lambda s, ids, **by: operations.delete_schedules(s, ["nightly"], **by), 1),
+        "delete_event": (_delete_event, 1),
         "send_event": (lambda s, ids, **by: operations.send_event(s, "approved", **by), 1),
         "drain_workers": (lambda s, ids, **by: operations.drain_workers(s, where=EVERY, **by), 1),
         "resize_workers": (lambda s, ids, **by: operations.resize_workers(s, 3, where=EVERY, **by), 1),

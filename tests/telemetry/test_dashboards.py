@@ -58,7 +58,7 @@ def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path
     result = CliRunner().invoke(main, ["grafana", "--to", str(tmp_path)])
     assert result.exit_code == 0, result.output
     shutil.copy(Path(__file__).parent / "rules_test.yml", tmp_path)
-    assert "15 rules found" in promtool("check", "rules", "rules.yml", within=tmp_path)
+    assert "19 rules found" in promtool("check", "rules", "rules.yml", within=tmp_path)
     promtool("test", "rules", "rules_test.yml", within=tmp_path)
     alerts = set(re.findall(r"alert: (\w+)", dashboards.read("rules.yml")))
     tested = (tmp_path / "rules_test.yml").read_text()

@@ -43,6 +43,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "DuplicateStepError": ("ask", "7"),
     "EventTimeoutError": ("approved:7", "approval"),
     "StepOutputError": ("ask", "", "is recorded as a sleep"),
+    "StepBlockedError": ("'mail'", "sa_jobqueue 7"),
+    "ChildFailedError": ("'ship'", "7", "dead"),
     "StepRefusedError": ("'mail'", "'charge'", "CardDeclined", "no funds"),
     "NotFoundError": ("chain", ["1", "2"]),
     "ChainReferencedError": ([("1", "2")],),
