@@ -30,8 +30,8 @@ _DIALECT: Final = postgresql.psycopg.dialect()  # type: ignore[no-untyped-call]
 def sql(statement: ClauseElement) -> str:
     """Return a statement as the worker sends it, its parameters as pgbench's variables."""
     compiled = statement.compile(dialect=_DIALECT)
-    # What has a value already is a constant of the statement's own, and always a number.
-    constants = {name: str(value) for name, value in compiled.params.items() if value is not None}
+    # What has a value already is a constant of the statement's own: a number, or an array without elements.
+    constants = {name: str(value) if value != [] else "'{}'" for name, value in compiled.params.items() if value is not None}
     text = re.sub(r"%\((\w+)\)s", lambda match: constants.get(match[1], f":{match[1]}"), str(compiled))
     # In a slice a colon before a name would be taken for a variable.
     return re.sub(r"\[([\w.]+):([\w.]+)\]", r"[\1 : \2]", text)
