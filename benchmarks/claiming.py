@@ -24,11 +24,12 @@ _WARM: Final = 10
 """Claims before those measured: the driver prepares a statement when it has run a few times."""
 
 
-def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] = (rows.JOB_TYPE,)) -> int:
+def claim_one_at_a_time(place: Place, watch: Stopwatch) -> int:
     """Claim `CLAIMS` jobs, one at a time; note the median, the 99th percentile, and the pages one more claim looks at.
 
     As a busy worker does: lanes with jobs are open, it catches up every 50 ms, and a catch-up counts to the claim after it.
     """
+    types = (rows.JOB_TYPE,)
     cursors = Cursors((), rows.LOWEST_ID)
     worker_parameters: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
     caught_up_at = 0.0

@@ -85,13 +85,6 @@ class Place:
         with self.begin() as connection:
             return connection.execute(text(statement)).scalar_one()
 
-    @property
-    def free_connections(self) -> int:
-        """How many more connections the server takes now, but ten, which the benchmark itself may need."""
-        sessions = "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
-        reserved = "current_setting('superuser_reserved_connections')::int"
-        return int(self.scalar(f"SELECT current_setting('max_connections')::int - {reserved} - {sessions}")) - 10
-
     def clear(self) -> None:
         """Empty every table of the queue, files and indexes with it, and write everything out where we may."""
         names = ", ".join(str(table) for table in Base.metadata.sorted_tables)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks.meter import Stopwatch
@@ -20,20 +19,17 @@ def drain(
     queue: JobQueue,
     *,
     concurrency: int,
-    observe: Callable[[Worker], None] = lambda worker: None,
     **options: Any,
 ) -> int:
     """Run a worker in this process until so many jobs are completed and it is idle; return how many it completed.
 
-    `observe`: called with the worker before it runs. `options`: more of `WorkerOptions`.
+    `options`: more of `WorkerOptions`.
     """
     with frozen():  # as `sa-jobqueue worker` does: what the harness has imported is no cost of a job
-        return asyncio.run(_drain(place, watch, jobs, queue, WorkerOptions(concurrency=concurrency, **options), observe))
+        return asyncio.run(_drain(place, watch, jobs, queue, WorkerOptions(concurrency=concurrency, **options)))
 
 
-async def _drain(  # noqa: PLR0917
-    place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, options: WorkerOptions, observe: Callable[[Worker], None]
-) -> int:
+async def _drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, options: WorkerOptions) -> int:
     jobs_left = jobs
 
     def on_event(event: Event) -> None:
@@ -49,7 +45,6 @@ async def _drain(  # noqa: PLR0917
     events.subscribe(on_event, kinds=[JobCompleted, WorkerStarted])  # no event is made that is not counted
     engine = place.async_engine(size=options.concurrency)
     worker = Worker(queue, engine, options=options, events=events)
-    observe(worker)
     await worker.run_until_idle()
     await engine.dispose()
     return jobs - jobs_left

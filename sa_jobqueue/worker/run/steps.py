@@ -71,7 +71,7 @@ _MOST_CALLS: Final = 5
 """Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
-_FOR_EVER: Final = timedelta(days=36500)
+_FOREVER: Final = timedelta(days=36500)
 """How long a job waits for the result of another one, which wakes it."""
 _UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
@@ -691,7 +691,7 @@ class AttemptSteps:
             connection.execute(blockers.await_chains(model), {"ids": unmarked})
         # Of the others, one may have ended after its own look.
         has_ended = any(ended.get(root, True) for root in roots)
-        delay = timedelta(0) if has_ended else _FOR_EVER
+        delay = timedelta(0) if has_ended else _FOREVER
         end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=delay, uncounted=True)
         parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
         if connection.execute(completions.finish(model), parameters).first() is None:
