@@ -480,10 +480,11 @@ class EventTimeoutError(JobQueueError, TimeoutError):
 
 
 class ChildFailedError(JobQueueError):
-    """The job whose result a handler waited for by `ctx.run` died, was cancelled or was deleted.
+    """The job whose result a handler waited for by `ctx.run` died or was cancelled, or was not found.
 
-    `name` is that of the step, `job_id` is the job; `status` is how it ended, None if it was deleted; `error_type` and
-    `message` are of its error. Later attempts raise it immediately, even if the job is redriven.
+    `name` is that of the step, `job_id` is the job; `status` is how it ended, None if the worker's connection found no job
+    of that id, which was deleted or is not visible to it; `error_type` and `message` are of its error. Later attempts raise
+    it immediately, even if the job is redriven.
     """
 
     def __init__(
@@ -494,8 +495,8 @@ class ChildFailedError(JobQueueError):
         self.status = status
         self.error_type = error_type
         self.message = message
-        end = {None: "was deleted", "dead": "died", "cancelled": "was cancelled"}.get(status, f"ended as {status}")
-        error = f": {error_type}: {message}" if error_type else ""
+        end = {None: "was not found", "dead": "died", "cancelled": "was cancelled"}.get(status, f"ended as {status}")
+        error = ": ".join(["", *filter(None, (error_type, message))])
         super().__init__(f"job {job_id}, whose result step {name} waits for, {end}{error}")
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, NullPool, create_engine, func, make_url, select, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.doctor import Check, Status, examine
 from sa_jobqueue.errors import InvalidJobError, NotFoundError, RowSecurityError
 from sa_jobqueue.events import Event, RowsHidden
@@ -255,3 +255,39 @@ def test_doctor_of_a_producer_accepts_a_policy_for_its_own_jobs(engine: Engine, 
     assert check is not None
     assert check.status is Status.OK
     assert "as for a tenant" in check.found
+
+
+def test_a_child_that_the_worker_does_not_see_is_said_to_be_not_found_and_not_to_be_deleted(
+    engine: Engine, jobs: Jobs, login: Login
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    elsewhere: JobQueue[Any] = JobQueue()
+    ship = elsewhere.handler("ship")(lambda: None)
+
+    @queue.handler("parent", max_attempts=1)
+    def parent(ctx: AttemptContext) -> Any:
+        return ctx.run(ship)
+
+    worker = login("worker")
+    user = worker.url.username
+    secure(engine, f"CREATE POLICY all_of_them ON job TO {user} USING (true) WITH CHECK (true)")
+    with Session(engine) as session, session.begin():
+        parent_id = parent.enqueue(session)
+    drain(queue, worker)
+    with Session(engine) as session:
+        child_id = session.scalars(select(Job.id).where(Job.type_name == "ship")).one()
+    hide = "USING (type_name <> 'ship') WITH CHECK (true)"
+    run(engine, f"DROP POLICY all_of_them ON job; CREATE POLICY no_parcels ON job TO {user} {hide}")
+    run(engine, f"UPDATE job SET scheduled_at = now() WHERE id = '{parent_id}'")
+    drain(queue, worker, raise_errors=False)
+    assert jobs.status(parent_id) is JobStatus.DEAD
+    looked = f"the worker's connection found no job of id {child_id}: it was deleted, or the role"
+    assert jobs.get(parent_id)["last_error"]["message"] == (
+        f"job {child_id}, whose result step 'ship' waits for, was not found: {looked} of the connection does not see it "
+        "(row-level security)"
+    )
+    with Session(engine) as session:
+        step = session.scalars(select(Job.Step)).one()
+    assert step.output["status"] is None
+    assert step.output["message"].startswith(looked)
+    assert jobs.status(child_id) is JobStatus.PENDING

@@ -674,7 +674,7 @@ class AttemptSteps:
         rows = connection.execute(chains.lock(model), {"ids": sorted({job.id, job.chain_id, *roots}, key=str)}).all()
         ended = {row.id: row.ended for row in rows}
         if ended.get(child_id, True):
-            result: dict[str, Any] = {"status": None, "type": None, "message": None}
+            result: dict[str, Any] = {"status": None, "type": None, "message": _not_found(child_id)}
             if child_id in ended:
                 row = connection.execute(steps.child_result(model), {"child_chain_id": child_id}).one()
                 error = row.error if isinstance(row.error, dict) else {}
@@ -839,6 +839,13 @@ async def _within(timeout: timedelta, call: Callable[[], Any]) -> Any:
     async with asyncio.timeout(timeout.total_seconds()):
         returned = call()
         return await returned if inspect.isawaitable(returned) else returned
+
+
+def _not_found(child_id: Any) -> str:
+    return (
+        f"the worker's connection found no job of id {child_id}: it was deleted, or the role of the connection does not see "
+        "it (row-level security)"
+    )
 
 
 def _since(began: float) -> timedelta:
