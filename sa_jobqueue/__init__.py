@@ -25,7 +25,7 @@ Names that fewer applications need are in other modules:
 from importlib import import_module
 from typing import NoReturn
 
-from sa_jobqueue.context import AttemptContext, Blockers, Continuation
+from sa_jobqueue.context import AttemptContext, Blockers, ChildJob, Continuation, EventWait, Timer
 from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
 from sa_jobqueue.models import Job, JobMixin, sequence
 from sa_jobqueue.operations import Deduplicate, cancel_jobs, enqueue, enqueue_many, get_chain, get_job, list_jobs
@@ -55,10 +55,12 @@ __all__ = [
     "Backoff",
     "Blockers",
     "Cancel",
+    "ChildJob",
     "Continuation",
     "Deduplicate",
     "Discard",
     "Enqueued",
+    "EventWait",
     "Job",
     "JobMixin",
     "JobQueue",
@@ -67,6 +69,7 @@ __all__ = [
     "Retry",
     "Schedule",
     "Snooze",
+    "Timer",
     "Worker",
     "WorkerOptions",
     "__version__",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sized
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.bounds import check_duration
@@ -29,6 +29,9 @@ InT = TypeVar("InT", contravariant=True)
 NextInT = TypeVar("NextInT")
 NextOutT = TypeVar("NextOutT")
 ItemT = TypeVar("ItemT")
+FirstT = TypeVar("FirstT")
+SecondT = TypeVar("SecondT")
+ThirdT = TypeVar("ThirdT")
 
 _LONGEST_MESSAGE: Final = 200
 """Maximum number of characters of the message of a progress report."""
@@ -151,6 +154,101 @@ class ClaimedJob(NamedTuple):
     def queue_key(self) -> QueueKey:
         """The queue and the fairness key as one text, for use inside the worker."""
         return QueueKey(self.queue, self.fairness_key)
+
+
+class StepRequest(Generic[OutT]):
+    """A `ChildJob`, an `EventWait` or a `Timer`: what `AttemptContext.all` and `AttemptContext.first` wait for.
+
+    `name`, `key`: of its step.
+    """
+
+    name: str
+    key: str | int | None
+
+
+class ChildJob(StepRequest[OutT]):
+    """Another job, whose result is waited for: the arguments of `AttemptContext.run`.
+
+    `handler`, `payload`, `name`, `key`, `catch`, `options`: as for `AttemptContext.run`.
+    """
+
+    def __init__(
+        self,
+        handler: Continues[NextInT, OutT],
+        payload: NextInT = None,  # type: ignore[assignment]  # as in `AttemptContext.continue_with`
+        /,
+        *,
+        name: str | None = None,
+        key: str | int | None = None,
+        catch: type[Exception] | tuple[type[Exception], ...] | None = None,
+        **options: Any,
+    ) -> None:
+        self.handler: Any = handler
+        self.payload = payload
+        self.name = getattr(handler, "name", "") if name is None else name
+        self.key = key
+        self.catch = catch
+        self.options = options
+
+
+class EventWait(StepRequest[OutT]):
+    """An event, whose payload is waited for: the arguments of `AttemptContext.wait_for`.
+
+    `name`, `event`, `timeout`, `key`, `output`: as for `AttemptContext.wait_for`.
+    """
+
+    @overload
+    def __init__(
+        self, name: str, *, event: str, timeout: timedelta, key: str | int | None = None, output: type[OutT]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: EventWait[Any], name: str, *, event: str, timeout: timedelta, key: str | int | None = None, output: None = None
+    ) -> None: ...
+    def __init__(
+        self, name: str, *, event: str, timeout: timedelta, key: str | int | None = None, output: Any = None
+    ) -> None:
+        self.name = name
+        self.event = event
+        self.timeout = timeout
+        self.key = key
+        self.output = output
+
+
+class Timer(StepRequest[None]):
+    """A time that has to pass: the arguments of `AttemptContext.sleep`. Its result is None.
+
+    `name`, `duration`, `key`: as for `AttemptContext.sleep`.
+    """
+
+    def __init__(self, name: str, duration: timedelta, *, key: str | int | None = None) -> None:
+        self.name = name
+        self.duration = duration
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Winner(Generic[OutT]):
+    """The result of `AttemptContext.first`."""
+
+    name: str
+    """Name of the step that was first."""
+    key: str
+    """Its key; empty for none."""
+    value: OutT
+    """Its result; None for a `Timer`."""
+
+    if TYPE_CHECKING:
+        # So that `winner = await ctx.first(...)` and, in a synchronous handler, `winner = ctx.first(...)` have this type.
+        def __await__(self) -> Generator[Any, Any, Winner[OutT]]: ...
+
+
+class Results(list[ItemT]):
+    """The results of `AttemptContext.all`, in the order of its requests."""
+
+    if TYPE_CHECKING:
+
+        def __await__(self) -> Generator[Any, Any, Results[ItemT]]: ...
 
 
 class StepTransaction(AbstractContextManager["Session | None"], AbstractAsyncContextManager["AsyncSession | None"]):
@@ -532,6 +630,88 @@ class AttemptContext:
         job would wait forever; otherwise as `sleep` and `handler.job`.
         """
         return self._steps.run(handler, payload, name=name, key=key, output=output, catch=catch, options=options)
+
+    @overload
+    def all(self, *requests: StepRequest[ItemT], return_exceptions: Literal[True]) -> Results[ItemT | Exception]: ...
+    @overload
+    def all(self, *requests: StepRequest[ItemT], return_exceptions: bool = False) -> Results[ItemT]: ...
+    def all(self, *requests: StepRequest[Any], return_exceptions: bool = False) -> Any:
+        """Return the results of several jobs, events and timers, in their order; until then this job waits without a slot.
+
+        In an asynchronous handler, await it. All jobs are enqueued in one transaction: `ctx.all(*(ChildJob(ship, order,
+        key=order.id) for order in orders))`. Their outputs are read from their rows, which retention leaves until this job
+        has ended; how one died is recorded.
+
+        `requests`: each with a name and key that are unique in the job.
+        `return_exceptions`: return errors among the results, as `asyncio.gather` does; otherwise the first of them, in the
+        order of `requests`, is raised when all have ended.
+        Raises: as `run` and `wait_for`.
+        """
+        return self._steps.all(requests, return_exceptions=return_exceptions)
+
+    @overload
+    def first(
+        self,
+        name: str,
+        first: StepRequest[FirstT],
+        /,
+        *,
+        key: str | int | None = None,
+        losers: Literal["cancel", "leave"] = "cancel",
+    ) -> Winner[FirstT]: ...
+    @overload
+    def first(
+        self,
+        name: str,
+        first: StepRequest[FirstT],
+        second: StepRequest[SecondT],
+        /,
+        *,
+        key: str | int | None = None,
+        losers: Literal["cancel", "leave"] = "cancel",
+    ) -> Winner[FirstT | SecondT]: ...
+    @overload
+    def first(
+        self,
+        name: str,
+        first: StepRequest[FirstT],
+        second: StepRequest[SecondT],
+        third: StepRequest[ThirdT],
+        /,
+        *,
+        key: str | int | None = None,
+        losers: Literal["cancel", "leave"] = "cancel",
+    ) -> Winner[FirstT | SecondT | ThirdT]: ...
+    @overload
+    def first(
+        self,
+        name: str,
+        /,
+        *requests: StepRequest[Any],
+        key: str | int | None = None,
+        losers: Literal["cancel", "leave"] = "cancel",
+    ) -> Winner[Any]: ...
+    def first(
+        self,
+        name: str,
+        /,
+        *requests: StepRequest[Any],
+        key: str | int | None = None,
+        losers: Literal["cancel", "leave"] = "cancel",
+    ) -> Any:
+        """Return which of several jobs, events and timers was first, with its result; until then this job takes no slot.
+
+        In an asynchronous handler, await it: `winner = await ctx.first("decision", EventWait("approval", event=...),
+        Timer("patience", timedelta(days=2)))`. The winner is recorded and stays: of several that are over, the first in the
+        order of `requests`. An error of it, such as a timeout, is raised.
+
+        `name`, `key`: of this step, as in `step`.
+        `requests`: each with a name and key that are unique in the job.
+        `losers`: "cancel" cancels the jobs among them that have not ended, with the jobs whose results they wait for;
+        "leave" lets them go on.
+        Raises: as `run` and `wait_for`.
+        """
+        return self._steps.first(name, requests, key=key, losers=losers)
 
     def continue_with(
         self,

@@ -111,10 +111,12 @@ def show(database: opts.Database, /, *, chain_id: str) -> None:
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--children", is_flag=True, help="Also cancel the chains whose results they wait for, and so on.")
 @opts.changing
-def cancel(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str) -> None:
+def cancel(database: opts.Database, /, *, ids: tuple[str, ...], children: bool, dry_run: bool, by: str) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
-    cancelled = database.run(operations.cancel_chains, database.job_ids(ids), by=by, dry_run=dry_run)
+    chain_ids = database.job_ids(ids)
+    cancelled = database.run(operations.cancel_chains, chain_ids, children=children, by=by, dry_run=dry_run)
     print_changed("chain", cancelled.ids, "cancelled", dry_run=dry_run)
 
 

@@ -20,7 +20,7 @@ from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.pages import SCAN_LIMIT, BulkResult, Filter, Page
 from sa_jobqueue.operations.transactions import require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
-from sa_jobqueue.statements import chains, deletion, jobs, listings, notifications
+from sa_jobqueue.statements import chains, deletion, jobs, listings, notifications, steps
 from sa_jobqueue.types import JobId, JobStatus
 
 
@@ -304,15 +304,24 @@ def delete_jobs(session: Session, model: JobClass, job_ids: list[Any], *, by: st
 
 
 def cancel_chains(
-    session: Session, chain_ids: Sequence[JobId], *, by: str | None = None, dry_run: bool = False, model: JobClass = Job
+    session: Session,
+    chain_ids: Sequence[JobId],
+    *,
+    children: bool = False,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Cancel chains that have not ended, each by its current job; return those that were cancelled, sorted.
 
     Completed jobs of the chains do not change, and no continuation is enqueued.
 
     `chain_ids`: at most 1,000 per call.
+    `children`: also the chains whose results the cancelled jobs wait for by `AttemptContext.run`, `all` or `first`, their
+    children and so on. They follow in the result.
     Changes: as `cancel_jobs`.
-    Locks: the roots of the chains, then their current jobs, each in the order of their ids.
+    Locks: the roots of the chains, then their current jobs, each in the order of their ids; after them, in the same way,
+    their children.
     Raises: NotFoundError naming every unknown id, or for the id of a continuation.
     """
     unique_ids = _check_chain_ids(model, chain_ids)
@@ -322,9 +331,36 @@ def cancel_chains(
     else:
         roots = [row.id for row in session.execute(chains.lock(model), {"ids": unique_ids}) if row.id == row.chain_id]
     _refuse_missing(session, model, unique_ids, roots)
-    current = session.execute(deletion.current_jobs(model), {"ids": unique_ids}).all()
-    job_ids, cancelled = [row.id for row in current], [row.chain_id for row in current]
+    cancelled, level, visited = list[Any](), list[Any](unique_ids), set(unique_ids)
+    while level:
+        batch, level = level[:MAX_CHAINS], level[MAX_CHAINS:]
+        current = _cancel_current_jobs(session, batch, model, dry_run=dry_run)
+        cancelled += current.values()
+        if children and current:
+            # A job that is cancelled, and locked, begins to wait for no other.
+            found = set(session.scalars(steps.children(model), {"job_ids": list(current)})) - visited
+            visited |= found
+            level += sorted(found, key=str)
+    if not dry_run:
+        arguments = {"chains": unique_ids} | ({"children": True} if children else {})
+        record(
+            session,
+            "cancel_chains",
+            by=by,
+            ids=cancelled,
+            matched=max(len(unique_ids), len(cancelled)),
+            model=model,
+            **arguments,
+        )
+    return BulkResult(cancelled, max(len(unique_ids), len(cancelled)))
+
+
+def _cancel_current_jobs(session: Session, chain_ids: Sequence[JobId], model: JobClass, *, dry_run: bool) -> dict[Any, Any]:
+    """Cancel the current jobs of chains that have not ended; return their chains, by id of the job."""
+    if not dry_run:
+        session.execute(chains.lock(model), {"ids": list(chain_ids)}).all()
+    rows = session.execute(deletion.current_jobs(model), {"ids": list(chain_ids)}).all()
+    job_ids = [row.id for row in rows]
     if not dry_run:
         _cancel(session, job_ids, model, {row.id: row for row in session.execute(jobs.lock(model, job_ids))})
-        record(session, "cancel_chains", by=by, ids=cancelled, matched=len(unique_ids), model=model, chains=unique_ids)
-    return BulkResult(cancelled, len(unique_ids))
+    return {row.id: row.chain_id for row in rows}

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
@@ -21,7 +21,7 @@ from sa_jobqueue.db.sessions import application_name
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
-from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.models import Job, JobClass, StepMixin
 from sa_jobqueue.operations.bounded import BoundedReads
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -428,8 +428,12 @@ class _Case:
     def _suspended(self, due: str) -> Verdict | None:
         """Return the explanation of a job that sleeps or waits for an event, else None."""
         for step in list_steps(self.session, self.job.id, limit=1, model=self.model):
+            is_for_child = step.completed_at is None and step.kind == StepKind.RUN
+            if is_for_child:  # of several, one that has not ended
+                open_child = self.session.execute(steps.open_child(self.model), {"job_id": self.job.id, "ids": None})
+                step = cast("StepMixin[Any]", open_child.first() or step)  # noqa: PLW2901
             where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
-            if step.completed_at is None and step.kind == StepKind.RUN:
+            if is_for_child:
                 self.evidence |= {"step": step.name, "waits_for": step.child_chain_id}
                 child = f"job {step.child_chain_id} for {self._ago(step.started_at)} {where}"
                 todo = f"explain that one: sa-jobqueue explain {step.child_chain_id}"

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
-from sa_jobqueue.statements._parts import XID, Tables, array, fence, statement
+from sa_jobqueue.statements._parts import XID, Tables, array, fence, relation, statement
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.statements.visibility import is_companion
 from sa_jobqueue.types import EVENT_STEP, StepKind
@@ -176,12 +176,88 @@ def await_events(t: Tables) -> sa.Insert:
 
 
 @statement
-def child_result(t: Tables) -> sa.Select[Any]:
-    """Return how a chain ended. Parameters: `child_chain_id`. Shape: `(status, output, error)`.
+def child_results(t: Tables) -> sa.Select[Any]:
+    """Return how chains ended, or the status of those that go on. Parameters: `ids`, at most `_parts.BATCH`.
 
-    Locks: none: the root is locked. Index: the primary key, `uq_job_chain`.
+    Shape: `(id, status, output, error)`, unordered. Locks: none. Index: the primary key, `uq_job_chain`.
     """
-    return sa.select(t.chain.c.status, t.chain.c.output, t.chain.c.error).where(t.chain.c.id == t.id("child_chain_id"))
+    return sa.select(t.chain.c.id, t.chain.c.status, t.chain.c.output, t.chain.c.error).where(
+        t.chain.c.id == sa.any_(t.ids("ids"))
+    )
+
+
+@statement
+def open_child(t: Tables) -> sa.Select[Any]:
+    """Return the step of the last of the jobs, by id, whose result a job waits for and that has not ended.
+
+    Parameters: `job_id`; `ids`, roots of chains, null for all. Shape: `(name, key, child_chain_id, started_at)`, one row at
+    most. Locks: none. Index: `pk_job_step`, the primary key of the jobs.
+    """
+    root = t.job.alias("root")
+    is_chosen = sa.func.coalesce(t.step.c.child_chain_id == sa.any_(t.ids("ids")), sa.true())
+    return (
+        sa.select(t.step.c.name, t.step.c.key, t.step.c.child_chain_id, t.step.c.started_at)
+        .join(root, root.c.id == t.step.c.child_chain_id)
+        .where(
+            t.step.c.job_id == t.id("job_id"),
+            t.step.c.completed_at.is_(None),
+            root.c.chain_completed_at.is_(None),
+            is_chosen,
+        )
+        .order_by(t.step.c.child_chain_id.desc())
+        .limit(sa.literal_column("1"))
+    )
+
+
+@statement
+def children(t: Tables) -> sa.Select[Any]:
+    """Name the chains whose results jobs wait for. Parameters: `job_ids`. Shape: `(child_chain_id,)`, each once.
+
+    Locks: none. Index: `pk_job_step`.
+    """
+    is_waiting = t.step.c.child_chain_id.is_not(None) & t.step.c.completed_at.is_(None)
+    return sa.select(t.step.c.child_chain_id).where(t.step.c.job_id == sa.any_(t.ids("job_ids")), is_waiting).distinct()
+
+
+@statement
+def record_children(t: Tables) -> sa.Insert:
+    """Record that the attempt that holds the job waits for the results of other jobs, or how these ended.
+
+    Parameters: the fence, as of `record`; parallel arrays `names`, `keys`, `child_chain_ids`, `outputs` (JSON texts or
+    nulls), at most `_parts.BATCH`; `is_over`. Shape: `(name,)` for each; none for a lost attempt.
+    Changes: `job_step` rows. Clock: the database's. Locks: the job, awaited, until the transaction ends.
+    Obliges: commit only if it returned rows. Index: the primary key.
+    """
+    attempt = sa.select(t.job.c.id, t.job.c.attempt).where(fence(t)).with_for_update(key_share=True).cte("attempt")
+    text, now = sa.Text(), sa.func.clock_timestamp()
+    names, keys, outputs = array("names", text), array("keys", text), array("outputs", text)
+    child = relation("child", name=names, key=keys, child_chain_id=t.ids("child_chain_ids"), output=outputs)
+    values: dict[str, Any] = {
+        "job_id": attempt.c.id,
+        "name": child.c.name,
+        "key": child.c.key,
+        "kind": sa.cast(StepKind.RUN.value, sa.Text),
+        "attempt": attempt.c.attempt,
+        "output": sa.cast(child.c.output, JSONB),
+        "child_chain_id": child.c.child_chain_id,
+        "started_at": now,
+        "completed_at": sa.case((sa.bindparam("is_over", type_=sa.Boolean), now)),
+    }
+    chosen = sa.select(*values.values()).select_from(attempt.join(child, sa.true()))
+    statement = insert(t.step).from_select(list(values), chosen, include_defaults=False)
+    again = {name: statement.excluded[name] for name in ("attempt", "output", "completed_at")}
+    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again).returning(t.step.c.name)
+
+
+@statement
+def delete_places(t: Tables) -> sa.Delete:
+    """Delete steps of a job. Parameters: `job_id`; parallel arrays `names`, `keys`.
+
+    Obliges: the attempt holds the job, which is locked. Index: `pk_job_step`.
+    """
+    place = relation("place", name=array("names", sa.Text()), key=array("keys", sa.Text()))
+    is_chosen = sa.tuple_(t.step.c.name, t.step.c.key).in_(sa.select(place.c.name, place.c.key))
+    return sa.delete(t.step).where(t.step.c.job_id == t.id("job_id"), is_chosen)
 
 
 @statement
@@ -238,10 +314,11 @@ def _waits_for_child(t: Tables) -> list[sa.ColumnElement[bool]]:
 
 
 @statement
-def ancestor_of_key(t: Tables) -> sa.Select[Any]:
-    """Return the job of an ordering key among a job and the jobs that wait for its result, theirs, and so on.
+def ancestor_of_keys(t: Tables) -> sa.Select[Any]:
+    """Return a job of one of some ordering keys among a job and the jobs that wait for its result, theirs, and so on.
 
-    Parameters: `job_id`, `ordering_key`. Shape: `(id,)`, one row at most. Locks: none. Index: `ix_job_step_child`.
+    Parameters: `job_id`, `ordering_keys`. Shape: `(ordering_key,)`, one row at most. Locks: none.
+    Index: `ix_job_step_child`.
     """
     columns = [t.job.c.id, t.job.c.chain_id, t.job.c.ordering_key]
     ancestor = sa.select(*columns).where(t.job.c.id == t.id("job_id")).cte("ancestor", recursive=True)
@@ -255,8 +332,8 @@ def ancestor_of_key(t: Tables) -> sa.Select[Any]:
         )
     )
     ancestor = ancestor.union(parent)
-    key = sa.bindparam("ordering_key", type_=sa.Text)
-    return sa.select(ancestor.c.id).where(ancestor.c.ordering_key == key).limit(sa.literal_column("1"))
+    keys = sa.any_(array("ordering_keys", sa.Text()))
+    return sa.select(ancestor.c.ordering_key).where(ancestor.c.ordering_key == keys).limit(sa.literal_column("1"))
 
 
 @statement

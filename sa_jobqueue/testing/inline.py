@@ -36,7 +36,8 @@ from sa_jobqueue.worker.finish.outcomes import failed
 from sa_jobqueue.worker.run.calls import Call, encode, unwrapped
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
-from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
+from sa_jobqueue.worker.run.step_groups import StepGroups
+from sa_jobqueue.worker.run.steps import Suspended, WorkerSteps
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Inline:
     async def _run(self, job: ClaimedJob) -> None:
         job_type = self._jobs.registry.get(job.type_name)
         steps = InlineSteps(self._jobs, self._session, self._events)
-        context = AttemptContext(job, INLINE, lambda *_: None, steps=partial(AttemptSteps, steps))
+        context = AttemptContext(job, INLINE, lambda *_: None, steps=partial(StepGroups, steps))
         enter_attempt(context)
         self._events.begin(context)
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))

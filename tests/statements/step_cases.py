@@ -26,6 +26,18 @@ def waiting(world: World) -> dict[str, Any]:
     return fence | {"event": "approved:7", "took": timedelta(days=1), "is_over": False, "step_output": None}
 
 
+def several(world: World) -> dict[str, Any]:
+    """Give the ids of chains."""
+    return {"ids": list(world.running[:BATCH])}
+
+
+def fanning_out(world: World) -> dict[str, Any]:
+    """Give the parameters that record two children of a first attempt."""
+    fence = {"job_id": world.running[0], "job_attempt": 1, "worker_id": WORKER, "is_over": False}
+    children = {"names": ["ship"] * 2, "keys": ["1", "2"], "child_chain_ids": [NOBODY] * 2, "outputs": [None] * 2}
+    return fence | children
+
+
 def sending(world: World) -> dict[str, Any]:
     """Give the parameters that send an event for which no job waits."""
     return {"event": "approved:7", "payload": "1", "keep": timedelta(days=1)}
@@ -58,5 +70,9 @@ STEP_CASES = [
     Case("steps_wait", lambda: steps.record(Job, StepKind.WAIT), PK, waiting),
     Case("steps_expired_events", lambda: steps.expired_events(Job), NONE, lambda world: {"limit": 100, "excluded": ["a"]}),
     Case("steps_delete_events", lambda: steps.delete_events(Job), NONE, lambda world: {"names": ["approved:7"]}),
+    Case("steps_open_child", lambda: steps.open_child(Job), NONE, lambda world: {"job_id": NOBODY, "ids": None}),
+    Case("steps_children", lambda: steps.children(Job), NONE, lambda world: {"job_ids": [NOBODY]}),
+    Case("steps_child_results", lambda: steps.child_results(Job), PK | {"uq_job_chain"}, several),
+    Case("steps_record_children", lambda: steps.record_children(Job), PK, fanning_out),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -23,7 +23,7 @@ import asyncio, os, signal, sys
 from datetime import timedelta
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
-from sa_jobqueue import AttemptContext, JobQueue, Worker, WorkerOptions
+from sa_jobqueue import AttemptContext, ChildJob, EventWait, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.operations import send_event
 
@@ -80,11 +80,14 @@ def sync(payload: str, ctx: AttemptContext) -> list[str]:
     except Declined as error:
         results.append(str(error))
     results.append(ctx.run(child, "c"))
+    results += ctx.all(*(ChildJob(child, name, key=name) for name in "de"))
     with ctx.transaction("sends") as session:
         if session is not None:
             session.execute(WRITE, {"name": "sends"})
             send_event(session, "sent", "yes")
     results.append(ctx.wait_for("waits", event="sent", timeout=timedelta(hours=1), output=str))
+    loser = ChildJob(child, "f", key="f", delay=timedelta(hours=1))
+    results.append(ctx.first("decision", EventWait("sent", event="sent", timeout=timedelta(hours=1)), loser).value)
     return results
 
 @jobs.handler("async", max_attempts=100)
@@ -99,11 +102,15 @@ async def asynchronous(payload: str, ctx: AttemptContext) -> list[str]:
     except Declined as error:
         results.append(str(error))
     results.append(await ctx.run(child, "c"))
+    results += await ctx.all(*(ChildJob(child, name, key=name) for name in "de"))
     async with ctx.transaction("sends") as session:
         if session is not None:
             await session.execute(WRITE, {"name": "sends"})
             await session.run_sync(send_event, "sent", "yes")
     results.append(await ctx.wait_for("waits", event="sent", timeout=timedelta(hours=1), output=str))
+    loser = ChildJob(child, "f", key="f", delay=timedelta(hours=1))
+    winner = await ctx.first("decision", EventWait("sent", event="sent", timeout=timedelta(hours=1)), loser)
+    results.append(winner.value)
     return results
 
 Worker(jobs, create_engine(url), options=WorkerOptions(poll_interval=timedelta(milliseconds=50))).run_sync()
@@ -143,9 +150,10 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
                         update(Job.__table__).where(Job.status == JobStatus.RUNNING).values(rescued)  # type: ignore[arg-type]
                     )
         with engine.connect() as connection:
-            assert sorted(connection.scalars(text("SELECT name FROM effect"))) == ["child", "sends", "t"]
-            assert connection.scalars(text("SELECT status::text FROM job WHERE type_name = 'child'")).all() == ["completed"]
-        assert jobs.get(job_id)["output"] == ["a", "b", "no", "c", "yes"]
+            assert sorted(connection.scalars(text("SELECT name FROM effect"))) == ["child"] * 3 + ["sends", "t"]
+            ends = "SELECT status::text FROM job WHERE type_name = 'child' ORDER BY 1"
+            assert connection.scalars(text(ends)).all() == ["cancelled"] + ["completed"] * 3
+        assert jobs.get(job_id)["output"] == ["a", "b", "no", "c", "d", "e", "yes", "yes"]
         effects_made = calls.read_text().split()
         assert set(effects_made) == {"a", "b", "refuse"}
         assert len(effects_made) <= 3 + kills

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue
+from sa_jobqueue import AttemptContext, ChildJob, EventWait, Job, JobMixin, JobQueue, Timer
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.registry import Handler
 from tests.typing import jobs_of
@@ -239,3 +239,24 @@ def sync_steps(ctx: AttemptContext) -> None:
             assert_type(session, Session)
     for row in ctx.cursor("rows", lambda position: [Order(1)], position=lambda row: row.order_id):
         assert_type(row, Order)
+
+
+# Groups of steps have the types of their requests, with and without `await`.
+@jobs.handler("pack")
+async def pack(order: Order) -> int:
+    return order.order_id
+
+
+async def groups(ctx: AttemptContext) -> None:
+    results = await ctx.all(*(ChildJob(pack, Order(number), key=number) for number in range(3)))
+    assert_type(results[0], int)
+    outcomes = await ctx.all(ChildJob(pack, Order(1)), return_exceptions=True)
+    assert_type(outcomes[0], int | Exception)
+    wait = EventWait("approval", event="approved", timeout=timedelta(days=7), output=Order)
+    assert_type((await ctx.first("decision", wait, Timer("patience", timedelta(days=2)))).value, Order | None)
+    ChildJob(pack, "7")  # E: "ChildJob"
+
+
+def sync_groups(ctx: AttemptContext) -> None:
+    assert_type(ctx.all(ChildJob(pack, Order(1)))[0], int)
+    assert_type(ctx.first("decision", ChildJob(pack, Order(1)), Timer("patience", timedelta(days=2))).value, int | None)

@@ -41,7 +41,8 @@ from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.run.started import StartedAttempts
-from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
+from sa_jobqueue.worker.run.step_groups import StepGroups
+from sa_jobqueue.worker.run.steps import Suspended, WorkerSteps
 from sa_jobqueue.worker.shared import Part, Shared
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
@@ -82,7 +83,7 @@ class Executor(Part):
         self._slots.join(self, weight)
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
-        self._open_steps = partial(AttemptSteps, WorkerSteps(shared, steps_engine, sessions))
+        self._open_steps = partial(StepGroups, WorkerSteps(shared, steps_engine, sessions))
         self._suspected: set[str] = set()
         self._verifying: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[Any]] = set()

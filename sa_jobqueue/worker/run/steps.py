@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext, StepTransaction
+from sa_jobqueue.context import AttemptContext, EventWait, StepTransaction
 from sa_jobqueue.db.blocking import blocking, blocking_items
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
@@ -73,7 +73,7 @@ _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
 _FOREVER: Final = timedelta(days=36500)
 """How long a job waits for the result of another one, which wakes it."""
-_UNSENT: Final = object()
+UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
 """Number of steps that the running code is called by."""
@@ -89,7 +89,7 @@ class Suspended(Snooze):
         self.end = end
 
 
-class _Busy(Exception):  # noqa: N818 - not an error
+class Busy(Exception):  # noqa: N818 - not an error
     """A sender's transaction is open: look again after it."""
 
 
@@ -216,7 +216,7 @@ class AttemptSteps:
                     f"is not possible in {self._type.place}: nothing interrupts the thread of a plain function",
                 )
             call = partial(_within, timeout, call)
-        codec, caught = _codec(name, fn, output), check_catch(catch)
+        codec, caught = codec_of(name, fn, output), check_catch(catch)
         place = self._enter(name, key)
         return self._run(self._step(place, call, codec, retry, caught))
 
@@ -448,7 +448,7 @@ class AttemptSteps:
         """Return an iterator over items that continues after the last position recorded; in async handlers, an async one."""
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidOptionError("every", f"must be a whole number, at least 1, got {every!r}")
-        codec, place = _codec(name, None, output), self._enter(name, key)
+        codec, place = codec_of(name, None, output), self._enter(name, key)
         items = self._cursor(place, codec, items_after, position, every)
         return items if self._type.is_async else blocking_items(items)
 
@@ -511,19 +511,19 @@ class AttemptSteps:
         check_event(event)
         check_duration("timeout", timeout, or_zero=True)
         self._refuse_in_batch("wait_for")
-        codec = _codec(name, None, output)
+        codec = codec_of(name, None, output)
         return self._run(self._wait(self._enter(name, key), codec, event, timeout))
 
     async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
         step_record = await self._find(place, StepKind.WAIT)
         while step_record is None or not step_record.is_over:
-            with suppress(_Busy):
+            with suppress(Busy):
                 looking = partial(self._looking, place, codec, step_record, event, timeout)
                 look = partial(self._look, place)
                 await self._let_others_begin()
                 # A step beside this one may wait for the event: only if it was not sent is the step waited for.
-                answer = await look(looking(may_end=False)) if self._has_others() else _UNSENT
-                if answer is _UNSENT:
+                answer = await look(looking(may_end=False)) if self._has_others() else UNSENT
+                if answer is UNSENT:
                     async with self._alone():
                         await self._wait_for_others(place)
                         answer = await look(looking(may_end=True))
@@ -555,63 +555,66 @@ class AttemptSteps:
         self, place: Place, codec: Codec[Any], step_record: Any, event: str, timeout: timedelta, *, may_end: bool
     ) -> Callable[[Any], Any | EventTimeoutError | Suspended]:
         """Return a function that looks for the event, and records and returns the payload, the timeout, or that the job
-        waits, with the attempt's end; `_UNSENT` in place of the last unless `may_end`.
+        waits, with the attempt's end; `UNSENT` in place of the last unless `may_end`.
 
         A sender is shut out meanwhile: it has committed before, or finds the job waiting.
         """
         model = self._store.model
         wait = partial(self._record, kind=StepKind.WAIT, place=place, took=timeout, event=event)
-        since = None if step_record is None else step_record.started_at
 
         def look(connection: Any) -> Any:
             if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
-                raise _Busy
-            row = connection.execute(steps.event_sent(model), {"event": event, "since": since}).one()
-            if row.name is not None:
-                try:
-                    value = codec.decode("payload", row.payload)
-                except InvalidPayloadError as error:
-                    reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
-                    name, table = event.replace("'", "''"), self._store.model.__jobqueue__.qualified("job_event")
-                    advice = (
-                        f"Delete the event (DELETE FROM {table} WHERE name = '{name}') and send it again with a payload "
-                        "that fits, or send that one with `replace`"
-                    )
-                    raise StepOutputError(*place, reason, advice=advice) from error
-                sent = Document(row.payload, json.dumps(row.payload))
-                wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
-                return value
-            if step_record is not None and step_record.deadline is not None and step_record.deadline <= row.now:
-                wait(connection, is_over=True)
-                return EventTimeoutError(event, *place)
-            if not may_end:
-                return _UNSENT
+                raise Busy
+            request = EventWait[Any](place[0], event=event, timeout=timeout)
+            answer = self._arrived(place, codec, step_record, request, connection)
+            if answer is not UNSENT or not may_end:
+                return answer
             deadline = wait(connection, is_over=False)
             end = Finished(self._context.job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
             parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
             if connection.execute(completions.finish(model), parameters).first() is None:  # the chain's root is locked
-                raise _Busy
+                raise Busy
             return Suspended(end)
 
         return look
+
+    def _arrived(
+        self, place: Place, codec: Codec[Any], step_record: Any, request: EventWait[Any], connection: Any
+    ) -> Any | EventTimeoutError:
+        """Record and return the payload of an event, or the timeout; `UNSENT` for neither. Obliges: its name is locked."""
+        event = request.event
+        wait = partial(self._record, connection, kind=StepKind.WAIT, place=place, took=request.timeout, event=event)
+        since = None if step_record is None else step_record.started_at
+        row = connection.execute(steps.event_sent(self._store.model), {"event": event, "since": since}).one()
+        if row.name is not None:
+            try:
+                value = codec.decode("payload", row.payload)
+            except InvalidPayloadError as error:
+                reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
+                name, table = event.replace("'", "''"), self._store.model.__jobqueue__.qualified("job_event")
+                advice = (
+                    f"Delete the event (DELETE FROM {table} WHERE name = '{name}') and send it again with a payload "
+                    "that fits, or send that one with `replace`"
+                )
+                raise StepOutputError(*place, reason, advice=advice) from error
+            wait(output=self._sealed(row.payload), is_over=True)
+            return value
+        if step_record is not None and step_record.deadline is not None and step_record.deadline <= row.now:
+            wait(is_over=True)
+            return EventTimeoutError(event, *place)
+        return UNSENT
 
     def run(
         self, handler: Any, payload: Any, *, name: str | None, key: str | int | None, output: Any, catch: Any, options: Any
     ) -> Any:
         """Return the result of another job, or end the attempt: of an asynchronous handler, a coroutine."""
-        if not hasattr(handler, "job_type"):
-            reason = f"must be a handler, got a {type(handler).__name__}: ctx.run(handler, payload)"
-            raise InvalidOptionError("handler", reason)
-        if options.get("deduplication_key") is not None:
-            raise InvalidOptionError(
-                "deduplication_key", "cannot be set for `ctx.run`: the step enqueues its job once, and waits for that one"
-            )
+        check_child("run", handler, options)
         self._refuse_in_batch("run")
         caught = check_catch(catch)
         child = handler.job(*(() if payload is None else (payload,)), **options)
         child.has_waiters = True
         name = handler.job_type.name[:_LONGEST_NAME] if name is None else name
-        codec = handler.job_type.chain_output if output is None else _codec(name, None, output)
+        codec = handler.job_type.chain_output if output is None else codec_of(name, None, output)
         return self._run(self._run_child(self._enter(name, key), child, codec, handler.job_type, caught))
 
     async def _run_child(self, place: Place, child: Any, codec: Codec[Any], child_type: JobType, catch: Caught) -> Any:
@@ -627,17 +630,27 @@ class AttemptSteps:
             else:
                 self._children[place] = child_id
                 result = await self._look_for_result(place, child_id, child_type, may_end=False)
-        while result is None:
+        if result is None:
+            result = await self._awaited(place, partial(self._result_of, place, child_id, child_type, True))
+        self._children.pop(place, None)
+        return self._value_of(place, codec, catch, child_id, result)
+
+    async def _awaited(self, place: Place, look: Callable[[Any], Any]) -> Any:
+        """Return the answer of a look, in one transaction, which ends the attempt if there is nothing to return yet."""
+        while True:
             await self._let_others_begin()
             async with self._alone():
                 await self._wait_for_others(place)
-                result = await self._look_for_result(place, child_id, child_type, may_end=True)
-                if isinstance(result, Suspended):
-                    self._context.suspended = result
-                    raise result
-            if result is None:  # the root of the job's chain is locked
-                await self._pause(_PAUSE)
-        self._children.pop(place, None)
+                with suppress(Busy):
+                    answer = await self._look(place, look)
+                    if isinstance(answer, Suspended):
+                        self._context.suspended = answer
+                        raise answer
+                    return answer
+            await self._pause(_PAUSE)
+
+    def _value_of(self, place: Place, codec: Codec[Any], catch: Caught, child_id: Any, result: dict[str, Any]) -> Any:
+        """Return the output of another job. Raises: its error, as a class in `catch`; ChildFailedError."""
         if result["status"] == JobStatus.COMPLETED:
             return self._converted(place, codec, result["output"], "result")
         error = {"type": result["type"], "message": result["message"], "arguments": None}
@@ -649,16 +662,20 @@ class AttemptSteps:
 
     def _enqueue_child(self, place: Place, child: Any, connection: Any) -> None:
         """Enqueue a job and record that its result is waited for, in one transaction."""
-        if child.ordering_key is not None:
-            parameters = {"job_id": self._context.job.id, "ordering_key": child.ordering_key}
-            if connection.execute(steps.ancestor_of_key(self._store.model), parameters).first() is not None:
-                raise InvalidOptionError(
-                    "ordering_key",
-                    f"of the job of step {shown(place)} is {child.ordering_key!r}, as of this job or one that waits for it: "
-                    "jobs of one key run one after the other, so it would wait forever. Give it another key, or none",
-                )
+        self._refuse_keys_of_ancestors(place, [child], connection)
         by_session(write_one, connection, child)
         self._record(connection, kind=StepKind.RUN, place=place, child_chain_id=child.id, is_over=False)
+
+    def _refuse_keys_of_ancestors(self, place: Place, children: list[Any], connection: Any) -> None:
+        keys = sorted({child.ordering_key for child in children if child.ordering_key is not None})
+        parameters = {"job_id": self._context.job.id, "ordering_keys": keys}
+        ancestor = connection.execute(steps.ancestor_of_keys(self._store.model), parameters).first() if keys else None
+        if ancestor is not None:
+            raise InvalidOptionError(
+                "ordering_key",
+                f"of the job of step {shown(place)} is {ancestor.ordering_key!r}, as of this job or one that waits for it: "
+                "jobs of one key run one after the other, so it would wait forever. Give it another key, or none",
+            )
 
     async def _look_for_result(self, place: Place, child_id: Any, child_type: JobType, *, may_end: bool) -> Any:
         looking = partial(self._result_of, place, child_id, child_type, may_end)
@@ -669,30 +686,39 @@ class AttemptSteps:
 
         The root is locked: the chain has ended before, or its end finds the job waiting.
         """
-        model, job = self._store.model, self._context.job
         roots = {child_id, *self._children.values()} if may_end else {child_id}
-        rows = connection.execute(chains.lock(model), {"ids": sorted({job.id, job.chain_id, *roots}, key=str)}).all()
+        rows = self._lock_roots(roots, connection)
         ended = {row.id: row.ended for row in rows}
         if ended.get(child_id, True):
-            result: dict[str, Any] = {"status": None, "type": None, "message": _not_found(child_id)}
-            if child_id in ended:
-                row = connection.execute(steps.child_result(model), {"child_chain_id": child_id}).one()
-                error = row.error if isinstance(row.error, dict) else {}
-                result = {"status": str(row.status), "type": error.get("type"), "message": error.get("message")}
-                if row.status is JobStatus.COMPLETED:
-                    result = {"status": str(row.status), "output": child_type.open("output", row.output)}
-            stored = sealed("output", Document(result, json.dumps(result)), self._type.codec).text
-            over = {"child_chain_id": child_id, "is_over": True, "output": stored}
-            self._record(connection, kind=StepKind.RUN, place=place, **over)
-            return result
-        if not may_end:
-            return None
+            return self._record_child(place, child_id, child_type, connection)
+        return self._end_waiting(roots, rows, connection) if may_end else None
+
+    def _lock_roots(self, roots: set[Any], connection: Any) -> Any:
+        job = self._context.job
+        ids = sorted({job.id, job.chain_id, *roots}, key=str)
+        return connection.execute(chains.lock(self._store.model), {"ids": ids}).all()
+
+    def _record_child(self, place: Place, child_id: Any, child_type: JobType, connection: Any) -> dict[str, Any]:
+        """Record and return how a chain ended, whose root is locked, or that it was not found."""
+        rows = connection.execute(steps.child_results(self._store.model), {"ids": [child_id]}).all()
+        result = end_of_child(child_id, rows[0] if rows else None, child_type)
+        over = {"child_chain_id": child_id, "is_over": True, "output": self._sealed(result)}
+        self._record(connection, kind=StepKind.RUN, place=place, **over)
+        return result
+
+    def _sealed(self, stored: Any) -> str:
+        return sealed("output", Document(stored, json.dumps(stored)), self._type.codec).text
+
+    def _end_waiting(self, roots: set[Any], rows: Any, connection: Any, *, at: datetime | None = None) -> Suspended:
+        """End the attempt until one of the chains ends, or until an instant. Obliges: the roots are locked, as in `rows`."""
+        model, job = self._store.model, self._context.job
         if unmarked := [row.id for row in rows if row.id in roots and not row.ended and not row.has_waiters]:
             connection.execute(blockers.await_chains(model), {"ids": unmarked})
         # Of the others, one may have ended after its own look.
-        has_ended = any(ended.get(root, True) for root in roots)
-        delay = timedelta(0) if has_ended else _FOREVER
-        end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=delay, uncounted=True)
+        has_ended = not {row.id for row in rows if not row.ended} >= roots
+        delay = timedelta(0) if has_ended or at is not None else _FOREVER
+        until = None if has_ended else at
+        end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=delay, at=until, uncounted=True)
         parameters = finish_parameters([end], worker_id=self._context.worker_id, model=model)
         if connection.execute(completions.finish(model), parameters).first() is None:
             raise LostAttemptError(job.id, job.attempt)
@@ -841,11 +867,26 @@ async def _within(timeout: timedelta, call: Callable[[], Any]) -> Any:
         return await returned if inspect.isawaitable(returned) else returned
 
 
-def _not_found(child_id: Any) -> str:
-    return (
-        f"the worker's connection found no job of id {child_id}: it was deleted, or the role of the connection does not see "
-        "it (row-level security)"
-    )
+def check_child(call: str, handler: Any, options: dict[str, Any]) -> None:
+    """Check a job that a step enqueues. Raises: InvalidOptionError."""
+    if not hasattr(handler, "job_type"):
+        reason = f"must be a handler, got a {type(handler).__name__}: ctx.{call}(handler, payload)"
+        raise InvalidOptionError("handler", reason)
+    if options.get("deduplication_key") is not None:
+        raise InvalidOptionError(
+            "deduplication_key", f"cannot be set for `ctx.{call}`: the step enqueues its job once, and waits for that one"
+        )
+
+
+def end_of_child(child_id: Any, row: Any, child_type: JobType) -> dict[str, Any]:
+    """Return how a chain ended as it is recorded. `row`: of `steps.child_results`, None if there is none."""
+    if row is None:
+        message = f"the worker's connection found no job of id {child_id}: it was deleted, or the role of the connection "
+        return {"status": None, "type": None, "message": f"{message}does not see it (row-level security)"}
+    if row.status is JobStatus.COMPLETED:
+        return {"status": str(row.status), "output": child_type.open("output", row.output)}
+    error = row.error if isinstance(row.error, dict) else {}
+    return {"status": str(row.status), "type": error.get("type"), "message": error.get("message")}
 
 
 def _since(began: float) -> timedelta:
@@ -861,7 +902,7 @@ def _name_of(fn: Any) -> str:
     return getattr(fn, "__qualname__", None) or repr(fn)
 
 
-def _codec(name: str, fn: Callable[..., Any] | None, output: Any) -> Codec[Any]:
+def codec_of(name: str, fn: Callable[..., Any] | None, output: Any) -> Codec[Any]:
     """Return the codec of a step's result: of the type given, or of the function's annotation.
 
     Raises: InvalidOptionError for a type that cannot be stored.
