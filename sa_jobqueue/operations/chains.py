@@ -338,9 +338,9 @@ def cancel_chains(
         cancelled += current.values()
         if children and current:
             # A job that is cancelled, and locked, begins to wait for no other.
-            found = set(session.scalars(steps.children(model), {"job_ids": list(current)})) - visited
-            visited |= found
-            level += sorted(found, key=str)
+            child_ids = set(session.scalars(steps.children(model), {"job_ids": list(current)})) - visited
+            visited |= child_ids
+            level += sorted(child_ids, key=str)
     if not dry_run:
         arguments = {"chains": unique_ids} | ({"children": True} if children else {})
         record(

@@ -11,7 +11,7 @@ import pytest
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError
-from sa_jobqueue.worker.run.steps import _codec
+from sa_jobqueue.worker.run.steps import codec_of
 
 pytestmark = pytest.mark.every_python
 
@@ -91,13 +91,13 @@ def test_a_step_whose_result_has_an_annotation_that_cannot_be_evaluated_needs_it
 ) -> None:
     function = getattr(application, name)
     with pytest.raises(InvalidOptionError, match=f"of step 'test' is needed: {reason}"):
-        _codec("test", function, None)
-    assert _codec("test", function, int).declared is int
+        codec_of("test", function, None)
+    assert codec_of("test", function, int).declared is int
 
 
 @pytest.mark.parametrize("name", ["charge", "charge_later"])
 def test_only_the_annotation_of_a_steps_result_is_read(application: Any, name: str) -> None:
-    assert _codec("test", getattr(application, name), None).declared is int
+    assert codec_of("test", getattr(application, name), None).declared is int
 
 
 def test_annotations_of_middleware_and_selectors_are_not_evaluated(application: Any) -> None:

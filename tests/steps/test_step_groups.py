@@ -454,8 +454,8 @@ def test_what_is_over_while_the_parent_begins_to_wait_for_the_first_wakes_it(
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
         def is_waiting() -> bool:
-            with engine.connect() as other:
-                return bool(other.scalar(text(waits)))
+            with engine.connect() as observer:
+                return bool(observer.scalar(text(waits)))
 
         wait_until(is_waiting, description="the end waits")
         assert ended == []
