@@ -212,11 +212,8 @@ def _outcome(chain: Any) -> sa.ColumnElement[str]:
     return sa.cast(sa.func.coalesce(chain.c.chain_status, chain.c.status), sa.Text)
 
 
-def _expired(t: Tables, root: Any) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays.
-
-    So does a chain whose result a job waits for (`AttemptContext.run`) and has not got yet.
-    """
+def is_taken(t: Tables, root: Any) -> sa.ColumnElement[bool]:
+    """Return that no open job waits for the result of a chain or refers to it (`AttemptContext.run`, `all`)."""
     step, waiter = t.step.alias("waiting"), t.job.alias("waiter")
     untaken: sa.Select[Any] = (
         sa.select(sa.literal_column("1"))
@@ -229,8 +226,13 @@ def _expired(t: Tables, root: Any) -> list[sa.ColumnElement[bool]]:
         )
         .limit(sa.literal_column("1"))
     )
+    return untaken.correlate(root).scalar_subquery().is_(None)
+
+
+def _expired(t: Tables, root: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
     return [
-        untaken.correlate(root).scalar_subquery().is_(None),
+        is_taken(t, root),
         root.c.root_id.is_(None),
         root.c.chain_completed_at.is_not(None),
         ~root.c.has_waiters,

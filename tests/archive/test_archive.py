@@ -180,8 +180,10 @@ def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> 
         f"UPDATE job SET chain_completed_at = NULL WHERE id = '{chain(1)}'",
         "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
         f"VALUES (gen_random_uuid(), '{chain(1)}', '{chain(1)}', 'q', 't', 1, 'lost', 1)",
+        "INSERT INTO job_step (job_id, name, kind, attempt, child_chain_id, started_at) "
+        f"SELECT id, 'ship', 'run', 1, '{chain(1)}', now() FROM job WHERE completed_at IS NULL LIMIT 1",
     ],
-    ids=["awaited", "young", "open", "unresolved letter"],
+    ids=["awaited", "young", "open", "unresolved letter", "untaken result"],
 )
 def test_a_chain_not_eligible_for_archiving_stays(engine: Engine, tmp_path: Path, change: str) -> None:
     fill(engine)

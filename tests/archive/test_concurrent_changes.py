@@ -49,6 +49,8 @@ CHANGES = {
     "its history": f"DELETE FROM job_attempt WHERE job_id = '{chain(1)}' AND attempt = 1",
     "who awaits it": f"UPDATE job SET has_waiters = true WHERE id = '{chain(1)}'",
     "what waits for it": EDGE,
+    "a step that refers to its result": "INSERT INTO job_step (job_id, name, kind, attempt, child_chain_id, started_at) "
+    f"SELECT id, 'ship', 'run', 1, '{chain(1)}', now() FROM job WHERE completed_at IS NULL LIMIT 1",
 }
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.statements import history
 from sa_jobqueue.statements._parts import Tables, bound, statement
+from sa_jobqueue.statements.retention import is_taken
 
 SEPARATOR: Final = "\x1f"
 NULL: Final = "\x1e"
@@ -46,7 +47,7 @@ def read(t: Tables, dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
 
 @statement
 def lock_ended_roots(t: Tables) -> sa.Select[Any]:
-    """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
+    """Lock the chains that have ended and that no job waits for; skip those that another transaction holds.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
     that no job starts to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
@@ -58,6 +59,7 @@ def lock_ended_roots(t: Tables) -> sa.Select[Any]:
             t.job.c.root_id.is_(None),
             t.job.c.chain_completed_at.is_not(None),
             ~t.job.c.has_waiters,
+            is_taken(t, t.job),
         )
         .order_by(t.job.c.id)
         .with_for_update(skip_locked=True)

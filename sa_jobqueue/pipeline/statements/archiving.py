@@ -18,6 +18,7 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.models.base import id_type
 from sa_jobqueue.statements._parts import Tables, bound, statement
+from sa_jobqueue.statements.retention import is_taken
 from sa_jobqueue.types import ArchiveState
 
 
@@ -112,8 +113,8 @@ def analyze_candidates() -> sa.TextClause:
 def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
     """Read one page of jobs and add to the candidates those of their chains that have ended and are not in use.
 
-    Left out: chains that ended at `cutoff` or later, that have waiters, or, unless `include_dead`, an unresolved dead
-    letter.
+    Left out: chains that ended at `cutoff` or later, that have waiters, whose result an open job has
+    not taken, or, unless `include_dead`, that have an unresolved dead letter.
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to read; `cutoff`; `room`, the maximum number
     of jobs of all candidates: the chain that reaches it is still taken, whole.
     Shape: one row `(scanned, last_scanned, fitting, taken, last_taken, jobs)`: how many jobs were read and the last one,
@@ -134,6 +135,7 @@ def choose(t: Tables, *, include_dead: bool, first: bool) -> sa.Select[Any]:
         at.root_id.is_(None),
         at.chain_completed_at < sa.bindparam("cutoff", type_=TIMESTAMP(timezone=True)),
         ~at.has_waiters,
+        is_taken(t, page_cte),
     ]
     if not include_dead:
         is_unresolved = dead_letter.c.resolution.is_(None)
