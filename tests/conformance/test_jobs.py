@@ -1,0 +1,310 @@
+"""Jobs: children, cancelling, repeating, deduplication, schedules, and what surrounds handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    ChildJob,
+    Deduplicate,
+    Enqueued,
+    Job,
+    JobStatus,
+    Schedule,
+    Timer,
+    cancel_jobs,
+    enqueue,
+)
+from sa_jobqueue.operations import (
+    cancel_chains,
+    fire_schedules,
+    list_jobs,
+    pause_schedules,
+    redrive_dead_letters,
+    resume_schedules,
+    run_schedule,
+    upsert_schedule,
+)
+from sa_jobqueue.operations.dead_letters import DeadLetterFilter
+from tests.conformance.behaviours import BEHAVIOURS, PAGE, differs, has, page
+from tests.conformance.conftest import Flow
+
+DAY = timedelta(days=1)
+
+
+def shipping(flow: Flow, **options: Any) -> Any:
+    async def ship(number: int) -> int:
+        flow.called.append(number)
+        return number * 10
+
+    return flow.handler(ship, **options)
+
+
+@has(51, "A job starts another and awaits its result, without a slot")
+async def test_the_result_of_a_child_is_awaited(flow: Flow) -> None:
+    ship = shipping(flow)
+
+    async def order(ctx: AttemptContext) -> Any:
+        return await ctx.run(ship, 7)
+
+    assert (await flow.run(order))["output"] == 70
+
+
+@has(52, "A child is started once")
+async def test_a_child_is_started_once(flow: Flow) -> None:
+    ship = shipping(flow)
+
+    async def order(ctx: AttemptContext) -> None:
+        await ctx.run(ship, 7)
+        flow.crash(ctx, 1, 2)
+
+    await flow.run(order)
+    assert flow.called == [7]
+
+
+@has(53, "Cancelling a job cancels its children")
+async def test_cancelling_a_job_cancels_its_children(flow: Flow) -> None:
+    ship = shipping(flow)
+
+    async def order(ctx: AttemptContext) -> None:
+        await ctx.run(ship, 7, delay=DAY)
+
+    await flow.run(order)
+    with Session(flow.engine) as session, session.begin():
+        assert len(cancel_chains(session, [flow.job_id], children=True).ids) == 2
+        assert set(session.scalars(select(Job.status))) == {JobStatus.CANCELLED}
+
+
+@differs(
+    54, "A job has a deadline, which its children inherit", "a timer beside a child: the child is cancelled when it ends"
+)
+async def test_a_timer_is_the_deadline_of_a_child(flow: Flow) -> None:
+    ship = shipping(flow)
+
+    async def order(ctx: AttemptContext) -> str:
+        return (await ctx.first("deadline", ChildJob(ship, 7, delay=DAY), Timer("too late", timedelta(0)))).name
+
+    assert (await flow.run(order))["output"] == "too late"
+    with Session(flow.engine) as session:
+        assert session.scalar(select(Job.status).where(Job.type_name == "ship")) is JobStatus.CANCELLED
+
+
+@has(55, "Cancelling is idempotent and ends the recording of steps")
+async def test_a_cancelled_job_records_no_step(flow: Flow) -> None:
+    async def order(ctx: AttemptContext) -> None:
+        async def cancel() -> None:
+            for _ in range(2):
+                await asyncio.to_thread(cancelled, flow)
+
+        await ctx.step("cancel", cancel)
+
+    await flow.run(order)
+    assert (flow.status(), flow.steps()) == (JobStatus.CANCELLED, [])
+
+
+def cancelled(flow: Flow) -> int:
+    with Session(flow.engine) as session, session.begin():
+        return len(cancel_jobs(session, [flow.job_id]).ids)
+
+
+@has(56, "A job that sleeps can be cancelled")
+async def test_a_sleeping_job_is_cancelled(flow: Flow) -> None:
+    async def rest(ctx: AttemptContext) -> None:
+        await ctx.sleep("rest", DAY)
+
+    await flow.run(rest)
+    assert (cancelled(flow), flow.status()) == (1, JobStatus.CANCELLED)
+
+
+async def two_steps(flow: Flow, *, fails: bool) -> None:
+    async def order(ctx: AttemptContext) -> None:
+        await ctx.step("a", flow.call("a"))
+        await ctx.step("b", flow.call("b"))
+        if fails and len(flow.called) < 3:
+            raise RuntimeError("fails")
+
+    await flow.run(order, max_attempts=1)
+
+
+@differs(
+    57, "A completed or cancelled job is forked from a step", "a dead job is redriven from a step; ended rows never change"
+)
+async def test_a_dead_job_is_redriven_from_a_step(flow: Flow) -> None:
+    await two_steps(flow, fails=True)
+    with Session(flow.engine) as session, session.begin():
+        redrive_dead_letters(session, where=DeadLetterFilter(), from_step="b")
+    assert (await flow.go_on())["status"] is JobStatus.COMPLETED
+    assert flow.called == ["a", "b", "b"]
+    with pytest.raises(DBAPIError, match="completed"):
+        flow.execute("UPDATE job SET status = 'pending'")
+
+
+@has(58, "A failed job is retried in place, with its finished steps")
+async def test_a_dead_job_is_retried_in_place(flow: Flow) -> None:
+    async def order(ctx: AttemptContext) -> None:
+        await ctx.step("a", flow.call("a"))
+        flow.crash(ctx)
+
+    await flow.run(order, max_attempts=1)
+    with Session(flow.engine) as session, session.begin():
+        redrive_dead_letters(session, where=DeadLetterFilter())
+    assert (await flow.go_on())["status"] is JobStatus.COMPLETED
+    assert flow.called == ["a"]
+
+
+@differs(59, "A job is started again as a new one", "a new job with the type and input of the old row")
+async def test_a_new_job_takes_the_input_of_an_old_one(flow: Flow) -> None:
+    shipping(flow)
+    flow.enqueue("ship", 7)
+    row = await flow.go_on()
+    flow.enqueue(row["type_name"], row["input"])
+    await flow.go_on()
+    assert flow.called == [7, 7]
+
+
+@has(60, "A key stays taken after its job has ended")
+async def test_a_key_stays_taken(flow: Flow) -> None:
+    ship = shipping(flow)
+    outcomes = []
+    for _ in range(2):
+        with Session(flow.engine) as session, session.begin():
+            outcomes.append(enqueue(session, ship.job(7), deduplicate=Deduplicate("order 7", scope="any"))[1])
+        await drain_all(flow)
+    assert outcomes == [Enqueued.CREATED, Enqueued.EXISTING]
+    assert flow.called == [7]
+
+
+async def drain_all(flow: Flow) -> None:
+    with Session(flow.engine) as session:
+        flow.job_id = session.scalars(select(Job.id).limit(1)).one()
+    await flow.go_on()
+
+
+@has(61, "A job of an unknown type waits for a worker that knows it")
+async def test_a_job_of_an_unknown_type_waits(flow: Flow) -> None:
+    flow.execute("INSERT INTO job_queue (type_name, input) VALUES ('ship', '7')")
+    flow.queue.handler("other")(lambda: None)
+    await drain_all(flow)
+    assert flow.status() is JobStatus.PENDING
+    shipping(flow)
+    await drain_all(flow)
+    assert flow.called == [7]
+
+
+@has(62, "Attempts are bounded and end in the dead letters")
+async def test_attempts_are_bounded(flow: Flow) -> None:
+    async def order(ctx: AttemptContext) -> None:
+        raise RuntimeError("crash")
+
+    row = await flow.run(order, max_attempts=3)
+    assert (row["status"], row["attempt"]) == (JobStatus.DEAD, 3)
+    with Session(flow.engine) as session:
+        assert session.scalars(select(Job.DeadLetter.job_id)).all() == [flow.job_id]
+
+
+@has(63, "An owner that lost its job writes no outcome")
+async def test_a_lost_owner_writes_no_outcome(flow: Flow) -> None:
+    async def order(ctx: AttemptContext) -> str:
+        if ctx.attempt == 1:
+            lost = "UPDATE job SET status = 'pending', leased_by = NULL, leased_until = NULL WHERE status = 'running'"
+            await asyncio.to_thread(flow.execute, lost)
+        return f"attempt {ctx.attempt}"
+
+    assert (await flow.run(order))["output"] == "attempt 2"
+
+
+@has(64, "Debounce has a deadline")
+async def test_a_debounced_job_has_a_deadline(flow: Flow) -> None:
+    ship = shipping(flow)
+    policy = Deduplicate.debounce("order 7", max_wait=timedelta(minutes=1))
+    with Session(flow.engine) as session, session.begin():
+        for number in (7, 8):
+            enqueue(session, ship.job(number, delay=DAY), deduplicate=policy)
+    with Session(flow.engine) as session:
+        job = session.scalars(select(Job)).one()
+        assert job.input == 8
+        assert job.scheduled_at - job.created_at <= timedelta(minutes=1)
+
+
+@has(65, "Schedules are backfilled, paused and run by hand")
+def test_schedules_are_backfilled_paused_and_run(flow: Flow) -> None:
+    shipping(flow)
+    with Session(flow.engine) as session, session.begin():
+        upsert_schedule(session, Schedule(name="nightly", cron="0 0 * * *", type_name="ship", input=7))
+        now = session.scalar(select(func.now()))
+        assert now is not None
+        run_schedule(session, "nightly", since=now - 3 * DAY, until=now)
+        assert session.scalar(select(func.count(Job.id))) == 3
+        run_schedule(session, "nightly")
+        pause_schedules(session, ["nightly"])
+        assert fire_schedules(session, at=now + 2 * DAY) == []
+        resume_schedules(session, ["nightly"])
+        assert session.scalar(select(func.count(Job.id))) == 4
+
+
+@has(66, "A job that waits for another can be cancelled")
+async def test_a_waiting_job_is_cancelled(flow: Flow) -> None:
+    ship = shipping(flow)
+
+    async def order(ctx: AttemptContext) -> None:
+        await ctx.run(ship, 7, delay=DAY)
+
+    await flow.run(order)
+    assert (cancelled(flow), flow.status()) == (1, JobStatus.CANCELLED)
+
+
+@has(67, "Jobs are found by attributes")
+async def test_jobs_are_found_by_attributes(flow: Flow) -> None:
+    shipping(flow)
+    for number in (7, 8):
+        flow.enqueue("ship", number, fairness_key=f"customer {number}")
+    with Session(flow.engine) as session:
+        jobs = list_jobs(session, matching=Job.fairness_key == "customer 7").items
+    assert [job.input for job in jobs] == [7]
+
+
+@differs(68, "One job is exported and imported", "its rows are read as JSON; nothing imports them")
+async def test_the_rows_of_a_job_are_read_as_json(flow: Flow) -> None:
+    await two_steps(flow, fails=False)
+    with flow.engine.connect() as connection:
+        rows = connection.scalars(text("SELECT to_jsonb(s) FROM job_step AS s ORDER BY completed_at")).all()
+    assert [row["name"] for row in rows] == ["a", "b"]
+
+
+@has(69, "Hooks surround handlers and their jobs")
+async def test_middleware_surrounds_handlers(flow: Flow) -> None:
+    @flow.queue.middleware
+    async def trace(ctx: AttemptContext, proceed: Any) -> None:
+        flow.called.append(f"before {ctx.job.type_name}")
+        await proceed()
+        flow.called.append("after")
+
+    shipping(flow)
+    flow.enqueue("ship", 7)
+    await flow.go_on()
+    assert flow.called == ["before ship", 7, "after"]
+
+
+@differs(72, "A stream such as Kafka is a source of jobs", "a consumer of yours enqueues each message once, by its key")
+async def test_messages_are_enqueued_once(flow: Flow) -> None:
+    ship = shipping(flow)
+    for _ in range(2):  # delivered twice
+        with Session(flow.engine) as session, session.begin():
+            ship.enqueue_many(session, [1, 2, 3], deduplicate_by=str)
+    await drain_all(flow)
+    assert sorted(flow.called) == [1, 2, 3]
+
+
+def test_the_page_lists_every_behaviour() -> None:
+    from tests.conformance import test_steps, test_waits  # noqa: F401  # they register the behaviours
+
+    assert sorted(BEHAVIOURS) == list(range(1, 73))
+    assert PAGE.read_text() == page(), "python -m tests.conformance"
