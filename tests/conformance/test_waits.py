@@ -1,4 +1,4 @@
-"""Waiting: sleeps, events, and what a job shows meanwhile."""
+"""Waiting: sleeps, events, and rows that a waiting job has written."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_the_first_of_several_wins(flow: Flow) -> None:
 
 @dataclass
 class Answer:
-    """What a payment provider calls back with."""
+    """The callback of a payment provider."""
 
     receipt: str | None = None
     error: str | None = None
