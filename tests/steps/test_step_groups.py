@@ -405,6 +405,12 @@ def test_drain_in_a_session_runs_groups(engine: Engine, kind: str, call: str) ->
         session.rollback()
 
 
+def is_waiting(engine: Engine) -> bool:
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with engine.connect() as connection:
+        return bool(connection.scalar(text(waits)))
+
+
 class Opened:
     """A store of steps on one connection, whose transactions the test ends."""
 
@@ -451,16 +457,51 @@ def test_what_is_over_while_the_parent_begins_to_wait_for_the_first_wakes_it(
             attempt.first("decision", *approval(queue._handlers["ship"]))
         thread = threading.Thread(target=end)
         thread.start()
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-
-        def is_waiting() -> bool:
-            with engine.connect() as observer:
-                return bool(observer.scalar(text(waits)))
-
-        wait_until(is_waiting, description="the end waits")
+        wait_until(lambda: is_waiting(engine), description="the end waits")
         assert ended == []
         connection.commit()
     thread.join()
     with Session(engine) as session:
         is_due = session.scalar(select(Job.scheduled_at <= func.now()).where(Job.id == job_id))
     assert (jobs.status(job_id), is_due) == (JobStatus.PENDING, True)
+
+
+def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_not_wait_for_each_other(
+    engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
+) -> None:
+    queue = shop([], approval, "first")
+    jobs.add_worker("one:1")
+    jobs.add(type_name="test")
+    (row,) = manual_worker("one:1").claim()
+    job = ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob._fields if hasattr(row, name)})
+    begun, held, winners = threading.Event(), threading.Event(), list[Any]()
+
+    class Paused(Opened):
+        async def call(self, work: Callable[[Any], Any], *, is_async: bool, in_transaction: bool = False) -> Any:
+            if self.calls == 1:
+                self._connection.commit()
+                begun.set()
+                assert held.wait(10)
+            self.calls += 1
+            return work(self._connection)
+
+    def look() -> None:
+        with engine.connect() as connection:
+            store: Any = Paused(queue, connection)
+            attempt = AttemptContext(
+                job._replace(type_name="sync"), "one:1", lambda *_: None, steps=lambda context: StepGroups(store, context)
+            )
+            winners.append(attempt.first("decision", *approval(queue._handlers["ship"])).name)
+            connection.commit()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert begun.wait(10)
+    with Session(engine) as session, session.begin():
+        session.execute(text("SET LOCAL lock_timeout = '5s'"))
+        session.execute(select(Job.id).where(Job.type_name == "ship").with_for_update(key_share=True)).one()
+        held.set()
+        wait_until(lambda: is_waiting(engine), description="the parent waits for the child's row")
+        send_event(session, "approved", "ann")
+    thread.join()
+    assert winners == ["approval"]

@@ -243,12 +243,13 @@ class StepGroups(AttemptSteps):
         Senders of the events are shut out meanwhile, and the roots of the jobs are locked, as for one request.
         """
         model, job = self._store.model, self._context.job
-        for event in sorted({member.request.event for member in members if member.kind is StepKind.WAIT}):
-            if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
-                raise Busy
         roots = {child_ids[member.place] for member in members if member.kind is StepKind.RUN}
         rows = self._lock_roots(roots | set(self._children.values()), connection)
         going_on = {row.id for row in rows if not row.ended}
+        # After the roots, for which others may make it wait: a sender that holds one of them would wait for this one.
+        for event in sorted({member.request.event for member in members if member.kind is StepKind.WAIT}):
+            if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
+                raise Busy
         records = {(row.name, row.key): row for row in connection.execute(steps.recorded(model), {"job_id": job.id})}
         times = []
         for member in members:
@@ -267,8 +268,10 @@ class StepGroups(AttemptSteps):
                 times.append(record.completed_at)
             if value is not UNSENT:
                 self._record_winner(place, member, members, connection)
-                if losers == "cancel" and (open_ids := sorted(roots & going_on, key=str)):
-                    by_session(partial(cancel_chains, children=True, model=model), connection, open_ids)
+                open_ids = sorted(roots & going_on, key=str) if losers == "cancel" else []
+                for first in range(0, len(open_ids), BATCH):
+                    cancel = partial(cancel_chains, children=True, model=model)
+                    by_session(cancel, connection, open_ids[first : first + BATCH])
                 return member.place, value
         return self._end_waiting(roots | set(self._children.values()), rows, connection, at=min(times, default=None))
 
