@@ -29,10 +29,12 @@ def scenario() -> Scenario:
     once: dict[str, Any] = {"rated": False, "most_rounds": 1}
     return Scenario(
         name="events",
-        says=f"{_RATE} events/s, from the return of the commit to the line after wait_for; claims beside jobs that "
+        says=f"{_RATE} events/s, from the return of the commit to the line after wait_for; as many children/s, "
+        "from the return of the child's handler to the line after ctx.run of its parent; claims beside jobs that "
         "each wait for an event",
         cases=(
             Case(name="event to handler", run=_wake, most=_WAKES, rated=False),
+            Case(name="child's return to parent", run=_resume, most=_WAKES, rated=False),
             Case(name=_ALONE, run=_claim, prepare=lambda place, jobs: rows.fill(place, _FEWEST), rated=False),
             Case(
                 name="claims, all wait",
@@ -114,6 +116,42 @@ def _wake(place: Place, watch: Stopwatch, jobs: int) -> int:
     asyncio.run(work())
     sender.join()
     waits = [(woken[number] - sent[number]) * 1000 for number in range(jobs)]
+    watch.round_trips = None
+    watch.figures = {f"p{percent}_ms": percentile(waits, percent) for percent in (50, 95, 99)} | {"max_ms": max(waits)}
+    return jobs
+
+
+def _resume(place: Place, watch: Stopwatch, jobs: int) -> int:
+    returned: dict[int, float] = {}
+    resumed: dict[int, float] = {}
+    queue, all_resumed = JobQueue(), asyncio.Event()
+
+    @queue.handler("child")
+    async def child(number: int) -> None:
+        returned[number] = time.monotonic()
+
+    @queue.handler(rows.JOB_TYPE)
+    async def handle(number: int, ctx: AttemptContext) -> None:
+        await ctx.run(child, number, delay=timedelta(seconds=3 + number / _RATE))
+        resumed[number] = time.monotonic()
+        if len(resumed) == jobs:
+            all_resumed.set()
+
+    async def work() -> None:
+        engine = place.async_engine(size=20)
+        worker = Worker(queue, engine, options=WorkerOptions(concurrency=20))
+        with watch:
+            running = asyncio.create_task(worker.run())
+            await all_resumed.wait()
+        worker.stop()
+        await running
+        await engine.dispose()
+
+    place.clear()
+    with Session(place.engine()) as session, session.begin():
+        queue[rows.JOB_TYPE].enqueue_many(session, list(range(jobs)))
+    asyncio.run(work())
+    waits = [(resumed[number] - returned[number]) * 1000 for number in range(jobs)]
     watch.round_trips = None
     watch.figures = {f"p{percent}_ms": percentile(waits, percent) for percent in (50, 95, 99)} | {"max_ms": max(waits)}
     return jobs
