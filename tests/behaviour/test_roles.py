@@ -16,12 +16,15 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
+    AttemptContext,
+    ChildJob,
     Deduplicate,
     Discard,
     Job,
     JobQueue,
     JobStatus,
     Schedule,
+    Timer,
     Worker,
     cancel_jobs,
     enqueue,
@@ -244,6 +247,31 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
         *[("first", "completed")] * 2,
         *[("second", "completed")] * 4,
     ]
+
+
+@both_servers
+async def test_a_worker_enqueues_awaits_and_cancels_children(engine: Engine, acting: As, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("second")
+    async def second(n: int) -> int:
+        return n
+
+    @queue.handler("first")
+    async def first(ctx: AttemptContext) -> list[Any]:
+        results = await ctx.all(ChildJob(second, 1, key=1), ChildJob(second, 2, key=2))
+        loser = ChildJob(second, 3, key=3, delay=timedelta(days=1))
+        winner = await ctx.first("decision", loser, Timer("patience", timedelta(0)))
+        return [*results, winner.name]
+
+    with Session(engine) as session, session.begin():
+        session.add(job := first.job())
+        job_id = job.id
+    await Worker(queue, acting("worker"), options=quick()).run_until_idle()
+    assert jobs.get(job_id)["output"] == [1, 2, "patience"], jobs.get(job_id)["last_error"]
+    with engine.connect() as connection:
+        statuses = connection.scalars(select(Job.status).where(Job.type_name == "second").order_by(Job.id))
+        assert list(statuses) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.CANCELLED]
 
 
 def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
