@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sa_jobqueue
-from sa_jobqueue import operations
+from sa_jobqueue import errors, operations
 from sa_jobqueue.errors import InvalidOptionError
 from tests.contracts.packages import modules
 
@@ -22,6 +22,12 @@ def test_all_is_sorted_and_every_name_in_it_exists(module: ModuleType) -> None:
     for name in listed:
         assert hasattr(module, name), name
         assert name == "__version__" or not name.startswith("_"), name
+
+
+def test_every_error_is_listed() -> None:
+    defined = [value for value in vars(errors).values() if getattr(value, "__module__", "") == errors.__name__]
+    classes = [value for value in defined if isinstance(value, type) and issubclass(value, BaseException)]
+    assert {error_class.__name__ for error_class in classes} <= set(errors.__all__)
 
 
 @pytest.mark.parametrize("name", ["sa_jobqueue", "sa_jobqueue.models", "sa_jobqueue.operations", "sa_jobqueue.worker"])
