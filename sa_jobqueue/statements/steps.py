@@ -188,10 +188,11 @@ def child_results(t: Tables) -> sa.Select[Any]:
 
 @statement
 def open_child(t: Tables) -> sa.Select[Any]:
-    """Return the step of the last of the jobs, by id, whose result a job waits for and that has not ended.
+    """Return the step of one of the jobs whose result a job waits for and that has not ended: the last by id, or any.
 
-    Parameters: `job_id`; `ids`, roots of chains, null for all. Shape: `(name, key, child_chain_id, started_at)`, one row at
-    most. Locks: none. Index: `pk_job_step`, the primary key of the jobs.
+    Parameters: `job_id`; `ids`, roots of chains, null for all; `any`: whether it is chosen at random.
+    Shape: `(name, key, child_chain_id, started_at)`, one row at most. Locks: none.
+    Index: `pk_job_step`, the primary key of the jobs.
     """
     root = t.job.alias("root")
     is_chosen = sa.func.coalesce(t.step.c.child_chain_id == sa.any_(t.ids("ids")), sa.true())
@@ -204,7 +205,7 @@ def open_child(t: Tables) -> sa.Select[Any]:
             root.c.chain_completed_at.is_(None),
             is_chosen,
         )
-        .order_by(t.step.c.child_chain_id.desc())
+        .order_by(sa.case((sa.bindparam("any", False, type_=sa.Boolean), sa.func.random())), t.step.c.child_chain_id.desc())
         .limit(sa.literal_column("1"))
     )
 

@@ -505,3 +505,23 @@ def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_no
         send_event(session, "approved", "ann")
     thread.join()
     assert winners == ["approval"]
+
+
+async def test_children_that_end_in_the_opposite_order_wake_their_parent_a_few_times(engine: Engine, jobs: Jobs) -> None:
+    """The expected number of times is 5; each of the 40 would wake it if it always waited for the last."""
+    queue = shop([], lambda ship: [ChildJob(ship, order, key=order) for order in range(40)], "all")
+    (job_id,) = enqueue(engine, queue.job("async", None))
+    await drain(only(queue, "async"), engine)
+    with Session(engine) as session:
+        ids = list(session.scalars(select(Job.id).where(Job.type_name == "ship").order_by(Job.id.desc())))
+    wakes = 0
+    for child_id in ids:
+        with Session(engine) as session, session.begin():
+            complete_job(session, child_id, 1, model=Job)
+            session.flush()
+            is_due = session.scalar(select(Job.scheduled_at <= func.now()).where(Job.id == job_id))
+        if is_due:
+            wakes += 1
+            await drain(only(queue, "async"), engine)
+    assert jobs.get(job_id)["output"] == repr([1] * 40)
+    assert 2 <= wakes <= 20

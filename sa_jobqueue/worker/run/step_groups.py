@@ -134,17 +134,20 @@ class StepGroups(AttemptSteps):
     async def _values_of_children(self, members: list[_Member], child_ids: dict[Place, Any]) -> dict[Place, Any]:
         """Return the outputs and the errors of jobs when all have ended.
 
-        The attempt ends until the last of them that has not ended does: each of the others would wake it as well.
+        The attempt ends until one of them ends: at first the last that was enqueued, later any. The others do not wake it.
+        So 10,000 jobs wake it about twice if they end in their order, and about ten times in any other order.
         """
         values: dict[Place, Any] = {}
+        is_first = True
         for member in members:
             record = await self._find(member.place, member.kind)
+            is_first = is_first and record is None
             if record is not None and record.is_over:  # how it died
                 stored = self._type.open("output", record.output)
                 values[member.place] = self._caught_value_of(member, record.child_chain_id, stored)
         while waiting := [member for member in members if member.place not in values]:
             ids = [child_ids[member.place] for member in waiting]
-            look = partial(self._last_open_child, ids)
+            look = partial(self._open_child, ids, is_first)
             if (child := await self._called_store(waiting[0].place, look)) is not None:
                 place = child.name, child.key
                 self._children[place] = child.child_chain_id
@@ -156,8 +159,8 @@ class StepGroups(AttemptSteps):
                 values |= await self._called_store(waiting[first].place, read, in_transaction=True)
         return values
 
-    def _last_open_child(self, ids: list[Any], connection: Any) -> Any:
-        parameters = {"job_id": self._context.job.id, "ids": ids}
+    def _open_child(self, ids: list[Any], is_first: bool, connection: Any) -> Any:
+        parameters = {"job_id": self._context.job.id, "ids": ids, "any": not is_first}
         return connection.execute(steps.open_child(self._store.model), parameters).first()
 
     def _wait_for_child(self, child_id: Any, connection: Any) -> Any:
