@@ -115,9 +115,7 @@ def _wake(place: Place, watch: Stopwatch, jobs: int) -> int:
     sender.start()
     asyncio.run(work())
     sender.join()
-    waits = [(woken[number] - sent[number]) * 1000 for number in range(jobs)]
-    watch.round_trips = None
-    watch.figures = {f"p{percent}_ms": percentile(waits, percent) for percent in (50, 95, 99)} | {"max_ms": max(waits)}
+    _report_waits(watch, sent, woken)
     return jobs
 
 
@@ -151,7 +149,12 @@ def _resume(place: Place, watch: Stopwatch, jobs: int) -> int:
     with Session(place.engine()) as session, session.begin():
         queue[rows.JOB_TYPE].enqueue_many(session, list(range(jobs)))
     asyncio.run(work())
-    waits = [(resumed[number] - returned[number]) * 1000 for number in range(jobs)]
+    _report_waits(watch, returned, resumed)
+    return jobs
+
+
+def _report_waits(watch: Stopwatch, begins: dict[int, float], ends: dict[int, float]) -> None:
+    """Set the figures: milliseconds between the times of each number."""
+    waits = [(ends[number] - begin) * 1000 for number, begin in begins.items()]
     watch.round_trips = None
     watch.figures = {f"p{percent}_ms": percentile(waits, percent) for percent in (50, 95, 99)} | {"max_ms": max(waits)}
-    return jobs

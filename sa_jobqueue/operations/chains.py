@@ -341,18 +341,11 @@ def cancel_chains(
             child_ids = set(session.scalars(steps.children(model), {"job_ids": list(current)})) - visited
             visited |= child_ids
             level += sorted(child_ids, key=str)
+    matched = max(len(unique_ids), len(cancelled))
     if not dry_run:
         arguments = {"chains": unique_ids} | ({"children": True} if children else {})
-        record(
-            session,
-            "cancel_chains",
-            by=by,
-            ids=cancelled,
-            matched=max(len(unique_ids), len(cancelled)),
-            model=model,
-            **arguments,
-        )
-    return BulkResult(cancelled, max(len(unique_ids), len(cancelled)))
+        record(session, "cancel_chains", by=by, ids=cancelled, matched=matched, model=model, **arguments)
+    return BulkResult(cancelled, matched)
 
 
 def _cancel_current_jobs(session: Session, chain_ids: Sequence[JobId], model: JobClass, *, dry_run: bool) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
@@ -21,7 +21,7 @@ from sa_jobqueue.db.sessions import application_name
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import NotFoundError
-from sa_jobqueue.models import Job, JobClass, StepMixin
+from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.bounded import BoundedReads
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -428,16 +428,9 @@ class _Case:
     def _suspended(self, due: str) -> Verdict | None:
         """Return the explanation of a job that sleeps or waits for an event, else None."""
         for step in list_steps(self.session, self.job.id, limit=1, model=self.model):
-            is_for_child = step.completed_at is None and step.kind == StepKind.RUN
-            if is_for_child:  # of several, one that has not ended
-                open_child = self.session.execute(steps.open_child(self.model), {"job_id": self.job.id, "ids": None})
-                step = cast("StepMixin[Any]", open_child.first() or step)  # noqa: PLW2901
-            where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
-            if is_for_child:
-                self.evidence |= {"step": step.name, "waits_for": step.child_chain_id}
-                child = f"job {step.child_chain_id} for {self._ago(step.started_at)} {where}"
-                todo = f"explain that one: sa-jobqueue explain {step.child_chain_id}"
-                return Cause.WAITING_FOR_CHILD, f"It has waited for the result of {child}; {todo}."
+            if step.completed_at is None and step.kind == StepKind.RUN:
+                return self._waiting_for_child(step)
+            where = _in_step(step)
             if step.completed_at is None:
                 event = step.event or ""
                 similar = self._similar_event(event, step.started_at)
@@ -452,6 +445,15 @@ class _Case:
                 self.evidence |= {"step": step.name}
                 return Cause.SLEEPING, f"It sleeps {where}; it is due {due}."
         return None
+
+    def _waiting_for_child(self, last: Any) -> Verdict:
+        """Explain a job that waits for others, by one that has not ended, else by its last step."""
+        parameters = {"job_id": self.job.id, "ids": None}
+        step = self.session.execute(steps.open_child(self.model), parameters).first() or last
+        self.evidence |= {"step": step.name, "waits_for": step.child_chain_id}
+        child = f"job {step.child_chain_id} for {self._ago(step.started_at)} {_in_step(step)}"
+        todo = f"explain that one: sa-jobqueue explain {step.child_chain_id}"
+        return Cause.WAITING_FOR_CHILD, f"It has waited for the result of {child}; {todo}."
 
     def _similar_event(self, event: str, since: datetime) -> str | None:
         """Return the name of an event that was sent since then, with the same numbers and a similar spelling."""
@@ -886,6 +888,10 @@ def _times(count: int, noun: str) -> str:
 
 def _many(count: int) -> str:
     return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
+
+
+def _in_step(step: Any) -> str:
+    return f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
 
 
 def _error(type_name: str, error: Any) -> str:

@@ -72,7 +72,7 @@ async def test_a_declared_failure_is_raised_again(flow: Flow) -> None:
     assert flow.called == ["no"]
 
 
-@differs(5, "Repeated names are numbered", "an error; `key=` names the rounds of a loop, whatever their order")
+@differs(5, "Repeated names are numbered", "an error; `key=` names the rounds of a loop, in any order")
 async def test_repeated_names_are_refused_and_keys_tell_them_apart(flow: Flow) -> None:
     async def order(ctx: AttemptContext) -> None:
         for number in range(2):

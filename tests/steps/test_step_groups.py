@@ -474,14 +474,14 @@ def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_no
     jobs.add(type_name="test")
     (row,) = manual_worker("one:1").claim()
     job = ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob._fields if hasattr(row, name)})
-    begun, held, winners = threading.Event(), threading.Event(), list[Any]()
+    begun, row_locked, winners = threading.Event(), threading.Event(), list[Any]()
 
     class Paused(Opened):
         async def call(self, work: Callable[[Any], Any], *, is_async: bool, in_transaction: bool = False) -> Any:
             if self.calls == 1:
                 self._connection.commit()
                 begun.set()
-                assert held.wait(10)
+                assert row_locked.wait(10)
             self.calls += 1
             return work(self._connection)
 
@@ -500,7 +500,7 @@ def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_no
     with Session(engine) as session, session.begin():
         session.execute(text("SET LOCAL lock_timeout = '5s'"))
         session.execute(select(Job.id).where(Job.type_name == "ship").with_for_update(key_share=True)).one()
-        held.set()
+        row_locked.set()
         wait_until(lambda: is_waiting(engine), description="the parent waits for the child's row")
         send_event(session, "approved", "ann")
     thread.join()

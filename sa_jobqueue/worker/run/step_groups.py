@@ -64,7 +64,7 @@ class StepGroups(AttemptSteps):
                 kind, codec = StepKind.SLEEP, codec_of(request.name, None, None)
             case _:
                 reason = f"must be a ChildJob, an EventWait or a Timer, got a {type(request).__name__}"
-                raise InvalidOptionError("requests", f"{reason}. `ctx.run(...)` and the like begin to wait at once")
+                raise InvalidOptionError("requests", f"{reason}. `ctx.run(...)` and the like begin to wait immediately")
         return _Member(self._enter(request.name, request.key), kind, codec, catch, request)
 
     async def _begin(self, members: list[_Member]) -> dict[Place, Any]:
