@@ -12,7 +12,7 @@ from sqlalchemy import Engine, NullPool, create_engine, func, make_url, select, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import AttemptContext, ChildJob, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.doctor import Check, Status, examine
 from sa_jobqueue.errors import InvalidJobError, NotFoundError, RowSecurityError
 from sa_jobqueue.events import Event, RowsHidden
@@ -257,8 +257,9 @@ def test_doctor_of_a_producer_accepts_a_policy_for_its_own_jobs(engine: Engine, 
     assert "as for a tenant" in check.found
 
 
+@pytest.mark.parametrize("call", ["run", "all", "first"])
 def test_a_child_that_the_worker_does_not_see_is_said_to_be_not_found_and_not_to_be_deleted(
-    engine: Engine, jobs: Jobs, login: Login
+    engine: Engine, jobs: Jobs, login: Login, call: str
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
     elsewhere: JobQueue[Any] = JobQueue()
@@ -266,7 +267,9 @@ def test_a_child_that_the_worker_does_not_see_is_said_to_be_not_found_and_not_to
 
     @queue.handler("parent", max_attempts=1)
     def parent(ctx: AttemptContext) -> Any:
-        return ctx.run(ship)
+        if call == "all":
+            return ctx.all(ChildJob(ship))
+        return ctx.run(ship) if call == "run" else ctx.first("decision", ChildJob(ship))
 
     worker = login("worker")
     user = worker.url.username
@@ -287,7 +290,7 @@ def test_a_child_that_the_worker_does_not_see_is_said_to_be_not_found_and_not_to
         "(row-level security)"
     )
     with Session(engine) as session:
-        step = session.scalars(select(Job.Step)).one()
+        step = session.scalars(select(Job.Step).where(Job.Step.child_chain_id == child_id)).one()
     assert step.output["status"] is None
     assert step.output["message"].startswith(looked)
     assert jobs.status(child_id) is JobStatus.PENDING
