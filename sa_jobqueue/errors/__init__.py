@@ -7,7 +7,8 @@ fields hold the details. Nothing was changed unless the class states otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sa_jobqueue.ddl import Stamp
@@ -47,6 +48,7 @@ __all__ = [
     "MissingExtraError",
     "NoOutputError",
     "NotFoundError",
+    "OpenJobsError",
     "PayloadTooLargeError",
     "PipelineMissingError",
     "ProcessDiedError",
@@ -334,6 +336,28 @@ class SchemaBusyError(SchemaError):
             f"table {table} and its dependent objects could not be locked within {patience}; they are held by {holding}. "
             "Nothing was changed: wait for those transactions to end, or terminate them, and try again"
         )
+
+
+class OpenJobsError(JobQueueError):
+    """A migration that needs jobs to have ended was refused: some are open, or it is not known; nothing was changed.
+
+    `jobs` has the number of open jobs by queue and status, as committed at `checked_at`, which is None if that could not be
+    read; it is empty if transactions that may have enqueued some have not ended. `dead_letters` is the number of unresolved
+    ones.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        checked_at: datetime | None = None,
+        jobs: Mapping[tuple[str, str], int] = MappingProxyType({}),
+        dead_letters: int = 0,
+    ) -> None:
+        self.checked_at = checked_at
+        self.jobs = dict(jobs)
+        self.dead_letters = dead_letters
+        super().__init__(reason)
 
 
 class UnsupportedServerError(JobQueueError):

@@ -1,6 +1,6 @@
-"""`op.migrate_job_queue`: the Alembic operation that migrates the job tables.
+"""The Alembic operations: `op.migrate_job_queue` migrates the job tables, `op.require_no_jobs` refuses a migration.
 
-Importing this module registers it. Where this is imported before Alembic, Alembic's import comes back to it half way, so
+Importing this module registers them. Where this is imported before Alembic, Alembic's import comes back to it half way, so
 no module imports anything from it while Alembic is being imported.
 """
 
@@ -15,6 +15,7 @@ from alembic.operations.ops import MigrateOperation
 from sa_jobqueue.errors import require_postgresql
 from sa_jobqueue.layout import IdType, Layout, Unit
 from sa_jobqueue.migrations import runner
+from sa_jobqueue.migrations.open_jobs import NoJobs
 
 if TYPE_CHECKING:
     from alembic.autogenerate.api import AutogenContext
@@ -96,3 +97,40 @@ def _render_migrate_job_queue(context: AutogenContext, operation: MigrateJobQueu
         "from sa_jobqueue.migrations import migrate_job_queue"
     )  # type checkers know nothing of `op.` but Alembic's
     return operation.render()
+
+
+@Operations.register_operation("require_no_jobs")
+class RequireNoJobsOp(MigrateOperation):
+    """Refuse an upgrade while jobs are open. `condition`: which ones."""
+
+    def __init__(self, condition: NoJobs) -> None:
+        self.condition = condition
+
+    @classmethod
+    def require_no_jobs(
+        cls,
+        operations: Operations,
+        type_name: str | None = None,
+        *,
+        schema: str | None = None,
+        prefix: str = "",
+        **options: Any,
+    ) -> None:
+        """Refuse an upgrade while jobs are open, as `op.require_no_jobs`: see `sa_jobqueue.migrations.require_no_jobs`.
+
+        `operations`: passed by Alembic. `type_name`, `schema`, `prefix`, `options`: as there.
+        Raises: OpenJobsError, as there.
+        """
+        operations.invoke(cls(NoJobs(layout=Layout(schema, prefix), type_name=type_name, **options)))
+
+
+@Operations.implementation_for(RequireNoJobsOp)
+def _require_no_jobs(operations: Operations, operation: RequireNoJobsOp) -> None:
+    context = operations.migration_context
+    if getattr(context.opts.get("fn"), "__name__", "") == "downgrade":  # the function of Alembic's command
+        return
+    if not context.as_sql:
+        operation.condition.check(operations.get_bind())
+        return
+    require_postgresql(context.dialect.name)
+    context.impl.static_output(f"{operation.condition.block()};")

@@ -176,3 +176,9 @@ def commands(revision: str) -> list[str]:
     """Return the commands of a revision's upgrade."""
     body = revision[: revision.index("def downgrade")]
     return [line.strip() for line in body.splitlines() if line.strip().startswith(("op.", "migrate_job_queue("))]
+
+
+def run_script(engine: Engine, script: str) -> None:
+    """Execute a script as psql would: whole and without parameters, so nothing in it is interpreted."""
+    with engine.connect() as connection:
+        connection.connection.cursor().execute(script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,10 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import extreme
+from tests.migrations.applications import Application
 from tests.migrations.catalogs import KEPT_VALUE
 
+MakeApplication = Callable[..., Application]
 MakeEngine = Callable[[], Engine]
 
 _SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
@@ -70,6 +73,20 @@ one_server = pytest.mark.parametrize("server", ["newest"], indirect=True)
 def engine(make_engine: MakeEngine) -> Engine:
     """Give an engine on an empty database."""
     return make_engine()
+
+
+@pytest.fixture
+def make_application(tmp_path: Path, engine: Engine) -> Iterator[MakeApplication]:
+    """Give a function that writes an application on the test's empty database."""
+    applications: list[Application] = []
+
+    def make(models: str, **options: str) -> Application:
+        applications.append(Application(tmp_path, engine, models, **options))
+        return applications[-1]
+
+    yield make
+    for application in applications:
+        application.close()
 
 
 @pytest.fixture

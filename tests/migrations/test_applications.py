@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
 
@@ -23,15 +22,14 @@ from tests.migrations.applications import (
     NAMED_MODELS,
     NO_QUEUE,
     PLAIN_MODELS,
-    Application,
     both_scopes,
     commands,
+    run_script,
 )
 from tests.migrations.catalogs import catalog
+from tests.migrations.conftest import MakeApplication
 
 pytestmark = pytest.mark.slow
-
-MakeApplication = Callable[..., Application]
 
 FIRST_REVISION = f'''\
 def upgrade() -> None:
@@ -71,26 +69,6 @@ def downgrade() -> None:
     migrate_job_queue(from_version={LATEST}, to_version=0)
     # ### end Alembic commands ###
 '''
-
-
-@pytest.fixture
-def make_application(tmp_path: Path, engine: Engine) -> Iterator[MakeApplication]:
-    """Give a function that writes an application on the test's empty database."""
-    applications: list[Application] = []
-
-    def make(models: str, **options: str) -> Application:
-        applications.append(Application(tmp_path, engine, models, **options))
-        return applications[-1]
-
-    yield make
-    for application in applications:
-        application.close()
-
-
-def run_script(engine: Engine, script: str) -> None:
-    """Execute a script as psql would: whole and without parameters, so nothing in it is interpreted."""
-    with engine.connect() as connection:
-        connection.connection.cursor().execute(script)
 
 
 def test_the_first_revision_creates_queues_before_tables_that_reference_them(make_application: MakeApplication) -> None:

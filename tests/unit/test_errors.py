@@ -57,6 +57,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "MissingExtraError": ("prometheus-client", "metrics"),
     "SchemaBuildError": ("job", 1, "0123abcd", "4567cdef"),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
+    "OpenJobsError": ("2 jobs are open",),
     "IsolationError": ("it cannot start",),
     "ProcessDiedError": ("was killed",),
     "MemoryLimitError": (128, 256),
