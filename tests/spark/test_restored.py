@@ -96,7 +96,10 @@ def test_a_dump_restored_into_a_younger_cluster_is_streamed_once(database_url: s
     write(database_url, 1, 20)
     place = make_url(database_url)
     assert isinstance(newest_server, EmbeddedServer)
-    programs, source = newest_server.bin_dir, place.set(drivername="postgresql").render_as_string(hide_password=False)
+    programs = newest_server.bin_dir
+    if not (programs / "pg_dump").exists():
+        pytest.skip(f"the PostgreSQL programs in {programs} have no pg_dump")
+    source = place.set(drivername="postgresql").render_as_string(hide_password=False)
     with open_server("newest", settings={"fsync": "off"}) as younger:
         target = make_url(younger.url).set(drivername="postgresql").render_as_string(hide_password=False)
         dump = subprocess.run([programs / "pg_dump", source], check=True, capture_output=True).stdout
