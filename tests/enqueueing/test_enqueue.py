@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -205,8 +205,6 @@ def test_a_scheduled_time_is_stored_exactly_and_a_past_one_means_now(session: Se
 def test_enqueue_many_writes_one_statement_in_the_given_order(
     session: Session, jobs: Jobs, notifications: Notifications, engine: Engine
 ) -> None:
-    from sqlalchemy import event
-
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     new = [
@@ -228,8 +226,6 @@ def test_enqueue_many_writes_one_statement_in_the_given_order(
 
 
 def test_enqueue_many_leaves_defaults_to_the_database(session: Session, engine: Engine) -> None:
-    from sqlalchemy import event
-
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     enqueue_many(session, [Job("test"), Job("test")])
@@ -284,6 +280,24 @@ def test_an_id_that_is_taken_is_a_conflict(session: Session, jobs: Jobs) -> None
     session.add(Job("test", id=existing_id))
     with pytest.raises(IntegrityError, match="pk_job"):
         session.flush()
+
+
+def test_an_added_job_sends_only_what_it_sets_and_the_rest_is_read_without_a_query(session: Session, engine: Engine) -> None:
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    job = Job("test", {}, ordering_key="customer 7")
+    session.add(job)
+    session.flush()
+    (insert,) = statements
+    columns = insert.partition("(")[2].partition(")")[0].split(", ")
+    unset = ("started_at", "completed_at", "leased_by", "deduplication_key", "expires_at", "last_error", "chain_status")
+    assert "ordering_key" in columns
+    assert set(columns).isdisjoint(unset)
+    assert [getattr(job, name) for name in unset] == [None] * len(unset)
+    assert statements == [insert]
+    job.ordering_key = None
+    session.flush()
+    assert session.scalar(select(Job.ordering_key).where(Job.id == job.id)) is None
 
 
 def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session, jobs: Jobs) -> None:
