@@ -19,7 +19,8 @@ Names that fewer applications need are in other modules:
   `AsyncSession`, with the same names, to be awaited.
 - `sa_jobqueue.settings`: settings of queues, job types and retention; `sa_jobqueue.events`: what workers report to
   observers; `sa_jobqueue.errors`: exceptions.
-- `sa_jobqueue.registry`: types for batches, selectors and middleware; `sa_jobqueue.types`: states, reasons and results.
+- `sa_jobqueue.registry`: types for batches, mapped objects, selectors and middleware; `sa_jobqueue.types`: states, reasons
+  and results.
 """
 
 from importlib import import_module

@@ -38,6 +38,7 @@ pytest_plugins = [
     "tests.fixtures.parts",
     "tests.fixtures.poolers",
     "tests.fixtures.programs",
+    "tests.fixtures.shop",
     "tests.fixtures.spark",
     "tests.fixtures.tallies",
     "tests.fixtures.workers",

@@ -48,6 +48,7 @@ __all__ = [
     "MissingExtraError",
     "NoOutputError",
     "NotFoundError",
+    "ObjectNotFoundError",
     "OpenJobsError",
     "PayloadTooLargeError",
     "PipelineMissingError",
@@ -152,6 +153,22 @@ class NotFoundError(JobQueueError, LookupError):
         """Add `sentence` to the message: why the row may not have been seen; an empty one adds nothing."""
         if sentence:
             self.args = (f"{self.args[0]}. {sentence}: it may exist",)
+
+
+class ObjectNotFoundError(JobQueueError, LookupError):
+    """A mapped object that is an argument of a handler was not found; the attempt fails, and is retried.
+
+    The row may exist: row-level security, loader criteria, a replica or the search path may hide it. `class_name` and
+    `identity` are those of the object, `database` and `role` those of the session.
+    """
+
+    def __init__(self, class_name: str, identity: Sequence[Any], database: str, role: str) -> None:
+        self.class_name = class_name
+        self.identity = tuple(identity)
+        self.database = database
+        self.role = role
+        key = ", ".join(map(str, self.identity))
+        super().__init__(f"found no {class_name} {key} (database {database}, role {role})")
 
 
 def not_chains(chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> NotFoundError:

@@ -485,7 +485,7 @@ class JobMixin(Generic[IdT]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled job is data: the function that is to run it stays here.
-        return {name: value for name, value in self.__dict__.items() if name != "_handler"}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_handler", "_document"}}
 
     def __repr__(self) -> str:
         # Only what is loaded: a repr must not query, and the input may be private.

@@ -77,6 +77,7 @@ from sa_jobqueue.operations.queues import (
     upsert_job_type,
     upsert_queue,
 )
+from sa_jobqueue.operations.references import load_one as _load_ref
 from sa_jobqueue.operations.row_security import hidden_rows as _hidden_rows
 from sa_jobqueue.operations.row_security import in_words as _in_words
 from sa_jobqueue.operations.schedules import (
@@ -99,6 +100,7 @@ from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_wor
 from sa_jobqueue.operations.writer import by_session as _by_session
 from sa_jobqueue.operations.writer import listen as _listen
 from sa_jobqueue.operations.writer import write_one as _write_one
+from sa_jobqueue.payloads.references import Ref as _Ref
 from sa_jobqueue.registry.handlers import Handler
 
 __all__ = [
@@ -188,6 +190,7 @@ __all__ = [
 _listen()
 Handler._write = staticmethod(functools.partial(_by_session, _write_one))
 Handler._copy = staticmethod(functools.partial(_by_session, _copy_payloads))
+_Ref._load = staticmethod(functools.partial(_by_session, _load_ref))
 
 
 def _hiding_of(error: NotFoundError, session: Session, model: JobClass) -> str:

@@ -31,6 +31,7 @@ from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.models.checks import check_id
+from sa_jobqueue.operations import references
 from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction, translated
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
@@ -109,6 +110,7 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     job.chain_type_name = before.chain_type_name
     job.chain_index = before.chain_index + 1
     job.chain_trace_context = before.chain_trace_context
+    references.complete(None, [job])
     for index, blocker in enumerate(job._blockers):
         if blocker.chain_id == before.chain_id:
             raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")

@@ -22,6 +22,7 @@ from sa_jobqueue.errors.bounds import check_duration, shown
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.checks import TEXT_RULE, check_text, is_text
+from sa_jobqueue.operations.references import complete
 from sa_jobqueue.operations.rows import arrays
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction, translated
 from sa_jobqueue.operations.writer import check_new, write_many
@@ -116,6 +117,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
         return [job.id]
 
     require_transaction(queue_connection(session, model), "deduplication")
+    complete(session, [job])
     with on_queue(session, model):
         # For each scope: without it, the second of two transactions violates the index, and the server logs the error.
         _lock(session, model, [(job.type_name, policy.key)])
@@ -157,6 +159,7 @@ def enqueue_many(
     if deduplicate_by is None:
         return write_many(session, new)
     listed = list(new)
+    complete(session, listed)  # before keys are made of their inputs
     policies = [_policy(f"new[{index}].", deduplicate_by(job)) for index, job in enumerate(listed)]
     return _write_unique(session, listed, policies) if listed else []
 

@@ -20,13 +20,13 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Mapper, Session, object_session, scoped_session
+from sqlalchemy.orm import Mapper, Session, UOWTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import due_at
-from sa_jobqueue.operations import hooks
+from sa_jobqueue.operations import hooks, references
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
 from sa_jobqueue.operations.rows import (
     arrays,
@@ -58,13 +58,14 @@ _flushed: WeakKeyDictionary[Session, list[list[Edge]]] = WeakKeyDictionary()
 """The edges of a flush that is under way, by queue."""
 
 
-def before_flush(session: Session, context: object, instances: object) -> None:
+def before_flush(session: Session, context: UOWTransaction, instances: object) -> None:
     """Do what comes before the INSERT for the new jobs of a flush; `before_insert` and `after_flush` do the rest."""
     _flushed.pop(session, None)
     new = [job for job in session.new if isinstance(job, JobMixin)]
     if waiting := [job for job in new if job._blockers]:
         add_blockers(session, waiting)
         new = [job for job in session.new if isinstance(job, JobMixin)]
+    references.before_flush(session, context, new)
     if is_announced():
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
@@ -83,6 +84,7 @@ def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
             "that add jobs during the flush, do not. Add the job itself to the session before the flush",
         )
     check_connection(connection, type(job))
+    references.before_insert(object_session(job), job)
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     state.pop("changed_xid", None)
     notify_with_insert(object_session(job), connection, job)
@@ -100,8 +102,9 @@ def before_update(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
 
 
 def after_flush(session: Session, context: object) -> None:
-    """Write the edges of jobs that were flushed."""
+    """Write the edges of jobs that were flushed, and inputs that lacked a key."""
     look_again_after_flush(session)
+    references.after_flush(session)
     for edges in _flushed.pop(session, ()):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
@@ -122,6 +125,7 @@ def write_one(session: Session, job: JobMixin[Any]) -> Any:
             return job.id
         if session.autoflush:
             session.flush()  # a column of the application may refer to a pending object
+        references.complete(session, [job])
         if is_announced():
             announce(session, [job])
         return _insert_one(queue_connection(session, type(job)), job, session)
@@ -132,6 +136,7 @@ def _write_one_on(connection: sa.Connection, job: JobMixin[Any]) -> Any:
     if job._blockers or is_announced():  # what these do belongs to a session
         return _within(connection, write_one, job)
     check_connection(connection, type(job))
+    references.complete(None, [job])
     with translated():
         return _insert_one(connection, job, None)
 
@@ -200,6 +205,7 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]], *, unless_taken: 
     if waiting:
         session.flush()  # they may wait for pending objects
     with translated():
+        references.complete(session, listed)
         announce(session, listed)
         connection = queue_connection(session, kind)
         edges = declare(connection, listed) if waiting else []

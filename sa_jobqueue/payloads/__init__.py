@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, Protoc
 
 from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.payloads.roundtrip import difference, unordered
-from sa_jobqueue.payloads.shapes import Shape, name_of
+from sa_jobqueue.payloads.shapes import Shape, has_references, name_of
 from sa_jobqueue.types import Json
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Document(NamedTuple):
 
     value: Json
     text: str
+    template: Any = None
+    """The `references.Template` of an input that refers to mapped objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ class Codec(Generic[T]):
     type, which accept any JSON. Pydantic is imported when the first typed payload is declared.
     """
 
-    __slots__ = ("_adapter", "_is_object", "_shape", "annotated", "declared")
+    __slots__ = ("_adapter", "_is_object", "_shape", "annotated", "declared", "has_references")
 
     def __init__(self, declared: Any, *, annotated: Any = None) -> None:
         self.declared = declared
@@ -271,6 +273,8 @@ class Codec(Generic[T]):
         self._shape: Shape | None = None
         self._adapter: TypeAdapter[T] | None = None
         self._is_object = declared in (dict, dict[str, Any])
+        self.has_references = False
+        """Whether values may refer to mapped objects."""
         if declared is not Any and declared is not object and not self._is_object:
             # Imported here so that importing the library does not need it.
             from pydantic import TypeAdapter
@@ -278,6 +282,7 @@ class Codec(Generic[T]):
             self._adapter = TypeAdapter(declared)
             if not getattr(self._adapter, "pydantic_complete", True):  # exists since Pydantic 2.10
                 self._adapter.rebuild(raise_errors=True)  # now, not at the first use: a name in the type cannot be found
+            self.has_references = has_references(self._adapter.core_schema)
 
     @property
     def name(self) -> str:

@@ -18,6 +18,23 @@ _ANYTHING: Final[Schema] = {}
 _NULL: Final[Schema] = {"type": "null"}
 _NUMBERS: Final = {"integer", "number"}
 _LISTS: Final = {list, tuple, Sequence, Iterable}
+REFERENCE: Final = "sa_jobqueue.reference"
+"""Key in the metadata of Pydantic's schema of a reference to a mapped object."""
+
+
+def has_references(core_schema: Any) -> bool:
+    """Return whether a type, by Pydantic's schema of it, may contain references to mapped objects."""
+    level = [core_schema]
+    while level:
+        if any(isinstance(part, dict) and REFERENCE in part.get("metadata", ()) for part in level):
+            return True
+        level = [
+            nested
+            for part in level
+            for nested in (part.values() if isinstance(part, dict) else part)
+            if isinstance(nested, (dict, list, tuple))
+        ]
+    return False
 
 
 class Shape:

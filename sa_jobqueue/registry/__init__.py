@@ -4,6 +4,7 @@
 """
 
 from sa_jobqueue.payloads import PayloadCodec
+from sa_jobqueue.payloads.references import LoadOptions, Ref
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -20,9 +21,11 @@ __all__ = [
     "Handler",
     "HandlerOptions",
     "JobQueue",
+    "LoadOptions",
     "Options",
     "PayloadCodec",
     "Proceed",
+    "Ref",
     "Schedule",
     "Selector",
     "SelectorOptions",

@@ -30,6 +30,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputErro
 from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.payloads import Document, sealed, stored_untyped
+from sa_jobqueue.payloads.references import encoded
 from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
 from sa_jobqueue.registry.job_types import JobType, Upcaster
@@ -345,6 +346,11 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
             return stored_untyped("input", payload, kind.codec), fairness_key
         if kind.signature.fields and payload is None:
             payload = {}
+        if kind.input.has_references:
+            document, plain = encoded(kind.input, payload, kind.codec)
+            if fairness_key is None and kind.fairness_by is not None:
+                fairness_key = key_of(kind.fairness_by, payload, plain)
+            return document, fairness_key
         document = kind.input.document("input", payload)
         if fairness_key is None and kind.fairness_by is not None:
             fairness_key = key_of(kind.fairness_by, payload, document.value)

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from sa_jobqueue import errors
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.payloads.references import LoadOptions, annotated_by_reference
 from sa_jobqueue.registry.annotations import AnnotationError, signature, type_hints
 from sa_jobqueue.registry.dependencies import Provider
 
@@ -50,6 +51,8 @@ class Signature:
     """Of the outputs of a job's blockers, all together."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
     """The providers of dependencies."""
+    mapped: frozenset[str] = frozenset()
+    """The fields of the payload that are mapped objects, which the worker loads; an empty name for the payload itself."""
 
     @classmethod
     def of(
@@ -83,6 +86,12 @@ class Signature:
         if is_async and not inspect.iscoroutinefunction(func):
             func = _awaiting(func)
         fields = arguments.fields
+        if arguments.mapped and not arguments.injected.keys() & {Session, AsyncSession}:
+            session_class = "AsyncSession" if is_async else "Session"
+            raise errors.InvalidHandlerError(
+                f"{place}: takes a mapped object, which its session loads: add an argument annotated {session_class}, or "
+                "annotate Ref[...] to receive the reference"
+            )
         return cls(
             func=_spread(func, is_async=is_async) if fields else func,
             place=place,
@@ -97,6 +106,7 @@ class Signature:
             blockers_argument=arguments.injected.get(Blockers),
             blockers=arguments.blockers,
             provided=arguments.provided,
+            mapped=frozenset(arguments.mapped),
         )
 
 
@@ -112,6 +122,7 @@ class _Arguments:
         self.session_class: Any = None
         self.blockers: Codec[Any] | None = None
         self.provided: dict[str, Provider[Any]] = {}
+        self.mapped: set[str] = set()
 
     def add(self, parameter: inspect.Parameter, hint: Any) -> None:
         """Add a parameter with its annotation. Raises: InvalidHandlerError."""
@@ -130,15 +141,26 @@ class _Arguments:
             raise self._refusal(f"*{parameter.name} cannot be filled; name the arguments")
         elif self._by_fields:
             is_required = parameter.default is parameter.empty
+            hint = self._by_reference(parameter.name, hint)
             self.fields[parameter.name] = Required[hint] if is_required else NotRequired[hint]
         elif not (self.takes_payload or self.injected or self.provided or parameter.kind is parameter.KEYWORD_ONLY):
-            self.takes_payload, self.payload_hint = True, hint
+            self.takes_payload, self.payload_hint = True, self._by_reference("", hint)
         elif parameter.default is parameter.empty:
             raise self._refusal(
                 f"unexpected argument {parameter.name!r}; the payload comes first, then arguments annotated "
                 "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency. If they are "
                 "the fields of the payload, use @jobs.keyword_handler"
             )
+
+    def _by_reference(self, name: str, hint: Any) -> Any:
+        """Return the annotation of a payload or a field as it is stored; note whether the worker loads objects for it."""
+        referring = annotated_by_reference(hint)
+        if referring != hint:
+            self.mapped.add(name)
+            options = [part for part in typing.get_args(referring) if isinstance(part, LoadOptions)]
+            if any(each.missing == "none" for each in options):
+                raise self._refusal('LoadOptions(missing="none") needs an annotation with `| None`')
+        return referring
 
     def _inject(self, injected_class: type, name: str, hint: Any) -> None:
         if injected_class in self.injected:

@@ -35,6 +35,7 @@ def ended(status: JobStatus, *, error: Any = None) -> ChainResult[Any]:
 EXAMPLES: dict[str, tuple[Any, ...]] = {
     "InvalidOptionError": ("limit", "too much"),
     "InvalidJobError": ("queue", "bad"),
+    "ObjectNotFoundError": ("Order", (7,), "shop", "worker"),
     "InvalidPayloadError": ("input.a", "bad"),
     "UnreadableInputError": ("input.a", "bad"),
     "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),

@@ -10,6 +10,7 @@ import contextvars
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -26,6 +27,7 @@ from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import CompletionRefusedError, LostAttemptError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.completions import attach, complete_attempts
+from sa_jobqueue.operations.references import load_arguments
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
@@ -91,11 +93,16 @@ class Call:
     payloads: Sequence[Any]
     """The payload of each, decoded; empty if the handler takes none."""
     blockers: Blockers[Any] | None = None
+    _missing: dict[int, Failed] = field(default_factory=dict)
+    """The attempts of a batch whose mapped objects were not found, by their place."""
 
     def run(self, session: Any = None) -> list[Any]:
         """Call a sync handler, within its dependencies. Raises: its exceptions."""
         job_type = self.job_type
-        with job_type.around_call(session), open_dependencies(self.contexts[0], job_type) as provided:
+        with job_type.around_call(session), ExitStack() as stack:
+            if job_type.signature.mapped and not self._load(session):
+                return self._outcomes(None)
+            provided = stack.enter_context(open_dependencies(self.contexts[0], job_type))
             try:
                 return self._outcomes(job_type.func(*self._arguments(), **self._keyword_arguments(session), **provided))
             except BatchFailed as failed:
@@ -108,6 +115,8 @@ class Call:
             threads = own_threads = Threads(1, "sa_jobqueue provided")
         try:
             with job_type.around_call(session):
+                if job_type.signature.mapped and not await session.run_sync(self._load):
+                    return self._outcomes(None)
                 async with open_dependencies_in_thread(self.contexts[0], job_type, threads) as provided:
                     try:
                         return self._outcomes(
@@ -119,11 +128,23 @@ class Call:
             if own_threads is not None:
                 own_threads.close()
 
+    def _load(self, session: Session) -> bool:
+        """Load the mapped objects of the payloads; return whether an attempt remains. Raises: what ends the only one."""
+        self.payloads = load_arguments(session, self.job_type.signature.mapped, self.payloads)
+        self._missing = {place: Failed(error) for place, error in enumerate(self.payloads) if isinstance(error, Exception)}
+        if self._missing and self.job_type.batch is None:
+            raise self.payloads[0]
+        return len(self._missing) < len(self.contexts)
+
     def _arguments(self) -> Sequence[Any]:
         batch = self.job_type.batch
         if batch is None:
             return self.payloads
-        return [list(map(BatchItem, self.payloads, self.contexts)) if batch.takes_items else list(self.payloads)]
+        payloads = self._remaining(self.payloads)
+        return [list(map(BatchItem, payloads, self._remaining(self.contexts))) if batch.takes_items else payloads]
+
+    def _remaining(self, each: Sequence[Any]) -> list[Any]:
+        return [of_attempt for place, of_attempt in enumerate(each) if place not in self._missing]
 
     def _keyword_arguments(self, session: Any) -> dict[str, Any]:
         job_type = self.job_type
@@ -136,12 +157,18 @@ class Call:
         return {name: value for name, value in zip(names, values, strict=True) if name is not None}
 
     def _outcomes(self, returned: Any) -> list[Any]:
-        return [returned] if self.job_type.batch is None else _each(outcomes_of(returned, len(self.contexts)))
+        if self.job_type.batch is None:
+            return [returned]
+        return self._with_missing(outcomes_of(returned, len(self.contexts) - len(self._missing)))
+
+    def _with_missing(self, outcomes: Sequence[Any]) -> list[Any]:
+        remaining = iter(_each(outcomes))
+        return [self._missing.get(place) or next(remaining) for place in range(len(self.contexts))]
 
     def _without(self, failed: BatchFailed) -> list[Any]:
         if self.job_type.batch is None:
             raise failed
-        return _each(outcomes_without(failed, len(self.contexts)))
+        return self._with_missing(outcomes_without(failed, len(self.contexts) - len(self._missing)))
 
 
 def _each(outcomes: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Mapped objects as arguments of jobs."""
