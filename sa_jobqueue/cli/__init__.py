@@ -60,6 +60,7 @@ _SECTIONS: Final = {
     },
     "Set up": {
         "doctor": ("cli.doctor:doctor", "Check an installation, and print what to change."),
+        "deploy": ("cli.deploy:deploy", "Check new code against the jobs in the tables."),
         "migrate": ("cli.migrate:migrate", "Create and upgrade the job tables without Alembic."),
         "grants": ("cli.grants:grants", "Print or create database roles with the least privileges."),
         "grafana": ("cli.grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),

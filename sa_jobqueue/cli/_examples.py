@@ -55,6 +55,7 @@ EXAMPLES: Final = {
     "vacuum": "",
     "reindex": "--all",
     "doctor": "--role worker",
+    "deploy check": "--app shop.jobs:jobs --records 1000",
     "restamp": "--json",
     "migrate downgrade": "--to 0",
     "migrate prepare": "",

@@ -7,12 +7,12 @@ import json
 import platform
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module, metadata
-from typing import Final
+from typing import Final, Never
 
 import click
 import psycopg
@@ -540,6 +540,11 @@ def doctor(*, url: str | None, app: str | None, role: str, listen_url: str | Non
     address, direct = opts.parse_url(url), opts.parse_url(listen_url, "--listen-url") if listen_url else None
     checks, model = application(app, role)
     checks += examine(address, model, role=role, listen_url=direct)
+    report(checks)
+
+
+def report(checks: Sequence[Check]) -> Never:
+    """Print checks, and exit with status 1 if one is an error, otherwise 0."""
     failed = any(check.status is Status.ERROR for check in checks)
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
     print_result(document, Group(*(line for check in checks for line in _lines(check))))

@@ -81,6 +81,7 @@ COMMANDS = {
     "trace": ["{dead}"],
     "health": [],
     "doctor": [],
+    "deploy check": ["--records", "10"],
     "dead-letters list": ["--limit", "1"],
     "dead-letters groups": [],
     "dead-letters show": ["{letter}"],
@@ -103,7 +104,7 @@ COMMANDS = {
 }
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
-    *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
+    *("workers drain", "doctor", "deploy check", "health", "chains delete", "schedules run", "dead-letters dismiss"),
     *("enqueue", "events delete", "events send", "schedules pause", "thresholds set", "thresholds silence"),
 }
 """Texts that end in an error, which quotes them."""
