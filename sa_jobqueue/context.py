@@ -496,8 +496,8 @@ class AttemptContext:
         `args`: its arguments.
         `key`: distinguishes the rounds of a loop.
         `output`: type of the result, by default `fn`'s annotation. It is stored like the job's output.
-        `retry`: calls `fn` again within the attempt: a function of (call, error) that returns a delay or None, or a
-        `Backoff` for at most 5 calls.
+        `retry`: calls `fn` again: a function of (call, error) that returns a delay or None, or a `Backoff` for at most 5
+        calls. A delay of more than a minute ends the attempt, which is not counted, and frees its slot.
         `timeout`: of each call, after which it is cancelled and raises TimeoutError, which `retry` and `catch` see as any
         other error; in asynchronous handlers only, as nothing interrupts a thread.
         `catch`: errors that are a result, such as `catch=CardDeclined`, after `retry`: recorded with their type, message

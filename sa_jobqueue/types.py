@@ -87,6 +87,8 @@ class StepKind(StrEnum):
     """`AttemptContext.step`."""
     FAILURE = "failure"
     """A step or a transaction that raised an error which its call declares by `catch`."""
+    RETRY = "retry"
+    """A step that has failed and is called again in a later attempt, as its `retry` decides."""
     TRANSACTION = "transaction"
     """`AttemptContext.transaction`."""
     SLEEP = "sleep"

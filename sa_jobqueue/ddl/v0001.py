@@ -223,7 +223,9 @@ CREATE TABLE ${q}job_step (
   event text, deadline timestamptz,
   child_chain_id $id,
   CONSTRAINT ${p}pk_job_step PRIMARY KEY (job_id, name, key),
-  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'failure', 'transaction', 'sleep', 'wait', 'cursor', 'run')),
+  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN (
+    'step', 'failure', 'retry', 'transaction', 'sleep', 'wait', 'cursor', 'run'
+  )),
   CONSTRAINT ${p}ck_job_step_name CHECK (name <> '')
 )
 --;

@@ -35,11 +35,12 @@ class StepMixin(Companion, Generic[IdT]):
     attempt: Mapped[int] = mapped_column(Integer, nullable=False)
     """Number of the attempt that recorded it."""
     output: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """Its result, as JSON, encoded by the codec of the job's type; null for one without a result."""
+    """Its result, as JSON, encoded by the codec of the job's type, or the number of calls of a retry; null for one without a
+    result."""
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
     """When it started, by the database's clock."""
     completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When it completed; of a sleep, when it ends; null while it waits for an event."""
+    """When it completed; of a sleep, when it ends; of a retry, when it is called again; null while it waits for an event."""
     event: Mapped[str | None] = mapped_column(Text)
     """Name of the event that it waits or waited for; null for other kinds."""
     deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))

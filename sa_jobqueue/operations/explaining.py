@@ -441,6 +441,9 @@ class _Case:
                 if similar:
                     sentence += f" Meanwhile event {similar!r} was sent: compare the names."
                 return Cause.WAITING_FOR_EVENT, sentence
+            if step.completed_at > self.now and step.kind == StepKind.RETRY:
+                self.evidence |= {"step": step.name}
+                return Cause.RETRYING, f"It failed {where}, which is called again {due}."
             if step.completed_at > self.now and step.kind == StepKind.SLEEP:
                 self.evidence |= {"step": step.name}
                 return Cause.SLEEPING, f"It sleeps {where}; it is due {due}."

@@ -105,11 +105,12 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     the names of the queue's tables belong to others.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
-    `took`, how long it took, or how long a sleep or a wait may last; for a wait, `event` and `is_over`; for the result of
-    another job, `child_chain_id` and `is_over`.
+    `took`, how long it took, or how long a sleep, a wait or a delay may last; for a wait, `event` and `is_over`;
+    for the result of another job, `child_chain_id` and `is_over`.
     Shape: one row `(until, session_name)`: when it completed, or when a wait times out, and in which transaction it ran;
     none for a lost attempt.
-    Changes: a `job_step` row; a second try, after an answer was lost, changes the row of the first.
+    Changes: a `job_step` row; a second try, after an answer was lost, changes the row of the first, as a result does that of
+    a retry.
     Clock: the database's. Locks: the job, awaited, until the transaction ends: until then no
     other transaction can rescue, cancel or complete it.
     Obliges: commit only if it returned a row. Index: the primary key.
@@ -117,7 +118,7 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     took, now = sa.bindparam("took", type_=sa.Interval), sa.func.clock_timestamp()
     times: dict[str, Any] = {"started_at": now - took, "completed_at": now}
     changed, until = ["started_at", "completed_at"], t.step.c.completed_at
-    if kind is StepKind.SLEEP:
+    if kind in {StepKind.SLEEP, StepKind.RETRY}:
         times = {"started_at": sa.func.now(), "completed_at": sa.func.now() + took}
     elif kind is StepKind.WAIT:
         times = {
@@ -147,7 +148,7 @@ def record(t: Tables, kind: StepKind, *, in_session: bool = False) -> sa.Insert:
     if in_session:
         attempt = attempt.where(is_companion(t, "job_step"))
     statement = insert(t.step).from_select(list(values), attempt)
-    again: dict[str, Any] = {name: statement.excluded[name] for name in ("attempt", "output", *changed)}
+    again: dict[str, Any] = {name: statement.excluded[name] for name in ("kind", "attempt", "output", *changed)}
     if kind is StepKind.WAIT:  # one that began with its job has no deadline before the first attempt
         again["deadline"] = sa.func.coalesce(t.step.c.deadline, statement.excluded.deadline)
     return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=again).returning(

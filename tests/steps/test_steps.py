@@ -839,7 +839,7 @@ def failing_queue(calls: list[str], errors: int, retry: Any) -> JobQueue[Any]:
         (None, 1, 1, JobStatus.DEAD),
     ],
 )
-async def test_a_step_is_called_again_within_the_attempt_as_its_own_policy_says(
+async def test_a_step_is_called_again_as_its_own_policy_says(
     engine: Engine, jobs: Jobs, kind: str, retry: Any, errors: int, called: int, status: JobStatus
 ) -> None:
     calls: list[str] = []
@@ -847,6 +847,72 @@ async def test_a_step_is_called_again_within_the_attempt_as_its_own_policy_says(
     (job_id,) = enqueue(engine, queue.job(kind, "x"))
     await drain(queue, engine)
     assert (len(calls), jobs.status(job_id), jobs.get(job_id)["attempt"]) == (called, status, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_long_delay_of_a_step_frees_the_slot_and_does_not_count(engine: Engine, jobs: Jobs, kind: str) -> None:
+    calls: list[str] = []
+    queue = failing_queue(calls, 3, lambda call, error: timedelta(hours=call) if call < 4 else None)
+    (job_id,) = enqueue(engine, queue.job(kind, "x"))
+    await drain(queue, engine)
+    row = jobs.get(job_id)
+    assert (row["status"], row["attempt"], row["max_attempts"], len(calls)) == (JobStatus.PENDING, 1, 2, 1)
+    with Session(engine) as session:
+        (step,) = list_steps(session, job_id)
+        explanation = explain_job(session, job_id)
+    assert step.completed_at is not None
+    assert (step.kind, step.completed_at - step.started_at, step.output) == ("retry", timedelta(hours=1), {"calls": 1})
+    assert row["scheduled_at"] == step.completed_at
+    assert explanation.cause is Cause.RETRYING
+    assert explanation.sentence.startswith("It failed in step 'ask', which is called again in ")
+    await asyncio.to_thread(drain_test, queue, engine, scheduled=True)
+    row = jobs.get(job_id)
+    assert (row["status"], row["output"], row["attempt"], row["max_attempts"]) == (JobStatus.COMPLETED, "x", 4, 4)
+    with Session(engine) as session:
+        assert [(step.kind, step.output) for step in list_steps(session, job_id)] == [("step", "x")]
+    assert (len(calls), [attempt["outcome"] for attempt in jobs.attempts(job_id)]) == (4, ["snoozed"] * 3)
+
+
+async def test_the_calls_of_a_backoff_with_long_delays_end(engine: Engine, jobs: Jobs) -> None:
+    calls: list[str] = []
+    queue = failing_queue(calls, 9, Backoff(base=timedelta(hours=1), cap=timedelta(hours=9), jitter=False))
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await asyncio.to_thread(drain_test, queue, engine, scheduled=True, raise_errors=False)
+    assert (jobs.status(job_id), len(calls)) == (JobStatus.DEAD, 5)
+    assert jobs.get(job_id)["last_error"]["message"] == "busy"
+
+
+async def test_steps_beside_one_that_is_called_later_are_recorded_first(engine: Engine, jobs: Jobs) -> None:
+    calls: list[str] = []
+    failed = asyncio.Event()
+    queue: JobQueue[Any] = JobQueue()
+
+    async def ask() -> None:
+        calls.append("ask")
+        failed.set()
+        if calls.count("ask") == 1:
+            raise ConnectionError("busy")
+
+    async def draw() -> str:
+        await failed.wait()
+        calls.append("draw")
+        return "picture"
+
+    @queue.handler("draw")
+    async def handle(payload: str, ctx: AttemptContext) -> str:
+        _, picture = await asyncio.gather(
+            ctx.step("ask", ask, retry=lambda call, error: timedelta(hours=1)), ctx.step("draw", draw)
+        )
+        return picture
+
+    (job_id,) = enqueue(engine, queue.job("draw", "x"))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        assert [(step.name, step.kind) for step in list_steps(session, job_id)] == [("draw", "step"), ("ask", "retry")]
+    with Session(engine) as session, session.begin():
+        session.execute(update(Job).values(scheduled_at=func.now()))  # called again at once if an operator makes it due
+    await drain(queue, engine)
+    assert (jobs.get(job_id)["output"], calls) == ("picture", ["ask", "draw", "ask"])
 
 
 @pytest.mark.parametrize("signal", [Discard("no"), Snooze(timedelta(hours=1))])

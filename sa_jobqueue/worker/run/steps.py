@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -68,11 +68,15 @@ _OUTAGES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 _REST: Final = timedelta(seconds=1)
 """How long to wait before a write is tried again after such an error."""
 _MOST_CALLS: Final = 5
-"""Of a step with a `Backoff`, in one attempt."""
+"""Of a step with a `Backoff`."""
+_LONGEST_PAUSE: Final = timedelta(minutes=1)
+"""Up to this delay of a retry an attempt keeps its slot; a longer one ends it."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
 _FOREVER: Final = timedelta(days=36500)
 """How long a job waits for the result of another one, which wakes it."""
+_UNFINISHED: Final = {StepKind.STEP: (StepKind.FAILURE, StepKind.RETRY), StepKind.TRANSACTION: (StepKind.FAILURE,)}
+"""Kinds of records without a result, of calls of a kind."""
 UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
@@ -87,6 +91,14 @@ class Suspended(Snooze):
     def __init__(self, end: Finished) -> None:
         super().__init__(None if end.at else end.delay, at=end.at)
         self.end = end
+
+
+class _CalledLater(Exception):  # noqa: N818 - not an error
+    """A step has failed, and is called again after a delay that is too long to keep the slot."""
+
+    def __init__(self, calls: int, delay: timedelta) -> None:
+        super().__init__(calls, delay)
+        self.calls, self.delay = calls, delay
 
 
 class Busy(Exception):  # noqa: N818 - not an error
@@ -228,24 +240,42 @@ class AttemptSteps:
         self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None, catch: Caught
     ) -> Any:
         async with self._in_progress():
+            earlier_calls = 0
             if (step_record := await self._find(place, StepKind.STEP)) is not None:
                 if step_record.kind == StepKind.FAILURE:
                     raise self._recorded_failure(place, step_record.output, catch)
-                return self._decode(place, codec, step_record.output)
+                if step_record.kind == StepKind.STEP:
+                    return self._decode(place, codec, step_record.output)
+                earlier_calls = self._decode(place, _cached(dict[str, Any]), step_record.output)["calls"]
             self._stop_if_cancelled()
-            began = time.monotonic()
+            began, later = time.monotonic(), None
             try:
-                document = self._encode(place, codec, await self._called(call, retry))
+                document = self._encode(place, codec, await self._called(call, retry, earlier_calls))
+            except _CalledLater as reason:
+                later = reason
             except Exception as error:
                 await self._record_failure(place, error, catch, began)
                 raise
-            await self._write(StepKind.STEP, place, document.text, took=_since(began))
+            else:
+                await self._write(StepKind.STEP, place, document.text, took=_since(began))
+        if later is not None:
+            await self._call_later(place, later)
         self._report(StepKind.STEP, place, began)
         return self._decode(place, codec, json.loads(document.text))  # the same value as in later attempts
 
-    async def _called(self, call: Callable[[], Any], retry: RetryPolicy | None) -> Any:
+    async def _call_later(self, place: Place, later: _CalledLater) -> NoReturn:
+        """End the attempt without counting it, until the step is called again."""
+        await self._let_others_begin()
+        async with self._alone():
+            await self._wait_for_others(place)
+            document = self._encode(place, _cached(dict[str, Any]), {"calls": later.calls})
+            until = await self._write(StepKind.RETRY, place, document.text, took=later.delay)
+            self._context.suspended = Snooze(at=until)
+            raise self._context.suspended
+
+    async def _called(self, call: Callable[[], Any], retry: RetryPolicy | None, earlier_calls: int) -> Any:
         """Return the result of the function of a step, called again as its retry policy decides."""
-        calls = 1
+        calls = earlier_calls + 1
         while True:
             try:
                 returned = call()
@@ -254,6 +284,8 @@ class AttemptSteps:
                 delay = self._delay(retry, calls, error)
                 if delay is None:
                     raise
+                if delay > _LONGEST_PAUSE and self._type.batch is None:
+                    raise _CalledLater(calls, delay) from error
                 await self._pause(delay)
                 calls += 1
 
@@ -353,7 +385,7 @@ class AttemptSteps:
             raise LostAttemptError(self._context.job.id, self._context.attempt)
 
     def _delay(self, retry: RetryPolicy | None, calls: int, error: Exception) -> timedelta | None:
-        """Return the delay before a step is called again in this attempt; None if its error ends the attempt."""
+        """Return the delay before a step is called again; None if its error ends the attempt."""
         is_over = isinstance(retry, Backoff) and calls >= _MOST_CALLS
         if retry is None or is_over or isinstance(error, AttemptSignal) or self._context.suspended is not None:
             return None
@@ -788,10 +820,7 @@ class AttemptSteps:
             )
             self._recorded = {(row.name, row.key): row for row in rows}
         step_record = self._recorded.get(place)
-        is_failure = step_record is not None and step_record.kind == StepKind.FAILURE
-        if is_failure and kind in {StepKind.STEP, StepKind.TRANSACTION}:
-            return step_record
-        if step_record is not None and step_record.kind != kind:
+        if step_record is not None and step_record.kind not in {kind, *_UNFINISHED.get(kind, ())}:
             raise StepOutputError(*place, f"is recorded as a {step_record.kind}, but the handler now calls it as a {kind}")
         uncalled_steps = () if step_record is not None or self._has_warned else self._recorded.keys() - self._entered
         if uncalled_steps:  # no error: the handler may take another branch, such as after a step that raised

@@ -8,5 +8,5 @@ AND CAST(job.status AS TEXT) = 'running'
 FOR NO KEY UPDATE
 ON CONFLICT (job_id, name, key) DO
 UPDATE
-SET attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
+SET kind = excluded.kind, attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
 RETURNING job_step.completed_at AS until, current_setting('application_name') AS session_name

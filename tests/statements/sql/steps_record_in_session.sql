@@ -14,5 +14,5 @@ AND CAST(to_regclass(%(to_regclass_1)s::VARCHAR) AS OID) = (SELECT companion.oid
 FOR NO KEY UPDATE
 ON CONFLICT (job_id, name, key) DO
 UPDATE
-SET attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
+SET kind = excluded.kind, attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
 RETURNING job_step.completed_at AS until, current_setting('application_name') AS session_name
