@@ -1,6 +1,7 @@
 """Databases that live as long as one test: made on a running server, cloned from a template, dropped by force."""
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,6 +11,7 @@ from sqlalchemy.schema import CreateSchema
 
 _PREFIX = "jobqueue"
 _MAINTENANCE_DATABASE = "postgres"
+_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND backend_type = 'client backend'"
 # Half the work of the other strategy, which writes each page to the log, where the checkpoints it makes wait for no disk.
 _IS_QUICKER_BY_FILE = """
 SELECT current_setting('fsync') = 'off' AND current_setting('server_version_num')::integer >= 150000
@@ -36,6 +38,20 @@ def drop_database(database_url: str) -> None:
     with _server(database_url) as connection:
         name = _quoted(connection, database_name(database_url))
         connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+
+
+def wait_for_sessions_to_end(database_url: str) -> None:
+    """Wait until no client is connected to the database of `database_url`, as soon after a crash of its process.
+
+    Raises: `TimeoutError` after 30 seconds.
+    """
+    statement = text(_SESSIONS).bindparams(name=database_name(database_url))
+    deadline = time.monotonic() + 30
+    with _server(database_url) as connection:
+        while connection.scalar(statement):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"sessions are still connected to {database_name(database_url)}")
+            time.sleep(0.002)
 
 
 def database_name(database_url: str) -> str:

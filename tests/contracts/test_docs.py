@@ -38,6 +38,7 @@ RUN_LANGUAGES = {"python", "sql"}
 SHOWN_LANGUAGES = {"", "sh", "text", "dockerfile", "ini", "mermaid", "yaml"}
 _LONG_GUIDES = (
     *("add-to-your-application", "archiving", "batches", "blockers", "chains", "codecs", "completing-without-a-worker"),
+    "crash-tests",
     *("cpu-bound-handlers", "dashboard", "fairness-keys", "frameworks", "migrating", "migrations", "ordered-events"),
     *("priorities", "queues", "testing", "triage", "waiting"),
 )
