@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
+from sa_jobqueue.display.objects import objects_in
 from sa_jobqueue.display.printable import printable, printable_json
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, error_line, redacted, redacted_error
 
@@ -223,6 +224,8 @@ def counted(count: int, noun: str) -> str:
 def record_of(title: str, row: Mapping[str, Any]) -> list[RenderableType]:
     """Return a row as names and values, and the traceback of its error below it, indented as no other output is."""
     shortened, tracebacks = dict(row), []
+    if objects := objects_in(row.get("input")):
+        shortened["objects"] = objects
     for name in ERRORS & row.keys():
         if isinstance(row[name], dict) and (traceback := row[name].get("traceback")):
             shortened[name] = {key: value for key, value in row[name].items() if key != "traceback"}

@@ -18,8 +18,9 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.sessions import application_name
+from sa_jobqueue.display.objects import objects_in
 from sa_jobqueue.display.printable import span
-from sa_jobqueue.display.redaction import redacted_error
+from sa_jobqueue.display.redaction import redacted, redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations.bounded import BoundedReads
@@ -181,6 +182,8 @@ def explain_job(
             names |= {"evidence": {"missing": reads.missing}}
             return Explanation(job_id=job_id, **names, cause=Cause.NOT_MEASURED, sentence=sentence)
         explanation = Explainer(session, model, heartbeat_timeout, reads).explain(job)
+        if objects := objects_in(redacted(job.type_name, job.input)):
+            explanation = replace(explanation, evidence={"objects": objects} | explanation.evidence)
         if reads.missing:
             evidence = explanation.evidence | {"missing": reads.missing}
             sentence = explanation.sentence + reads.reason(model)

@@ -496,3 +496,8 @@ def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
     assert "<strong>1</strong>" in confirmed(client, client.post("dismiss-dead-letters", arguments).text)
     with Session(engine) as left:
         assert [letter.type_name for letter in list_dead_letters(left)] == ["charge"]
+
+
+def test_a_job_names_the_objects_that_it_refers_to(client: Client, jobs: Jobs) -> None:
+    job_id = jobs.add(input={"order": {"$class": "Order", "id": 7}})
+    assert "<p>order: Order 7</p>" in client.page(f"/queue/job?id={job_id}")

@@ -12,6 +12,7 @@ from sa_jobqueue import operations
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import SHOWN, as_json, short
 from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
+from sa_jobqueue.display.objects import objects_in
 from sa_jobqueue.operations.explaining import Cause, Explanation
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
@@ -74,6 +75,7 @@ def view(context: Context) -> dict[str, Any]:
             "progress": _progress(context, job, operations.get_progress(session, job_id, model=model)),
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
             "payloads": list(_payloads(context, job)),
+            "objects": objects_in(context.payload(job.type_name, job.input)),
             "explanations": list(_explained(context, explanation)),
             "attempts": [
                 (attempt, context.error(job.type_name, attempt.error), _trace(context, attempt.error))
