@@ -99,14 +99,15 @@ class NoJobs:
         dead_letters = connection.scalar(verbatim(self._dead_letters)) or 0
         sentences = [*self._facts(connection, rows, dead_letters), *hidden]
         if not (rows or holders or (self.include_dead and dead_letters)):
-            _log.info("none of %s were committed and open at %s. %s", self._jobs, checked_at, ". ".join(sentences))
+            _log.info("no open %s were committed at %s. %s", self._jobs, checked_at, ". ".join(sentences))
             return
         if holders:
             names = ", ".join(f"process {row.pid} ({row.name or 'unnamed'})" for row in holders[:_NAMED])
             older = f"transactions that wrote to {self.layout.qualified('job')} before have not ended within"
             sentences.insert(0, f"{older} {self.patience}, and what they enqueued is not known: {names}")
         counts = ", ".join(f"{row.jobs:,} {row.status} in queue {row.queue!r}" for row in rows)
-        sentences.insert(0, f"{self._jobs} are open at {checked_at}: {counts or 'none seen'}")
+        seen = f"{self._jobs} are open at {checked_at}: {counts}"
+        sentences.insert(0, seen if rows else f"no open {self._jobs} were committed at {checked_at}")
         raise OpenJobsError(
             ". ".join([*sentences, self._advice]),
             checked_at=checked_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,12 +16,13 @@ from alembic.operations import Operations
 from psycopg.errors import RaiseException
 from sqlalchemy import Connection, Engine, event, text
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import Job, JobQueue
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, OpenJobsError, SchemaError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.open_jobs import NoJobs
 from sa_jobqueue.models.base import verbatim
+from sa_jobqueue.statements import deployments
 from tests.fixtures.jobs import enqueue
 from tests.fixtures.workers import drain
 from tests.migrations.applications import PLAIN_MODELS, Application, run_script
@@ -198,6 +200,7 @@ def test_dead_letters_are_counted_and_refused_if_asked(queue_engine: Engine, cap
         with pytest.raises(OpenJobsError) as raised:
             no_jobs(include_dead=True).check(connection)
         assert (raised.value.jobs, raised.value.dead_letters) == ({}, 1)
+        assert str(raised.value).startswith("no open jobs of type 'ship' below version 2 were committed at 20")
     run_script(queue_engine, no_jobs().block())
     with pytest.raises(RaiseException, match="dead letters of jobs of type 'ship' below version 2"):
         run_script(queue_engine, no_jobs(include_dead=True).block())
@@ -483,3 +486,22 @@ def migrate(engine: Engine, upgrade: Callable[[Any], object]) -> None:
         context = MigrationContext.configure(connection)
         with Operations.context(context) as op, context.begin_transaction():
             upgrade(op)
+
+
+@one_server
+def test_the_check_does_not_read_the_jobs_that_have_ended(queue_engine: Engine) -> None:
+    with queue_engine.connect() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO job (id, chain_id, type_name, chain_type_name) "
+                "SELECT id, id, 'ship', 'ship' FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 20000)) AS jobs"
+            )
+        )
+        connection.execute(text("UPDATE job SET status = 'cancelled', completed_at = now()"))
+        add(connection)
+        connection.execute(text("ANALYZE job"))
+        statements = {"migration": no_jobs()._open_jobs, "deploy": str(deployments.open_jobs(Job).compile(queue_engine))}
+        for name, statement in statements.items():
+            plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {statement}").scalars())
+            assert "Seq Scan on job" not in plan, name
+            assert {"ix_job_claim", "ix_job_running", "ix_job_blocked_or_dead"} <= {*re.findall(r"ix_job_\w+", plan)}, plan
