@@ -89,7 +89,7 @@ class NoJobs:
         if (isolation := connection.scalar(text("SHOW transaction_isolation"))) != _ISOLATION:
             raise OpenJobsError(f"a {isolation} transaction sees no job that is committed meanwhile: use {_ISOLATION}")
         hiding = row_security.hiding(self.layout, ["job", "dead_letter", "worker", "schedule", "job_minute"])
-        role_by_noun = {row.noun: row.role for row in connection.execute(hiding)}
+        role_by_noun = {row.noun: row.role for row in connection.execute(hiding) if "SELECT" in row.commands}
         hidden = [_HIDDEN.format(self.layout.qualified(noun), role) for noun, role in role_by_noun.items()]
         if "job" in role_by_noun or (self.include_dead and "dead_letter" in role_by_noun):
             raise OpenJobsError(f"it is not known whether {self._jobs} are open: {'; '.join(hidden)}. {_AS_OWNER}")
@@ -164,7 +164,7 @@ BEGIN
     RETURN;
   ELSIF current_setting('transaction_isolation') <> '{_ISOLATION}' THEN
     RAISE EXCEPTION 'a {_ISOLATION} transaction is needed to see jobs that are committed meanwhile';
-  ELSIF EXISTS ({hidden}) THEN
+  ELSIF EXISTS (SELECT FROM ({hidden}) AS hidden WHERE 'SELECT' = ANY (commands)) THEN
     RAISE EXCEPTION 'it is not known whether % are open: row-level security may hide rows', {jobs}
       USING HINT = '{_AS_OWNER}';
   END IF;

@@ -218,6 +218,7 @@ def test_what_row_security_may_hide_is_an_error(engine: Engine) -> None:
     with engine.connect() as connection:
         for statement in (
             f"CREATE ROLE {role}",
+            f"GRANT USAGE ON SCHEMA public TO {role}",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
             "ALTER TABLE job ENABLE ROW LEVEL SECURITY",
             f"SET ROLE {role}",

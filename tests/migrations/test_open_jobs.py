@@ -305,6 +305,7 @@ def test_rows_that_row_security_hides_are_not_taken_for_absent(queue_engine: Eng
         for statement in (
             f"CREATE ROLE {role}",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
+            "REVOKE USAGE ON SCHEMA public FROM PUBLIC",
             "ALTER TABLE job ENABLE ROW LEVEL SECURITY",
             "CREATE POLICY tenants ON job USING (fairness_key = 'a')",
         ):
@@ -326,14 +327,19 @@ def test_rows_that_row_security_hides_are_not_taken_for_absent(queue_engine: Eng
             with pytest.raises(Exception, match="row-level security may hide rows"):
                 connection.exec_driver_sql(no_jobs().block())
             connection.rollback()
-            connection.execute(text("CREATE POLICY all_rows ON job USING (true); DROP POLICY tenants ON job"))
+            connection.execute(text("CREATE POLICY all_rows ON job FOR SELECT USING (true); DROP POLICY tenants ON job"))
             connection.execute(text("ALTER TABLE worker ENABLE ROW LEVEL SECURITY"))
             connection.execute(text(f"SET LOCAL ROLE {role}"))
             connection.execute(text("RESET ROLE"))
             add(connection)
             connection.execute(text(f"SET LOCAL ROLE {role}"))
-            with pytest.raises(OpenJobsError, match=f"row-level security may hide rows of worker from role {role}"):
+            with pytest.raises(
+                OpenJobsError, match=f"row-level security may hide rows of worker from role {role}"
+            ) as raised:
                 no_jobs().check(connection)
+            assert raised.value.jobs == {("default", "pending"): 1}
+            with pytest.raises(Exception, match="are open at"):
+                connection.exec_driver_sql(no_jobs().block())
         finally:
             connection.rollback()
             connection.execute(text("RESET ROLE"))
