@@ -7,7 +7,7 @@ unit of work drops the edge: the input is completed after the flush, by one UPDA
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
@@ -104,11 +104,11 @@ def _fill(job: JobMixin[Any], template: Template) -> Document:
 
 def _key_of(ref: Ref[Any]) -> Sequence[Any] | None:
     state: Any = sa.inspect(ref._target)
-    if state.key is not None:
-        return tuple(state.key[1])
     mapper = state.mapper
     key = [state.dict.get(mapper.get_property_by_column(column).key) for column in mapper.primary_key]
-    return None if any(part is None or isinstance(part, sa.ClauseElement) for part in key) else key
+    if any(part is None or isinstance(part, sa.ClauseElement) for part in key):
+        return None if state.key is None else tuple(state.key[1])  # expired
+    return key  # also one that this flush changes
 
 
 def _require_keys(template: Template) -> None:
@@ -188,32 +188,19 @@ def load_arguments(session: Session, mapped: Collection[str], payloads: Sequence
 
     `mapped`: the fields that are objects, or lists of them; an empty name for the payload itself.
     """
-    refs: list[Ref[Any]] = []
+    refs = [[*_refs_in(payload if "" in mapped else [payload.get(name) for name in mapped])] for payload in payloads]
+    every_ref = [ref for of_payload in refs for ref in of_payload]
+    objects = dict(zip(map(id, every_ref), load(session, every_ref), strict=True))
+    loaded = []
+    for payload, of_payload in zip(payloads, refs, strict=True):
+        errors = [objects[id(ref)] for ref in of_payload if isinstance(objects[id(ref)], Exception)]
+        loaded.append(errors[0] if errors else replaced(payload, lambda node: objects.get(id(node), node)))
+    return loaded
 
-    def each(payload: Any, replace: Callable[[Any], Any]) -> Any:
-        if "" in mapped:
-            return replaced(payload, replace)
-        return {name: replaced(part, replace) if name in mapped else part for name, part in payload.items()}
 
-    def collect(node: Any) -> Any:
-        if isinstance(node, Ref):
-            refs.append(node)
-        return node
-
-    for payload in payloads:
-        each(payload, collect)
-    objects = iter(load(session, refs))
-    loaded_payloads = []
-    for payload in payloads:
-        errors: list[Exception] = []
-
-        def take(node: Any, errors: list[Exception] = errors) -> Any:
-            if not isinstance(node, Ref):
-                return node
-            if isinstance(loaded := next(objects), Exception):
-                errors.append(loaded)
-            return loaded
-
-        loaded_payload = each(payload, take)
-        loaded_payloads.append(errors[0] if errors else loaded_payload)
-    return loaded_payloads
+def _refs_in(node: Any) -> Iterator[Ref[Any]]:
+    if isinstance(node, Ref):
+        yield node
+    elif isinstance(node, list):
+        for part in node:
+            yield from _refs_in(part)

@@ -182,7 +182,8 @@ class _KeyColumn(NamedTuple):
         for decorator in self.decorators():
             if type(decorator).process_bind_param is not TypeDecorator.process_bind_param:
                 key = decorator.process_bind_param(key, _DIALECT)
-        return self.adapter.dump_python(key, mode="json")
+        # As the database reads it: an application may set the text of a number or a UUID.
+        return self.adapter.dump_python(self.adapter.validate_python(key), mode="json")
 
     def of_json(self, stored: Any) -> Any:
         from pydantic import ValidationError
@@ -298,12 +299,13 @@ class Template(NamedTuple):
 
     def filled(self, key_of: Callable[[Ref[Any]], Sequence[Any] | None]) -> Document:
         """Return the input as it is stored. References whose `key_of` is None stay `Ref`s, which no writer can write."""
-        forms: dict[int, Any] = {}
-        for ref in self.refs:
-            key = key_of(ref)
-            forms[id(ref)] = ref if key is None else stored_form(ref._mapped, key)
-        filled = replaced(self.value, lambda node: forms.get(id(node), node))
-        if any(form is ref for form, ref in zip(map(forms.get, map(id, self.refs)), self.refs, strict=True)):
+        keys = {id(ref): key_of(ref) for ref in self.refs}
+
+        def form(node: Any) -> Any:
+            return node if (key := keys.get(id(node))) is None else stored_form(node._mapped, key)
+
+        filled = replaced(self.value, form)
+        if None in keys.values():
             return Document(filled, "", self)
         return sealed("input", Document(filled, check_json("input", filled)), self.codec)._replace(template=self)
 
@@ -334,6 +336,6 @@ def replaced(node: Any, replace: Callable[[Any], Any]) -> Any:
     replacement = replace(node)
     if replacement is not node:
         return replacement
-    if isinstance(node, dict):
+    if type(node) is dict:
         return {name: replaced(part, replace) for name, part in node.items()}
-    return [replaced(part, replace) for part in node] if isinstance(node, list) else node
+    return [replaced(part, replace) for part in node] if type(node) is list else node

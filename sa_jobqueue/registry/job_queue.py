@@ -13,14 +13,7 @@ from uuid import UUID
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext
-from sa_jobqueue.errors import (
-    Discard,
-    EventTimeoutError,
-    InvalidHandlerError,
-    InvalidOptionError,
-    InvalidPayloadError,
-    NoOutputError,
-)
+from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.errors.bounds import check_duration
 from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
@@ -304,7 +297,7 @@ class JobQueue(Generic[JobT]):
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         job = registered.job(payload, id=never_written, **options)
         if job._document is not None and not job._document.text:
-            raise InvalidPayloadError("payload", "refers to an object without a row: flush its session first")
+            raise InvalidOptionError("payload", "refers to an object without a row: flush its session first")
         # Stored as it is: a constant of the source, and compared with the row at each start.
         document = kind.open("input", job.input)
         declared = Schedule(

@@ -27,8 +27,9 @@ def objects(mapped: type[Any], keys: Collection[tuple[Any, ...]], options: LoadO
     else:
         chosen = chosen.where(sa.tuple_(*columns).in_(list(keys)))
     if options.for_update:
-        # What the session has loaded before was not locked then.
-        return chosen.with_for_update(of=mapped).execution_options(populate_existing=True)
+        # By tables: of the class also means subclasses that `with_polymorphic` outer-joins, which cannot be locked. Read
+        # again, because what the session has loaded before was not locked then.
+        return chosen.with_for_update(of=list(mapper.tables)).execution_options(populate_existing=True)
     return chosen
 
 

@@ -276,6 +276,29 @@ def test_loader_options_are_applied(shop: sessionmaker[Session], engine: Engine)
     assert statements[0].endswith("FOR UPDATE OF shop_order")
 
 
+def test_locks_of_a_polymorphic_class_leave_out_outer_joined_tables(shop: sessionmaker[Session], engine: Engine) -> None:
+    jobs, received = JobQueue(), []
+
+    @jobs.keyword_handler("lock")
+    def lock(
+        parcel: Annotated[Parcel, LoadOptions(for_update=True)],
+        express: Annotated[Express, LoadOptions(for_update=True)],
+        session: Session,
+    ) -> None:
+        received.extend([type(parcel).__name__, type(express).__name__])
+
+    with shop.begin() as session:
+        parcel = Express()
+        session.add_all([lock.job(parcel=parcel, express=parcel), parcel])
+    with recorded(engine) as statements:
+        assert drain(jobs, engine).completed == 1
+    assert received == ["Express", "Express"]
+    assert [statement.partition("FOR UPDATE OF ")[2] for statement in statements] == [
+        "shop_parcel, shop_express",
+        "shop_parcel",
+    ]
+
+
 def test_for_update_locks_in_the_order_of_keys(shop: sessionmaker[Session], two_sessions: tuple[Session, Session]) -> None:
     first, second = two_sessions
     with shop.begin() as session:

@@ -134,6 +134,18 @@ def with_a_key_of_its_own(session: Session, order: Order) -> None:
     job_first(session, order)
 
 
+def with_a_key_as_text(session: Session, order: Order) -> None:
+    order.id = "70"  # type: ignore[assignment]
+    job_first(session, order)
+
+
+def with_a_key_that_the_flush_changes(session: Session, order: Order) -> None:
+    session.add(order)
+    session.flush()
+    order.id = 70
+    session.add(send.job(order))
+
+
 def flushed_before(session: Session, order: Order) -> None:
     session.add(order)
     session.flush()
@@ -187,6 +199,8 @@ WRITERS = [
     in_a_savepoint,
     order_before_a_savepoint,
     with_a_key_of_its_own,
+    with_a_key_as_text,
+    with_a_key_that_the_flush_changes,
     flushed_before,
     by_enqueue,
     by_enqueue_with_blockers,
