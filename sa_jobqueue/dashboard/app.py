@@ -211,7 +211,10 @@ class _Pages:
     def _render(self, request: Request, context: Context, screen: Screen, is_fragment: bool) -> str:
         screen_variables = screen.view(context)  # first: the frame has the time of the database's last answer
         variables = self._frame(request, screen.title, context, screen) | screen_variables
-        return render(f"{screen.name}.html", variables, block="live" if is_fragment else None)
+        template = f"{screen.name}.html"
+        if is_fragment:
+            return render("base.html", variables, block="title") + render(template, variables, block="live")
+        return render(template, variables)
 
     async def _act(self, request: Request) -> Response:
         fields = await read_form(request)
@@ -258,6 +261,7 @@ class _Pages:
             "static": {file: f"{root}/static/{name}" for file, name in assets().names.items()},
             "home": f"{root}/",
             "context": context,
+            "alerts": context.alerts if context else {},
             "url": context.url if context else None,
             "screen": screen,
             "screens": [listed for listed in SCREENS if listed.part_of is None],

@@ -64,6 +64,11 @@ class Sampler(Generic[T]):
         self._measured_at = self._tried_at = float("-inf")
         self._took = 0.0
 
+    @property
+    def last(self) -> T | None:
+        """The last report, however old; None if there is none."""
+        return self._value
+
     def sample(self) -> Sample[T]:
         """Return the last report; a new one if that is due and measured soon enough."""
         with self._lock:

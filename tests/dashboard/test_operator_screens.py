@@ -463,6 +463,41 @@ def test_jobs_behind_a_dead_chain_are_redriven_and_a_job_that_waits_too_long_is_
     assert sorted(jobs.statuses().values()) == ["blocked", "blocked", "cancelled", "pending"]
 
 
+def test_the_menu_and_the_title_count_findings_and_dead_letters(client: Client, jobs: Jobs) -> None:
+    assert "<title>Audit · Job queue</title>" in client.page("/queue/audit")  # no report yet, and none is made for it
+    jobs.add(due_in=-1200)
+    jobs.add(JobStatus.DEAD)
+    page = client.page("/queue/overview")
+    assert "<title>1 critical · Overview · Job queue</title>" in page
+    assert re.search(r'<link rel="icon"[^>]* href="[^"]*/icon-critical\.', page)
+    assert 'Overview <span class="count critical">1<span class="visually-hidden"> critical</span></span></a>' in page
+    assert 'Dead letters <span class="count unresolved">1<' in client.page("/queue/audit")
+    fragment = client.page("/queue/overview", headers={"HX-Request": "true"})
+    assert fragment.startswith("<title>1 critical · Overview · Job queue</title>")
+
+
+def test_queues_and_types_are_listed_the_worst_first_and_idle_ones_are_folded(
+    client: Client, session: Session, jobs: Jobs
+) -> None:
+    jobs.add_worker(queues=["mail", "news", "idle", "paused"], job_types=["mail", "idle"], concurrency=9)
+    for name in ("idle", "mail", "news", "paused"):
+        upsert_queue(session, QueueSettings(name=name))
+    for name in ("idle", "mail"):
+        upsert_job_type(session, TypeSettings(type_name=name))
+    pause_queues(session, ["paused"])
+    session.commit()
+    jobs.add(queue="mail", type_name="mail", due_in=-60)
+    jobs.add(queue="news", type_name="mail", due_in=-120)
+    client.page("/queue/overview")
+    busy, _, idle = client.page("/queue/queues").partition('<details class="idle">')
+    names = re.findall(r'<th scope="row"><a [^>]*title="(\w+)"', busy)
+    assert names == ["news", "mail", "paused"]
+    assert "1 idle queue or key</summary>" in idle
+    assert re.findall(r'<th scope="row"><a [^>]*title="(\w+)"', idle) == ["idle"]
+    busy, _, idle = client.page("/queue/job-types").partition('<details class="idle">')
+    assert ('title="mail"' in busy + idle, 'title="idle"' in busy, 'title="idle"' in idle) == (True, False, True)
+
+
 def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
     client: Client, engine: Engine, session: Session, jobs: Jobs
 ) -> None:

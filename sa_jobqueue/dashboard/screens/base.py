@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -26,6 +27,14 @@ PAGE: Final = 50
 """Default number of rows of a list."""
 SEARCH_SECONDS: Final = 0.25
 """How long a list goes on to search for rows of a filter that no index serves."""
+
+
+class Alert(NamedTuple):
+    """A number beside a page of the menu."""
+
+    number: str
+    word: str
+    """A severity of findings, or "unresolved"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,22 @@ class Context:
     def sample(self) -> Sample[Health]:
         """Return the cached health report with its age."""
         return self.source.sampler.sample()
+
+    @property
+    def alerts(self) -> Mapping[str, Alert]:
+        """Numbers of the last report beside pages of the menu, by the names of their screens."""
+        report = self.source.sampler.last
+        if report is None:
+            return {}
+        severities = Counter(finding.severity for finding in report.findings)
+        alerts = {}
+        if severities:
+            worst = max(severities)
+            alerts["overview"] = Alert(f"{severities[worst]:,}", str(worst))
+        if report.failures.unresolved:
+            more = "+" if report.failures.is_capped else ""
+            alerts["dead-letters"] = Alert(f"{report.failures.unresolved:,}{more}", "unresolved")
+        return alerts
 
     def url(self, screen: str, **parameters: Any) -> str:
         """Return the link to a screen of this queue."""

@@ -44,14 +44,28 @@ def view(context: Context) -> dict[str, Any]:
         listed |= {name: None for name in sorted(figures) if name not in listed}
     report = context.sample().value
     waiting = report.waiting if report else ()
+    rows = [(status, name, figures.get(name)) for name, status in listed.items()]
+    idle = [row for row in rows if _is_idle(*row)]
     return {
-        "types": [(status, name, figures.get(name)) for name, status in listed.items()],
+        "busy": sorted((row for row in rows if row not in idle), key=_worst),
+        "idle": idle,
         "unhandled": [
             group for group in waiting if group.cause == Cause.TYPE_UNKNOWN and (not names or group.type_name in names)
         ],
         "names": names,
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
+
+
+def _is_idle(status: Any, name: str, figures: Any) -> bool:
+    """Return whether workers know a type, and it had no jobs in the last hour."""
+    is_open = status is not None and status.workers > 0 and status.paused_at is None
+    return is_open and not (figures and (figures.due or figures.running or figures.completed or figures.failed))
+
+
+def _worst(row: tuple[Any, str, Any]) -> tuple[Any, ...]:
+    _, name, figures = row
+    return (0, 0, name) if figures is None else (-figures.due, -(figures.failure_ratio or 0), name)
 
 
 def view_one(context: Context) -> dict[str, Any]:

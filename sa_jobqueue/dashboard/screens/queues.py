@@ -46,8 +46,11 @@ def view(context: Context) -> dict[str, Any]:
     if not (names or after or page.next):
         # Jobs wait in them, and they have neither a row nor a worker.
         listed |= {key: None for key in depths if key not in listed}
+    rows = [(status, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, status in listed.items()]
+    idle = [row for row in rows if _is_idle(*row)]
     return {
-        "queues": [(status, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, status in listed.items()],
+        "busy": sorted((row for row in rows if row not in idle), key=_worst),
+        "idle": idle,
         "report": report,
         # Without a count, a queue that has none is not known to be empty.
         "is_counted": report is not None and "queues" not in report.missing,
@@ -55,6 +58,17 @@ def view(context: Context) -> dict[str, Any]:
         "names": names,
         "next_url": None if page.next is None else context.url("queues", after=page.next[0], after_key=page.next[1]),
     }
+
+
+def _is_idle(status: Any, name: str, fairness_key: str, depth: Any, rate: Any) -> bool:
+    """Return whether workers serve a queue, and it has no jobs."""
+    is_open = status is not None and status.workers > 0 and status.paused_at is None
+    return is_open and not (depth and (depth.due or depth.later)) and not (rate and (rate.arrived or rate.completed))
+
+
+def _worst(row: tuple[Any, str, str, Any, Any]) -> tuple[Any, ...]:
+    _, name, fairness_key, depth, _ = row
+    return -(depth.claim_age.total_seconds() if depth and depth.due else 0), -(depth.due if depth else 0), name, fairness_key
 
 
 def view_one(context: Context) -> dict[str, Any]:

@@ -171,6 +171,10 @@
     connection.textContent = text;
     connection.hidden = !text;
   };
+  // The icon has a dot while a finding is critical: each update brings the title.
+  const icon = document.querySelector("link[rel=icon]");
+  const showIcon = () => { icon.href = /^[\d,]+ critical/.test(document.title) ? icon.dataset.critical : icon.dataset.calm; };
+  document.addEventListener("htmx:afterSettle", showIcon);
   document.addEventListener("visibilitychange", schedule);
   document.addEventListener("htmx:afterSwap", shown);
   document.addEventListener("htmx:afterRequest", (event) => {
