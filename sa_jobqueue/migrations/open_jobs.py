@@ -106,8 +106,8 @@ class NoJobs:
             older = f"transactions that wrote to {self.layout.qualified('job')} before have not ended within"
             sentences.insert(0, f"{older} {self.patience}, and what they enqueued is not known: {names}")
         counts = ", ".join(f"{row.jobs:,} {row.status} in queue {row.queue!r}" for row in rows)
-        seen = f"{self._jobs} are open at {checked_at}: {counts}"
-        sentences.insert(0, seen if rows else f"no open {self._jobs} were committed at {checked_at}")
+        summary = f"{self._jobs} are open at {checked_at}: {counts}"
+        sentences.insert(0, summary if rows else f"no open {self._jobs} were committed at {checked_at}")
         raise OpenJobsError(
             ". ".join([*sentences, self._advice]),
             checked_at=checked_at,
