@@ -33,41 +33,45 @@ Message = tuple[str, Any]
 Send = Callable[[str, Any], None]
 
 _LONGEST_STATEMENT: Final = 60
-_LIMIT_SECONDS: Final = 60.0
-"""How long a child may run."""
+LIMIT_SECONDS: Final = 60.0
+"""How long the attempts of one child may run."""
 _is_completing: ContextVar[bool] = ContextVar("sa_jobqueue_is_completing", default=False)
 """Whether the running code writes the end of an attempt, after its handler has returned."""
 
 
-def forked(work: Callable[[Send], object], engines: Iterable[Engine]) -> list[Message]:
-    """Call a function in a forked child; return its messages, at the end `("error", text)` if it raised or was killed.
+class Fork:
+    """A forked child that calls a function, and ends without cleaning up: the kernel closes its connections.
 
-    `engines`: those of this process, whose connections the child must not use. The kernel closes those of the child, which
-    does not clean up.
+    `engines`: those of this process, whose connections the child must not use.
     """
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12, of other threads: the child needs none of them
-        pid = os.fork()
-    if pid == 0:
-        _run_child(work, engines, reader, writer)
-    os.close(writer)
-    lines = bytearray()
-    try:
-        deadline = time.monotonic() + _LIMIT_SECONDS
-        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if not (chunk := os.read(reader, 65536)):
-                break
-            lines += chunk
-        else:
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        os.close(reader)
-        _, status = os.waitpid(pid, 0)
-    messages: list[Message] = [tuple(json.loads(line)) for line in lines.splitlines()]
-    if os.WIFSIGNALED(status):
-        messages.append(("error", f"signal {os.WTERMSIG(status)} ended it, after {_LIMIT_SECONDS:.0f} s at most"))
-    return messages
+
+    def __init__(self, work: Callable[[Send], object], engines: Iterable[Engine]) -> None:
+        self._reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12, of other threads: the child needs none of them
+            self._pid = os.fork()
+        if self._pid == 0:
+            _run_child(work, engines, self._reader, writer)
+        os.close(writer)
+
+    def messages(self, limit_seconds: float | None = LIMIT_SECONDS) -> list[Message]:
+        """Wait for its end and return its messages, at the end `("error", text)` if it raised or was killed."""
+        lines, deadline = bytearray(), None if limit_seconds is None else time.monotonic() + limit_seconds
+        try:
+            while select.select([self._reader], [], [], deadline and max(0.0, deadline - time.monotonic()))[0]:
+                if not (chunk := os.read(self._reader, 65536)):
+                    break
+                lines += chunk
+            else:
+                os.kill(self._pid, signal.SIGKILL)
+        finally:
+            os.close(self._reader)
+            _, status = os.waitpid(self._pid, 0)
+        messages: list[Message] = [tuple(json.loads(line)) for line in lines.splitlines()]
+        if status:
+            reason = f"ended with {os.waitstatus_to_exitcode(status)}; it is killed after {LIMIT_SECONDS:.0f} s"
+            messages.append(("error", reason))
+        return messages
 
 
 def _run_child(work: Callable[[Send], object], engines: Iterable[Engine], reader: int, writer: int) -> None:

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.completions import finish_parameters
 from sa_jobqueue.operations.workers import rescue_from
 from sa_jobqueue.registry.handlers import Handler
@@ -32,10 +33,12 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import describe
 from sa_jobqueue.registry.options import HandlerOptions
 from sa_jobqueue.statements import completions
-from sa_jobqueue.testing._crash_points import Message, Points, Send, forked, prune_nothing, redirect
+from sa_jobqueue.statements.blockers import chains_to_unblock
+from sa_jobqueue.testing._crash_points import Fork, Message, Points, Send, prune_nothing, redirect
 from sa_jobqueue.testing._dispatch import run
 from sa_jobqueue.testing.clock import move
 from sa_jobqueue.testing.databases import create_database, database_name, drop_database, wait_for_sessions_to_end
+from sa_jobqueue.testing.making import clear
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker import Worker, WorkerOptions
 
@@ -168,15 +171,14 @@ class CrashTest:
         self._handler, self._factory, self._check, self._recorder = handler, session_factory, check, recorder
         self._engine, self._model = engine, handler.model
         url = for_psycopg(engine.url, option="session_factory")
-        self._url = self._copy_url = url.render_as_string(hide_password=False)
+        self._url, self._copy_url = url.render_as_string(hide_password=False), ""
         self._sessions = sessionmaker(create_engine(url, poolclass=NullPool))
         event.listen(self._sessions.kw["bind"], "do_connect", self._connect_to_copy)
         job = handler.job(payload, **options)
         self._engines = [heap_object for heap_object in gc.get_objects() if isinstance(heap_object, Engine)]
         # A database that sessions are connected to cannot be copied.
         run(engine.dispose()) if isinstance(engine, AsyncEngine) else engine.dispose()
-        with self._copied(self._url) as self._copy_url:
-            self._warm_up()
+        self._is_warm = False
         self._base = self._copy(self._url)
         try:
             if failure := self._in_child(self._base, lambda send: self._enqueue(job)):
@@ -202,6 +204,9 @@ class CrashTest:
 
     def crash(self, point: str) -> Crash:
         """Crash once at a point, one of `points`; run the attempts that follow, and return the problems."""
+        if not self._is_warm:
+            with self._copied(self._base) as self._copy_url:
+                self._warm_up()
         messages = self._try(self.points.index(point) + 1)
         died = [content for kind, content in messages if kind == "died"]
         end = _End.of(messages)
@@ -217,6 +222,22 @@ class CrashTest:
             raise CrashTestError(
                 f"its database cannot be copied, close all sessions that are connected to it: {summary(error)}"
             ) from error
+
+    def crash_everywhere(self) -> CrashReport:
+        """Crash at each point, in as many processes at a time as there are CPUs, at most 4; return the report."""
+
+        def crash_at(points: Sequence[str], send: Send) -> None:
+            for point in points:
+                crash = self.crash(point)
+                send("crash", (point, (crash.point, crash.reached, crash.problems)))
+
+        count = min(os.cpu_count() or 1, 4)
+        parts = [Fork(partial(crash_at, self.points[index::count]), self._engines) for index in range(count)]
+        messages = [message for part in parts for message in part.messages(None)]
+        if errors := [content for kind, content in messages if kind == "error"]:
+            raise CrashTestError(f"the process failed: {errors[0]}")
+        crashes = {point: Crash(died_at, reached, tuple(problems)) for _, (point, (died_at, reached, problems)) in messages}
+        return CrashReport(self._handler.name, tuple(crashes[point] for point in self.points))
 
     @contextmanager
     def _copied(self, url: str) -> Iterator[str]:
@@ -236,14 +257,16 @@ class CrashTest:
             redirect(database_name(self._url), database_name(url))
             work(send)
 
-        messages = forked(redirected, self._engines)
+        messages = Fork(redirected, self._engines).messages()
         wait_for_sessions_to_end(url)
         return messages
 
     def _warm_up(self) -> None:
         """Compile the statements of a worker in this process: each child inherits them, which saves half of its time."""
+        self._is_warm = True
         handler: Handler[Any, Any, Any] = Handler(describe(lambda: None, HandlerOptions("warm_up")), self._model)
         with self._sessions.begin() as session:
+            clear(session, model=self._model)
             rescue_from(session, "warm_up", model=self._model)
             nothing = finish_parameters([], worker_id="warm_up", model=self._model)
             session.execute(completions.finish(self._model), nothing)
@@ -299,6 +322,8 @@ class CrashTest:
                 model.status == JobStatus.PENDING, model.type_name.in_(jobs.registry.names)
             )
             for _ in range(_MOST_RUNS):
+                # A worker may have died before it passed the end of a chain on.
+                unblock_all(session.connection(), model, session.scalars(chains_to_unblock(model), {"limit": 1000}).all())
                 if (wait := session.scalars(due_in).one()) is None:
                     break
                 if wait > timedelta(0):
@@ -360,7 +385,7 @@ def crash_test(
     with CrashTest(
         handler, payload, session_factory=session_factory, check=check, recorder=recorder, jobs=jobs, **options
     ) as test:
-        return CrashReport(handler.name, tuple(test.crash(point) for point in test.points))
+        return test.crash_everywhere()
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class _Drain:
                 await self._work_inline()
             if not is_scheduled:
                 return self.drained
-            wait: timedelta | None = await self._at(next_due, self.jobs)
+            wait: timedelta | None = await self._at(_next_due, self.jobs)
             if wait is None or (time_left is not None and wait > time_left):
                 return self.drained
             await self._at(move, wait, self.jobs.model)
@@ -211,7 +211,7 @@ def _left(session: Session, until: datetime) -> timedelta:
     return until - now
 
 
-def next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
+def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
     """Return the time until the next scheduled job is due; None without scheduled jobs."""
     job = jobs.model.__table__.c
     waits = [job.status == JobStatus.PENDING, job.scheduled_at > func.now(), job.type_name.in_(jobs.registry.names)]

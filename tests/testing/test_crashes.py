@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, String, create_engine, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from sa_jobqueue import JobMixin, JobQueue
+from sa_jobqueue import AttemptContext, Blockers, JobMixin, JobQueue
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import send_event
 from sa_jobqueue.testing import CallRecorder, CrashReport, CrashTest, CrashTestError, crash_test
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_python]
@@ -247,3 +252,140 @@ def test_it_works_in_a_process_with_other_threads(sessions: sessionmaker[Session
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.fixture
+def async_sessions(jobqueue_database_url: str) -> async_sessionmaker[AsyncSession]:
+    return async_sessionmaker(create_async_engine(jobqueue_database_url))
+
+
+def test_an_async_handler_is_tried_with_an_async_check(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+    jobs, recorder = JobQueue(Job), CallRecorder()
+
+    async def post(note: str) -> None: ...
+
+    send = recorder.wrap("post", post)
+
+    @jobs.handler("book")
+    async def book(note: str, session: AsyncSession) -> None:
+        session.add(Entry(note=note))
+        await session.flush()
+        await send(note)
+
+    async def check(session: AsyncSession) -> None:
+        assert (await session.scalars(select(Entry.note))).all() == ["x"]
+
+    report = crash_test(book, "x", session_factory=async_sessions, check=check, recorder=recorder)
+    failures = failed_points(report)
+    assert set(failures.values()) == {("post: twice, once without a crash",)}
+    assert {"after call 1: post", "before commit 1"} <= failures.keys()
+    assert len(report.crashes) - len(failures) == 4  # those around the first statement, before the call, after the commit
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+def test_a_step_narrows_a_call_to_one_point_and_its_key_closes_that(sessions: sessionmaker[Session], with_key: bool) -> None:
+    jobs, recorder = JobQueue(Job), CallRecorder()
+    send = recorder.wrap("mail", lambda key: key, key=(lambda key: key) if with_key else None)
+
+    @jobs.handler("mail")
+    def mail(note: str, ctx: AttemptContext) -> None:
+        ctx.step("send", send, str(ctx.job.id))
+
+    report = crash_test(mail, "x", session_factory=sessions, recorder=recorder)
+    points = [crash.point.partition(": ")[0] for crash in report.crashes]
+    assert points[:3] == ["before step 1", "before call 1", "after call 1"]
+    assert "after step 1" in points
+    failures = [point.partition(": ")[0] for point in failed_points(report)]
+    assert failures == ([] if with_key else ["after call 1", "before statement 1"])
+
+
+def test_the_jobs_of_a_chain_are_tried_with_their_registry(sessions: sessionmaker[Session]) -> None:
+    jobs, recorder = JobQueue(Job), CallRecorder()
+    send = recorder.wrap("mail", lambda: None)
+
+    @jobs.handler("second")
+    def second(note: str) -> None:
+        send()
+
+    @jobs.handler("first")
+    def first(note: str, session: Session) -> Any:
+        session.add(Entry(note=note))
+        return second.continuation(note)
+
+    report = crash_test(first, "x", session_factory=sessions, recorder=recorder, jobs=jobs)
+    assert list(failed_points(report)) == ["after call 1: mail", "before statement 4: completion of the job"]
+    assert set(failed_points(report).values()) == {("mail: twice, once without a crash",)}
+
+
+@pytest.mark.long
+def test_a_job_with_blockers_and_an_event_is_tried(sessions: sessionmaker[Session]) -> None:
+    jobs = JobQueue(Job)
+
+    @jobs.handler("part")
+    def part(note: str, session: Session) -> str:
+        session.add(Entry(note=note))
+        return note
+
+    @jobs.handler("whole")
+    def whole(note: str, blockers: Blockers[list[str]], session: Session, ctx: AttemptContext) -> None:
+        approved = ctx.wait_for("approval", event="approved", timeout=timedelta(days=1), output=str)
+        session.add(Entry(note=f"{note} {approved} {sorted(blockers.outputs)}"))
+
+    with sessions.begin() as session:
+        send_event(session, "approved", "yes", model=Job)
+
+    def check(session: Session) -> None:
+        assert set(session.scalars(select(Entry.note))) == {"a", "b", "x yes ['a', 'b']"}
+
+    blockers = [part.job("a"), part.job("b")]
+    report = crash_test(whole, "x", session_factory=sessions, check=check, jobs=jobs, blockers=blockers)
+    assert report.passed, report
+    assert len(report.crashes) > 12
+
+
+def test_a_batch_has_the_jobs_that_were_committed_before(sessions: sessionmaker[Session]) -> None:
+    jobs, recorder = JobQueue(Job), CallRecorder()
+    send = recorder.wrap("mail", lambda count: None)
+
+    @jobs.batch_handler("digest", max_size=3)
+    def digest(notes: list[str], session: Session) -> None:
+        session.add_all(Entry(note=note) for note in notes)
+        session.flush()
+        send(len(notes))
+
+    with sessions.begin() as session:
+        session.add_all([digest.job("a"), digest.job("b")])
+    report = crash_test(digest, "c", session_factory=sessions, recorder=recorder)
+    failures = failed_points(report)
+    assert {"after call 1: mail", "before commit 1"} <= failures.keys()  # again once or more: their backoffs differ
+    assert all(problem.startswith("mail: ") for problems in failures.values() for problem in problems)
+    points = [crash.point.partition(":")[0] for crash in report.crashes]
+    assert points.count("before commit 1") == 1  # of all three jobs
+
+
+def test_each_point_can_be_a_test_of_its_own(sessions: sessionmaker[Session], subtests: pytest.Subtests) -> None:
+    jobs = JobQueue(Job)
+
+    @jobs.handler("book")
+    def book(note: str, session: Session) -> None:
+        session.add(Entry(note=note))
+
+    with CrashTest(book, "x", session_factory=sessions) as test:
+        assert test.points[-1] == "after commit 1"
+        for point in test.points:
+            with subtests.test(point):
+                assert test.crash(point).passed
+
+
+def test_a_handler_in_a_separate_process_and_a_factory_without_an_engine_are_refused(
+    sessions: sessionmaker[Session],
+) -> None:
+    jobs = JobQueue(Job)
+
+    @jobs.handler("isolated", isolation="process")
+    def isolated(note: str) -> None: ...
+
+    with pytest.raises(InvalidOptionError, match="other processes"):
+        crash_test(isolated, "x", session_factory=sessions)
+    with pytest.raises(InvalidOptionError, match="session_factory"):
+        crash_test(isolated, "x", session_factory=sessionmaker())
