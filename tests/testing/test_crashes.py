@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, String, create_engine, func, select
+from sqlalchemy import MetaData, NullPool, String, create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -219,10 +219,10 @@ def test_a_database_in_use_is_refused_and_left_alone(sessions: sessionmaker[Sess
     @jobs.handler("book")
     def book(note: str) -> None: ...
 
-    with sessions() as session:
-        session.execute(select(Entry))
-        with pytest.raises(CrashTestError, match="close all sessions"):
-            crash_test(book, "x", session_factory=sessions)
+    # Of another engine: the pool of this one is replaced meanwhile, and would not close it.
+    other_engine = create_engine(sessions.kw["bind"].url, poolclass=NullPool)
+    with other_engine.connect(), pytest.raises(CrashTestError, match="close all sessions"):
+        crash_test(book, "x", session_factory=sessions)
 
 
 def test_windows_is_refused_with_an_error_that_says_so(

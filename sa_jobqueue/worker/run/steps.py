@@ -595,6 +595,7 @@ class AttemptSteps:
         wait = partial(self._record, kind=StepKind.WAIT, place=place, took=timeout, event=event)
 
         def look(connection: Any) -> Any:
+            self._lock_roots(set(), connection)  # first: who holds the job may be about to send the event
             if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
                 raise Busy
             request = EventWait[Any](place[0], event=event, timeout=timeout)
