@@ -89,7 +89,7 @@ def complete(session: Session | None, jobs: Iterable[JobMixin[Any]]) -> None:
 
 def _template(job: JobMixin[Any]) -> Template | None:
     """Return the template of a job's input; None if it refers to no object, or was set since the job was made."""
-    document: Document | None = getattr(job, "_document", None)  # what is no job is refused later
+    document: Document | None = getattr(job, "_document", None)  # other objects are refused later
     if document is None or document.template is None or job.__dict__.get("input") != document.value:
         return None
     template: Template = document.template

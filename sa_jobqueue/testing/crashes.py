@@ -109,7 +109,7 @@ class Crash:
 
 @dataclass(frozen=True, repr=False)
 class CrashReport:
-    """The crashes of a `crash_test`. Its text is a table of those that did not pass."""
+    """The crashes of a `crash_test`. Its text is a table of the crashes that did not pass."""
 
     type_name: str
     """The handler's job type."""
@@ -118,7 +118,7 @@ class CrashReport:
 
     @property
     def failed(self) -> tuple[Crash, ...]:
-        """Those that did not pass."""
+        """The crashes that did not pass."""
         return tuple(crash for crash in self.crashes if not crash.passed)
 
     @property

@@ -149,7 +149,7 @@ async def test_a_caught_timeout_is_followed_by_another_wait(flow: Flow) -> None:
     assert (await flow.go_on())["output"] == "no"
 
 
-@has(82, "The one who is to call back is told once, and again if that fails")
+@has(82, "The submitter of a callback is called once, and again if it fails")
 async def test_the_submitter_of_a_callback_is_retried(flow: Flow) -> None:
     async def order(ctx: AttemptContext) -> Any:
         async def submit() -> None:
@@ -176,7 +176,7 @@ async def test_a_child_returns_null(flow: Flow) -> None:
     assert (await flow.run(order))["output"] == [None]
 
 
-@has(84, "The error of a child stays, whatever comes after")
+@has(84, "The error of a child is the same in later attempts")
 async def test_the_error_of_a_child_is_raised_again(flow: Flow) -> None:
     double = doubling(flow)
 

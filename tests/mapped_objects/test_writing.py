@@ -97,7 +97,7 @@ def note_loaded(note: Annotated[Note | None, LoadOptions()], session: Session) -
 
 
 def inputs(session: Session) -> list[Any]:
-    """Return the inputs that the database has, whatever the session has loaded."""
+    """Return the inputs that the database has, not those that the session has loaded."""
     return list(session.scalars(select(Job.__table__.c.input).order_by(Job.__table__.c.id)))
 
 

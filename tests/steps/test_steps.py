@@ -910,7 +910,7 @@ async def test_steps_beside_one_that_is_called_later_are_recorded_first(engine: 
     with Session(engine) as session:
         assert [(step.name, step.kind) for step in list_steps(session, job_id)] == [("draw", "step"), ("ask", "retry")]
     with Session(engine) as session, session.begin():
-        session.execute(update(Job).values(scheduled_at=func.now()))  # called again at once if an operator makes it due
+        session.execute(update(Job).values(scheduled_at=func.now()))  # called again immediately if an operator makes it due
     await drain(queue, engine)
     assert (jobs.get(job_id)["output"], calls) == ("picture", ["ask", "draw", "ask"])
 

@@ -45,10 +45,9 @@ def view(context: Context) -> dict[str, Any]:
     report = context.sample().value
     waiting = report.waiting if report else ()
     rows = [(status, name, figures.get(name)) for name, status in listed.items()]
-    idle = [row for row in rows if _is_idle(*row)]
     return {
-        "busy": sorted((row for row in rows if row not in idle), key=_worst),
-        "idle": idle,
+        "busy": sorted((row for row in rows if not _is_idle(*row)), key=_worst),
+        "idle": [row for row in rows if _is_idle(*row)],
         "unhandled": [
             group for group in waiting if group.cause == Cause.TYPE_UNKNOWN and (not names or group.type_name in names)
         ],

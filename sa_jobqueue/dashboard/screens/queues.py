@@ -47,10 +47,9 @@ def view(context: Context) -> dict[str, Any]:
         # Jobs wait in them, and they have neither a row nor a worker.
         listed |= {key: None for key in depths if key not in listed}
     rows = [(status, *key, depths.get(key), None if key[1] else rates.get(key[0])) for key, status in listed.items()]
-    idle = [row for row in rows if _is_idle(*row)]
     return {
-        "busy": sorted((row for row in rows if row not in idle), key=_worst),
-        "idle": idle,
+        "busy": sorted((row for row in rows if not _is_idle(*row)), key=_worst),
+        "idle": [row for row in rows if _is_idle(*row)],
         "report": report,
         # Without a count, a queue that has none is not known to be empty.
         "is_counted": report is not None and "queues" not in report.missing,

@@ -75,8 +75,8 @@ _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
 _FOREVER: Final = timedelta(days=36500)
 """How long a job waits for the result of another one, which wakes it."""
-_UNFINISHED: Final = {StepKind.STEP: (StepKind.FAILURE, StepKind.RETRY), StepKind.TRANSACTION: (StepKind.FAILURE,)}
-"""Kinds of records without a result, of calls of a kind."""
+_OTHER_KINDS: Final = {StepKind.STEP: (StepKind.FAILURE, StepKind.RETRY), StepKind.TRANSACTION: (StepKind.FAILURE,)}
+"""Kinds of records that a call finds beside its own kind: a declared error, and a failure after which it is repeated."""
 UNSENT: Final = object()
 """The answer of a look for an event that was not sent."""
 _enclosing: ContextVar[int] = ContextVar("sa_jobqueue_enclosing_steps", default=0)
@@ -821,7 +821,7 @@ class AttemptSteps:
             )
             self._recorded = {(row.name, row.key): row for row in rows}
         step_record = self._recorded.get(place)
-        if step_record is not None and step_record.kind not in {kind, *_UNFINISHED.get(kind, ())}:
+        if step_record is not None and step_record.kind not in {kind, *_OTHER_KINDS.get(kind, ())}:
             raise StepOutputError(*place, f"is recorded as a {step_record.kind}, but the handler now calls it as a {kind}")
         uncalled_steps = () if step_record is not None or self._has_warned else self._recorded.keys() - self._entered
         if uncalled_steps:  # no error: the handler may take another branch, such as after a step that raised
