@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.events import JobTypesDiffer, WorkerStarted
 from sa_jobqueue.worker.background import controls
+from sa_jobqueue.worker.background.controls import ControlReader
+from sa_jobqueue.worker.signals import TickResult
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Start, until
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import Start, shared, until
 
 pytestmark = [both_servers, pytest.mark.every_python]
 
@@ -77,3 +82,26 @@ async def test_the_worker_that_started_last_records_its_types_again_if_another_o
                 connection.execute(text("UPDATE job_type SET queue = 'old', priority = 7"))
             await until(lambda: recorded(engine) == "new", description="the new version is recorded again")
             assert not new.of(JobTypesDiffer)
+
+
+async def test_a_worker_reads_again_what_it_has_recorded_again(
+    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+) -> None:
+    """A worker that starts writes its types twice: between two ticks, nothing seems to have changed."""
+    jobs.add_worker(WORKER)
+    tick = TickResult(settings="those of the new version")
+
+    def write_new() -> None:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE job_type SET queue = 'new'"))
+
+    reader = ControlReader(shared(async_engine, version("old")), on_change=lambda _: None, is_notified=lambda: True)
+    reading = asyncio.create_task(reader.run())
+    try:
+        await until(lambda: recorded(engine) == "old", description="it has recorded its type")
+        for _ in range(2):
+            await asyncio.to_thread(write_new)
+            reader.ticked(tick)
+            await until(lambda: recorded(engine) == "old", description="it has recorded its type again")
+    finally:
+        await cancelled(reading)

@@ -121,6 +121,11 @@ class ControlReader(Part, Component):
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
         self._type_differences: Differences = {}
+        self._has_recorded_again = False
+        """Whether the last reading wrote types that were recorded otherwise.
+
+        A worker that starts may write its own again before the next tick, which then finds what that reading had found.
+        """
         self._types_reported_at = float("-inf")
         self._types_of_later = workers.types_of_later(self._model)
         self._statement = compiled(controls.of_worker, self._model)
@@ -160,7 +165,8 @@ class ControlReader(Part, Component):
             await asyncio.sleep(_PACE)
             pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
-            write = WRITE_AGAIN if self._type_differences or any(map(self._is_to_write, _DECLARATIONS)) else None
+            is_unsettled = self._type_differences or self._has_recorded_again or any(map(self._is_to_write, _DECLARATIONS))
+            write = WRITE_AGAIN if is_unsettled else None
             await waited(
                 self._woken, min((seconds for seconds in (every, write, pause) if seconds is not None), default=None)
             )
@@ -208,6 +214,7 @@ class ControlReader(Part, Component):
 
         Of all live workers that handle a type, the one that started last decides: two versions do not overwrite each other.
         """
+        self._has_recorded_again = False
         differences: Differences = {}
         for name, values in recorded.items():
             columns = zip(DECLARED, values, recorded_values(self._types[name]), strict=True)
@@ -221,6 +228,7 @@ class ControlReader(Part, Component):
                 later_types = set(await connection.scalars(self._types_of_later, parameters))
             if stale := {name: self._types[name] for name in differences if name not in later_types}:
                 await self._write(RefusedWrite.RECORD_TYPE, stale, record_job_types)
+                self._has_recorded_again = True
             differences = {name: columns for name, columns in differences.items() if name in later_types}
         is_due = time.monotonic() >= self._types_reported_at + REPORT_AGAIN
         if differences and (is_due or differences != self._type_differences):
