@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -53,6 +53,22 @@ def cut(lines: Sequence[str], count: int = 0) -> list[str]:
     """Return the first lines, and how many more there are of these or of `count`."""
     more = max(len(lines), count) - LISTED
     return [*lines[:LISTED], f"and {more:,} more"] if more > 0 else list(lines)
+
+
+def folded(rows: Iterable[tuple[str, Any, str]], count: int = 0) -> list[str]:
+    """Return a line for each row of a preview, and one for those of a type and text together, with their number.
+
+    `rows`: type, id and text of each. `count`: of all rows, if `rows` are only the first.
+    """
+    ids: dict[tuple[str, str], list[Any]] = {}
+    for type_name, row_id, text in rows:
+        ids.setdefault((type_name, text), []).append(row_id)
+    lines = [
+        f"{type_name} {group[0]} {text}" if len(group) == 1 else f"{len(group):,} × {type_name} {text}, the first {group[0]}"
+        for (type_name, text), group in ids.items()
+    ]
+    more = count - sum(map(len, ids.values()))
+    return cut(lines, len(lines) + max(more, 0))
 
 
 def seen(updated_at: datetime | None) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.statements._parts import Tables, array, element, fence, is_claimed_table, position, statement, status
 from sa_jobqueue.statements.completions import awaited, completion, end_chains, free
@@ -139,12 +140,11 @@ def complete_unclaimed(t: Tables, *, continues: bool) -> sa.Update:
 
 @statement
 def edges_of(t: Tables) -> sa.CompoundSelect[Any]:
-    """Return the edges between chains and others: what their jobs wait or waited for, and what waits or waited for them.
+    """Return the edges between chains and those that their jobs wait or waited for.
 
-    Parameters: `ids`, of roots; `limit`, of edges of each of three kinds.
+    Parameters: `ids`, of roots; `limit`, of edges of each of two kinds.
     Shape: `(blocked_by_chain_id, chain_id, is_resolved)`, where a job of the chain waits; an edge within may come twice.
-    Locks: none.
-    Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations, `ix_job_blocker_chain` for those that wait.
+    Locks: none. Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations.
     """
     root_ids = sa.any_(t.ids("ids"))
     limit = sa.bindparam("limit", type_=sa.Integer)
@@ -153,5 +153,27 @@ def edges_of(t: Tables) -> sa.CompoundSelect[Any]:
     return sa.union_all(
         sa.select(*columns).select_from(joined).where(t.blocker.c.job_id == root_ids).limit(limit),
         sa.select(*columns).select_from(joined).where(t.job.c.root_id == root_ids).limit(limit),
-        sa.select(*columns).select_from(joined).where(t.blocker.c.blocked_by_chain_id == root_ids).limit(limit),
+    )
+
+
+@statement
+def waiting_types(t: Tables) -> sa.Select[Any]:
+    """Count the jobs that wait or waited for a chain, by type and status.
+
+    Parameters: `chain_id`; `limit`: it counts no further. Shape: `(type_name, status, jobs, job_id)`, the most first, with
+    the first job of each. Locks: none. Index: `ix_job_blocker_chain`, then the primary key of the jobs.
+    """
+    waiting = (
+        sa.select(t.blocker.c.job_id)
+        .where(t.blocker.c.blocked_by_chain_id == t.id("chain_id"))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .subquery("waiting")
+    )
+    ids = sa.func.array_agg(aggregate_order_by(t.job.c.id, t.job.c.id), type_=ARRAY(t.job.c.id.type))
+    count = sa.func.count().label("jobs")
+    return (
+        sa.select(t.job.c.type_name, t.job.c.status, count, ids[1].label("job_id"))
+        .select_from(waiting.join(t.job, t.job.c.id == waiting.c.job_id))
+        .group_by(t.job.c.type_name, t.job.c.status)
+        .order_by(count.desc(), t.job.c.type_name)
     )

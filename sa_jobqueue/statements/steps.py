@@ -448,6 +448,41 @@ def waits(t: Tables) -> sa.Select[Any]:
 
 
 @statement
+def waits_by_step(t: Tables) -> sa.Select[Any]:
+    """Count the waits for events by job type, step, and the part of the event's name before a colon.
+
+    Parameters: `scan_limit`, waits that are read at most. Shape: `(type_name, step, prefix, jobs, events, event, since,
+    times_out_at)`, the most jobs first; `event` is the first by name. Locks: none.
+    Index: `ix_job_step_event`, then the primary key of the jobs.
+    """
+    scan = (
+        sa.select(t.step.c.job_id, t.step.c.name, t.step.c.event, t.step.c.started_at, t.step.c.deadline)
+        .where(t.step.c.event.is_not(None), t.step.c.completed_at.is_(None))
+        .order_by(t.step.c.event)
+        .limit(sa.bindparam("scan_limit", type_=sa.Integer))
+        .subquery("scan")
+    )
+    prefix = sa.func.split_part(scan.c.event, sa.literal_column("':'"), sa.literal_column("1")).label("prefix")
+    count = sa.func.count().label("jobs")
+    return (
+        sa.select(
+            t.job.c.type_name,
+            scan.c.name.label("step"),
+            prefix,
+            count,
+            sa.func.count(scan.c.event.distinct()).label("events"),
+            sa.func.min(scan.c.event).label("event"),
+            sa.func.min(scan.c.started_at).label("since"),
+            sa.func.min(scan.c.deadline).label("times_out_at"),
+        )
+        .select_from(scan.join(t.job, t.job.c.id == scan.c.job_id))
+        .where(t.job.c.completed_at.is_(None))
+        .group_by(t.job.c.type_name, scan.c.name, prefix)
+        .order_by(count.desc(), prefix)
+    )
+
+
+@statement
 def awaited(t: Tables) -> sa.Select[Any]:
     """Count the jobs that wait for events and those events, and return the job that has waited longest.
 

@@ -22,11 +22,11 @@ from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.dashboard.charts import Mark
-from sa_jobqueue.dashboard.graph import Node, svg
 from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.dashboard.screens.activity import charts
 from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.dashboard.trees import Branch, Node
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.minutes import Figures
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
@@ -60,7 +60,7 @@ COVERED = """() => [...document.querySelectorAll('[name="ids"]')].filter((box) =
       && rect.right > area.left && rect.top < area.bottom && rect.bottom > area.top);
   });
 }).map((box) => `the checkbox of ${box.value} covers text`)"""
-SIDEWAYS = """[...document.querySelectorAll(".scroll:not(:has(.graph))")].filter((one) =>
+SIDEWAYS = """[...document.querySelectorAll(".scroll")].filter((one) =>
     one.scrollWidth > one.clientWidth + 1).map((one) => `${one.getAttribute("aria-label")} scrolls sideways`)"""
 COLUMNS = """[...document.querySelectorAll("thead")].filter((one) => one.rows[0].cells.length > 8).map(
     (one) => `${one.textContent}: ${one.rows[0].cells.length} columns`)"""
@@ -311,8 +311,9 @@ def components(context: Context) -> dict[str, Any]:
     share = SimpleNamespace(received=0.1, due_share=0.8, is_starving=True)
     start = now.replace(second=0, microsecond=0) - 9 * minute
     minutes = [Figures(start + n * minute, 60, n, n, n, n, n, n, n, [n] * 16, [n] * 16) for n in range(10)]
-    chain = Node(key="7", title="bind_book", status=JobStatus.BLOCKED, href="#", note="1 job", is_stuck=True)
-    dead = Node(key="8", title="2 chains", status=JobStatus.DEAD, note="folded", folded=2)
+    chain = Node(key="7", title="bind_book", status=JobStatus.BLOCKED, href="#", is_stuck=True)
+    page = Node(key="8", title="scan_page", status=JobStatus.COMPLETED, href="#")
+    pages = Branch(node=page, count=2, is_resolved=True, branches=[], left_out="shown above")
     return {
         "now": now,
         "statuses": list(JobStatus),
@@ -331,7 +332,7 @@ def components(context: Context) -> dict[str, Any]:
         "charts": charts(minutes, since=minutes[0].key, step=minute, marks=[Mark(now - 5 * minute, "mail paused by bob")]),
         "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
         "settings": settings_of(Limits),
-        "picture": svg([chain, dead], {("8", "7"): False}, current="7", label="Graph of two chains"),
+        "tree": [Branch(node=chain, count=1, is_resolved=False, branches=[pages])],
     }
 
 
@@ -362,27 +363,6 @@ def test_a_live_update_keeps_selection_and_focus_and_an_unchanged_one_returns_30
         assert not opened.logged
         opened.context.close()
     assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
-
-
-def test_a_long_graph_opens_at_its_chain(browser: Browser, engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        before = Job(type_name="step")
-        row = [before]
-        for _ in range(20):
-            before = Job(type_name="step", blockers=[before])
-            row.append(before)
-        session.add_all(row)
-        last = str(before.id)
-    opened = Opened(browser, viewport={"width": 1000, "height": 600})
-    with served(dashboard(engine, authorize=everyone)) as url:
-        opened.page.goto(f"{url}/queue/chain?id={last}")
-        seen = """(() => {
-            const box = document.querySelector(".graph .current").getBoundingClientRect();
-            const around = document.querySelector(".graph").closest(".scroll").getBoundingClientRect();
-            return box.left >= around.left && box.right <= around.right + 1;
-        })()"""
-        assert opened.page.evaluate(seen)
-        opened.context.close()
 
 
 def test_live_updates_keep_selection_focus_and_scroll_on_their_row(browser: Browser, engine: Engine) -> None:

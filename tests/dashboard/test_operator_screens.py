@@ -1,4 +1,4 @@
-"""Chains with their graph, schedules, workers, limits, storage and audit: what they show, and what their acts change."""
+"""Chains with their trees, schedules, workers, limits, storage and audit: what they show, and what their acts change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.statements.session_names import session_name
 from sa_jobqueue.testing import drain
 from tests.dashboard.conftest import Client, everyone
-from tests.dashboard.pages import confirmed, forms
+from tests.dashboard.pages import confirmed, forms, words
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
 from tests.health.problems import UnhealthyQueue, awaiting_event_of_another_name, blocked_by_dead
@@ -46,29 +46,36 @@ from tests.health.problems import UnhealthyQueue, awaiting_event_of_another_name
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
 
 
-def test_the_chain_graph_opens_from_any_job_and_marks_stuck_chains(client: Client, engine: Engine, jobs: Jobs) -> None:
+def test_a_chain_shows_what_it_waits_for_as_a_tree_and_what_waits_for_it_by_type(
+    client: Client, engine: Engine, jobs: Jobs
+) -> None:
     dead = jobs.add(JobStatus.DEAD, type_name="dies")
     with Session(engine) as session, session.begin():
         first = Job(type_name="first")
         middle = Job(type_name="middle", blockers=[dead, first])
-        last = Job(type_name="last", blockers=[middle])
-        session.add_all([first, middle, last])
+        adds = [Job(type_name="add_up", blockers=[middle]) for _ in range(60)]
+        last = Job(type_name="last", blockers=[*adds, first])
+        session.add_all([first, middle, *adds, last])
         ids = {job.type_name: str(job.id) for job in (first, middle, last)} | {"dies": str(dead)}
-    for job_id in ids.values():
-        page = client.page(f"/queue/chain?id={job_id}")
-        graph = re.findall('(?s)<svg class="graph".*?</svg>', page)[0]
-        assert {name for name in ids if f">{name}</text>" in graph} == set(ids)
-        assert graph.count('marker-end="url(#arrow)"') == 3
-        # The dead one and those that wait for it, but not what is only pending.
-        assert graph.count(" stuck") >= 3
-        assert ">pending 1 job</text>" in graph
-        assert re.search('aria-label="middle, stuck blocked 1 job, waits for (dies, first|first, dies)"', graph), graph
-    assert "3 of them are dead, or wait for one that is" in client.page(f"/queue/chain?id={ids['last']}")
-    shown = client.page(f"/queue/job?id={ids['middle']}")
-    assert shown.count("Root cause:") == 2  # the one that died, and the one that no worker runs
-    assert shown.count("It died ") == 1
-    alone = jobs.add()
-    assert "It waits for no chain" in client.page(f"/queue/chain?id={alone}")
+    page = words(client.page(f"/queue/chain?id={ids['last']}"))
+    assert "63 of these chains are dead, or wait for one that is" in page
+    # The dead one and those that wait for it are stuck, but not what is only pending; each stands there once.
+    tree = page[page.index("without help.") :]
+    assert re.search("blocked 60 × add_up [^ ]+ stuck blocked middle [^ ]+ stuck dead dies [^ ]+ stuck pending first", tree)
+    assert tree.count("dies") == 1
+    page = words(client.page(f"/queue/chain?id={ids['middle']}"))
+    assert re.search("Waited for by .*60 × add_up blocked", page), page
+    job_page = client.page(f"/queue/job?id={ids['middle']}")
+    assert job_page.count("Root cause:") == 2  # the one that died, and the one that no worker runs
+    assert job_page.count("It died ") == 1
+    assert "blocked 60 × add_up" in words(job_page)
+    assert "blocked 60 × add_up" in words(client.page(f"/queue/job?id={ids['last']}"))
+    preview = client.post("cancel-chains", {"id": [ids["middle"], *(str(job_id) for job_id in jobs.add_many(3))]}).text
+    assert f"middle {ids['middle']} (blocked)" in words(preview)
+    assert "3 × test (pending)" in words(preview)
+    alone = words(client.page(f"/queue/chain?id={jobs.add()}"))
+    assert "It waits for no chain" in alone
+    assert "No job waits for it" in alone
     assert client.get("/queue/chain").status_code == 400
     assert client.get("/queue/chain?id=00000000-0000-0000-0000-000000000000").status_code == 404
 
@@ -146,7 +153,7 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     [arguments] = forms(page, "send-event")
     assert client.post("send-event", arguments, input="{").status_code == 400
     preview = client.post("send-event", arguments, input='"yes"').text
-    assert f"answer {job_id}, in step approval" in preview
+    assert f"answer {job_id} in step approval" in preview
     assert session.scalars(select(Job.Event)).all() == []
     assert "<strong>1</strong> sent." in confirmed(client, preview)
     session.rollback()
@@ -160,6 +167,21 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     session.expire_all()
     assert session.get_one(Job, job_id).output == "yes"
     assert "No job waits for an event" in client.page("/queue/events")
+
+
+def test_waits_for_many_events_are_one_row_for_each_step(client: Client, engine: Engine, jobs: Jobs) -> None:
+    ids = jobs.add_many(7, type_name="order")
+    with engine.begin() as connection:
+        for number, job_id in enumerate(ids):
+            step = {"name": "approval", "kind": "wait", "attempt": 1, "started_at": datetime.now(UTC)}
+            step |= {"event": f"approved:{number}" if number else "paid", "deadline": datetime.now(UTC) + timedelta(hours=1)}
+            connection.execute(insert(Job.Step).values(job_id=job_id, **step))
+    page = client.page("/queue/events")
+    assert "6 order approval 6 × approved:…" in words(page)
+    assert "1 order approval paid" in words(page)
+    assert 'events?after=approved"' in page
+    assert "approved:6" in client.page("/queue/events?after=approved")
+    assert "By step" not in client.page("/queue/events?after=approved")
 
 
 def test_an_event_is_sent_with_the_permission_only(engine: Engine, session: Session) -> None:

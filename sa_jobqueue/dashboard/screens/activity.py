@@ -13,6 +13,7 @@ from sa_jobqueue.dashboard.charts import Line, Mark, chart, seconds
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.dashboard.sources import MARKED, MOST_MARKS
 from sa_jobqueue.models import AuditMixin
+from sa_jobqueue.observe.health.figures import FailedAttempt
 from sa_jobqueue.observe.minutes import Figures, combined, series
 from sa_jobqueue.operations import AuditFilter, WorkerStatus, list_audit
 
@@ -50,6 +51,15 @@ def activity(
         "last": points[-1] if points else None,
         "charts": charts(points, since=since, step=step, marks=marks) if points else [],
     }
+
+
+def folded(context: Context, failures: Iterable[FailedAttempt]) -> list[tuple[FailedAttempt, str, int]]:
+    """Return the newest failure of each type and error, with the error as the user may see it, and how many there are."""
+    groups: dict[tuple[str, str], list[FailedAttempt]] = {}
+    for failure in failures:
+        error = context.error_line(failure.type_name, failure.error) if failure.error.get("type") else ""
+        groups.setdefault((failure.type_name, error or failure.outcome.replace("_", " ")), []).append(failure)
+    return [(group[0], text, len(group)) for (_, text), group in groups.items()]
 
 
 def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: list[Mark]) -> list[Any]:

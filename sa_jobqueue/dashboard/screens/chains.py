@@ -1,4 +1,4 @@
-"""Chains by filters, and one chain: its jobs, and the graph of its blockers and dependants."""
+"""Chains by filters, and one chain: its jobs, its blockers as a tree, and the jobs that wait for it by type."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard import forms, graph
+from sa_jobqueue.dashboard import forms, trees
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError
 from sa_jobqueue.dashboard.rendering import short
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.errors import NotFoundError
@@ -23,9 +23,11 @@ COLUMNS: Final = (
     "error",
 )
 CHAINS: Final = 500
-"""Maximum number of chains in a graph."""
+"""Maximum number of chains in a tree."""
 EDGES: Final = 500
-"""Maximum number of edges of one kind that one step from the chain outwards reads."""
+"""Maximum number of edges of one kind that are read for one level of a tree."""
+WAITING: Final = 3000
+"""Maximum number of jobs that wait for a chain that are counted."""
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def view(context: Context) -> dict[str, Any]:
 
 
 def view_one(context: Context) -> dict[str, Any]:
-    """Return the chain of a job, a page of its jobs, and the graph around it."""
+    """Return the chain of a job, a page of its jobs, the tree of its blockers, and the jobs that wait for it."""
     job_id = context.params.job_id("id", context.model)
     if job_id is None:
         raise ParameterError("id", "is missing: the id of a job of the chain")
@@ -76,67 +78,67 @@ def view_one(context: Context) -> dict[str, Any]:
             limit=PAGE,
             model=context.model,
         )
-        nodes, edges, is_cut = _graph(context, session, chain.id)
-    stuck = {node.key for node in nodes if node.is_stuck}
-    drawn_nodes, drawn_edges = graph.fold(nodes, edges, keep=[chain.id, *stuck])
+        nodes, edges, is_cut = _connected(context, session, chain.id)
+        waiting = waiting_types(context, session, chain.id)
     return {
         "heading": f"Chain {chain.type_name} {short(chain.id)}",
         "chain": chain,
         "error_line": context.error_line(chain.last_type_name, chain.error),
         "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in jobs],
         "next_url": None if jobs.next is None else context.url("chain", id=chain.id, after=jobs.next),
-        "is_alone": len(nodes) == 1,
-        "count": len(nodes),
-        "drawn": len(drawn_nodes),
+        "tree": trees.tree(nodes, edges, chain.id),
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
-        "picture": graph.svg(drawn_nodes, drawn_edges, current=chain.id, label=f"Graph of {len(drawn_nodes)} chains"),
+        "waiting": waiting,
+        "most_waiting": WAITING,
         "can_redrive": chain.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
         "can_cancel": chain.status not in ENDED and context.may("cancel_chains"),
     }
 
 
-def _graph(context: Context, session: Session, chain_id: JobId) -> tuple[list[graph.Node], dict[graph.Edge, bool], bool]:
-    """Return the chains connected with one, their edges, and whether there are more."""
+def waiting_types(context: Context, session: Session, chain_id: JobId) -> list[Any]:
+    """Return how many jobs wait or waited for a chain, by type and status."""
+    parameters = {"chain_id": chain_id, "limit": WAITING}
+    return list(session.execute(chains.waiting_types(context.model), parameters))
+
+
+def _connected(context: Context, session: Session, chain_id: JobId) -> tuple[list[trees.Node], dict[trees.Edge, bool], bool]:
+    """Return a chain with all that it waits for, directly or not, their edges, and whether there are more."""
     model = context.model
     chain_ids, frontier, is_cut = {chain_id}, [chain_id], False
-    edges: dict[graph.Edge, bool] = {}
+    edges: dict[trees.Edge, bool] = {}
     while frontier:
         rows = session.execute(chains.edges_of(model), {"ids": frontier, "limit": EDGES}).all()
         new_ids: list[JobId] = []
         for blocker, waiting, is_resolved in rows:
             edges[blocker, waiting] = edges.get((blocker, waiting), True) and is_resolved
-            new_ids += [end for end in (blocker, waiting) if end not in chain_ids]
+            new_ids += [blocker] if blocker not in chain_ids else []
         fresh = list(dict.fromkeys(new_ids))
         is_cut = is_cut or len(rows) >= EDGES or len(chain_ids) + len(fresh) > CHAINS
         frontier = [] if len(edges) >= 2 * EDGES else fresh[: CHAINS - len(chain_ids)]
         chain_ids.update(frontier)
-    columns = ("id", "type_name", "status", "length")
+    columns = ("id", "type_name", "status")
     listed = list_chains(session, where=ChainFilter(ids=list(chain_ids)), columns=columns, limit=CHAINS, model=model)
     nodes = [
-        graph.Node(
-            key=chain.id,
-            title=chain.type_name,
-            status=chain.status,
-            href=context.url("chain", id=chain.id),
-            note=f"{chain.length:,} job{'' if chain.length == 1 else 's'}",
-        )
+        trees.Node(key=chain.id, title=chain.type_name, status=chain.status, href=context.url("chain", id=chain.id))
         for chain in listed
     ]
     here = {node.key for node in nodes}
     edges = {edge: is_resolved for edge, is_resolved in edges.items() if here.issuperset(edge)}
-    return graph.marked(nodes, edges), edges, is_cut
+    return trees.marked(nodes, edges), edges, is_cut
 
 
 def _named(context: Context, session: Session, result: BulkResult[Any]) -> list[str]:
-    """Return the first of the chains that are meant, with their types, states and errors."""
-    where = ChainFilter(ids=list(result)[: forms.LISTED])
-    page = list_chains(session, where=where, columns=COLUMNS, limit=forms.LISTED, model=context.model) if result.ids else ()
-    lines = [
-        f"{chain.type_name} {chain.id} ({chain.status}) {context.error_line(chain.last_type_name, chain.error)}"
-        for chain in page
-    ]
-    return forms.cut(lines, result.changed)
+    """Return the chains that are meant, those of a type, state and error together."""
+    where = ChainFilter(ids=list(result))
+    page = list_chains(session, where=where, columns=COLUMNS, limit=MAX_VALUES, model=context.model) if result.ids else ()
+    return forms.folded(
+        (
+            (chain.type_name, chain.id, f"({chain.status}) {context.error_line(chain.last_type_name, chain.error)}".strip())
+            for chain in page
+        ),
+        result.changed,
+    )
 
 
 def _cancel(context: Context, session: Session) -> Changes:

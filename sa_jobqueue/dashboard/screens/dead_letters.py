@@ -115,14 +115,8 @@ def _changes(context: Context, session: Session, where: operations.DeadLetterFil
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
     details = [f"job {job_id} stays dead: {reason}" for job_id, reason in result.conflicts.items()][: forms.LISTED]
     if context.is_preview:
-        dead_letters = operations.list_dead_letters(session, where=where, limit=forms.LISTED, model=context.model)
-        details = forms.cut(
-            [
-                f"{letter.type_name} {letter.job_id}: {context.error_line(letter.type_name, letter.error) or letter.reason}"
-                for letter in dead_letters
-            ],
-            result.changed,
-        )
+        groups = operations.group_dead_letters(session, where=where, model=context.model)
+        details += forms.cut([_line(context, group) for group in groups])
     elif result.changed < min(expected, 1000) and where.resolved is False:
         resolved_letters = operations.list_dead_letters(
             session, where=replace(where, resolved=True), limit=forms.LISTED, model=context.model
@@ -134,6 +128,11 @@ def _changes(context: Context, session: Session, where: operations.DeadLetterFil
             if letter.resolved_at is not None
         ]
     return Changes(count=result.changed, details=details, ids=result.ids, has_more=result.next is not None)
+
+
+def _line(context: Context, group: operations.DeadLetterGroup) -> str:
+    job = f"{group.type_name} {group.example_job_id}" if group.count == 1 else f"{group.count:,} × {group.type_name}"
+    return f"{job}: {group_error(context, group) or group.reason}"
 
 
 SCREEN = Screen(

@@ -8,9 +8,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.parameters import MAX_VALUES
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Changes, Context, Screen
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations import delete_event, list_awaited_events, send_event
+from sa_jobqueue.operations.pages import SCAN_LIMIT
 from sa_jobqueue.statements import steps
 
 _MAX_PAYLOAD: Final = 100_000
@@ -21,11 +23,17 @@ def view(context: Context) -> dict[str, Any]:
     """Return a page of events that jobs wait for; with a name, the jobs that wait for this one, and the sent payload."""
     name = context.params.text("name")
     with context.read() as session:
-        page = list_awaited_events(session, after=context.params.text("after"), limit=PAGE, model=context.model)
+        after = context.params.text("after")
+        page = list_awaited_events(session, after=after, limit=PAGE, model=context.model)
+        groups = (
+            [] if name or after else session.execute(steps.waits_by_step(context.model), {"scan_limit": SCAN_LIMIT}).all()
+        )
         sent = None if name is None else _sent(context, session, name)
         waiting = [] if name is None else _waiting(context, session, name, PAGE)
     return ({} if name is None else {"heading": f"Event {name}"}) | {
         "events": page.items,
+        # Of one event each, they would be the same list twice.
+        "groups": groups if any(group.events > 1 for group in groups) else [],
         "name": name,
         "sent": sent,
         "waiting": waiting,
@@ -53,8 +61,8 @@ def _send(context: Context, session: Session) -> Changes:
     if (sent := _sent(context, session, event)) is not None:
         effect = f"Event {event} was sent before, by {sent.sent_by}, and counts: sending it again changes nothing."
         return Changes(count=0, effect=effect)
-    waiting = _waiting(context, session, event, forms.LISTED + 1)
-    lines = forms.cut([f"{job.type_name} {job.id}, in step {step.name}" for job, step in waiting])
+    waiting = _waiting(context, session, event, MAX_VALUES)
+    lines = forms.folded((job.type_name, job.id, f"in step {step.name}") for job, step in waiting)
     effect = (
         "The jobs that wait for it continue immediately." if waiting else "No job waits for it yet: it is kept for 30 days."
     )

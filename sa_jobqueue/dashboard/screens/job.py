@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -12,6 +12,7 @@ from sa_jobqueue import operations
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import SHOWN, as_json, short
 from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
+from sa_jobqueue.dashboard.screens.chains import waiting_types
 from sa_jobqueue.display.objects import objects_in
 from sa_jobqueue.operations.explaining import Cause, Explanation
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
@@ -33,6 +34,7 @@ ATTEMPTS: Final = 20
 STEPS: Final = 100
 """Number of recorded steps on the page, the last ones."""
 _RELATED: Final = 50
+_BLOCKERS: Final = 500
 _FIELDS: Final = (
     *("attempt", "max_attempts", "priority", "scheduled_at", "completed_by", "leased_by", "leased_until", "timeout"),
     *("expires_at", "ordering_key", "deduplication_key", "rate_cost", "input_version", "trace_context"),
@@ -64,10 +66,8 @@ def view(context: Context) -> dict[str, Any]:
             session, where=operations.DeadLetterFilter(job_ids=[job_id], resolved=None), limit=_RELATED, model=model
         )
         chain = operations.get_chain(session, job.chain_id, model=model)
-        blockers = operations.list_blockers(session, job_id, limit=_RELATED, model=model)
-        blocked = operations.list_blocked_jobs(
-            session, job.chain_id, columns=["id", "type_name", "status"], limit=_RELATED, model=model
-        )
+        blockers = operations.list_blockers(session, job_id, limit=_BLOCKERS, model=model)
+        blocked = waiting_types(context, session, job.chain_id)
         # Read here: the objects belong to the session.
         return {
             "heading": f"Job {job.type_name} {short(job.id)}",
@@ -90,9 +90,8 @@ def view(context: Context) -> dict[str, Any]:
             ],
             "letters": list(dead_letters),
             "chain": chain,
-            "blockers": [(blocker, blocker.chain) for blocker in blockers],
-            "blocked": list(blocked),
-            "blocked_has_more": blocked.next is not None,
+            "blockers": _folded(blockers),
+            "blocked": blocked,
             "last_error": context.error(job.type_name, job.last_error),
             "can_cancel": job.status not in ENDED and context.may("cancel_jobs"),
             # One that is due already would not start sooner.
@@ -103,6 +102,14 @@ def view(context: Context) -> dict[str, Any]:
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
             "can_dismiss": any(letter.resolution is None for letter in dead_letters) and context.may("dismiss_dead_letters"),
         }
+
+
+def _folded(blockers: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Return the first blocker of each type, status and state, with how many there are."""
+    groups: dict[tuple[str, JobStatus, bool], list[Any]] = {}
+    for blocker in blockers:
+        groups.setdefault((blocker.chain.type_name, blocker.chain.status, blocker.is_resolved), []).append(blocker)
+    return [(group[0], len(group)) for group in groups.values()]
 
 
 def _result(context: Context, job: Any, step: Any) -> str:

@@ -11,7 +11,7 @@ from sa_jobqueue import operations
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.activity import activity
+from sa_jobqueue.dashboard.screens.activity import activity, folded
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context, Screen
 from sa_jobqueue.dashboard.screens.dead_letters import group_error
 from sa_jobqueue.observe.minutes import totals
@@ -96,7 +96,7 @@ def view_one(context: Context) -> dict[str, Any]:
         if report
         else [],
         "now": now,
-        "failures": [(failure, context.error_line(name, failure.error)) for failure in failures[:_FAILURES]],
+        "failures": folded(context, failures)[:_FAILURES],
         "serving": serving,
         "settings": settings_of(Limits),
     }

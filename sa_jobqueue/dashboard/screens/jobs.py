@@ -211,12 +211,12 @@ def _changes(
     jobs, following = _selected(context, session)
     before = {job.id: job.status for job in jobs}
     lines = {
-        job.id: f"{job.type_name} {job.id} ({job.status}) {context.error_line(job.type_name, job.last_error)}"
+        job.id: (job.type_name, job.id, f"({job.status}) {context.error_line(job.type_name, job.last_error)}".strip())
         for job in jobs
     }
     result = change(session, [job_id for job_id, status in before.items() if status in statuses], **context.change)
     changed = set(result)
-    details = forms.cut([line for job_id, line in lines.items() if job_id in changed])
+    details = forms.folded(line for job_id, line in lines.items() if job_id in changed)
     if unchanged_statuses := [status for job_id, status in before.items() if job_id not in changed]:
         stay = "stays as it is" if len(unchanged_statuses) == 1 else "stay as they are"
         details.append(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.dashboard.findings import acts, link, settings
-from sa_jobqueue.dashboard.screens.activity import charts, marked
+from sa_jobqueue.dashboard.screens.activity import charts, folded, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
-from sa_jobqueue.observe.health.figures import FailedAttempt
 from sa_jobqueue.observe.health.findings import described, with_error
 from sa_jobqueue.policies.fairness import QueueKey
 
@@ -34,7 +32,6 @@ def view(context: Context) -> dict[str, Any]:
         return (-depths[name].claim_age if name in depths and depths[name].due else timedelta(0)), name
 
     marks = marked(report.workers.workers, recorded.acts) if recorded else []
-    failures = [(failure, context.error_line(failure.type_name, failure.error)) for failure in report.latest]
     holder = next(iter(report.horizon.holders), None)
     return variables | {
         "report": report,
@@ -44,18 +41,11 @@ def view(context: Context) -> dict[str, Any]:
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates}, key=worst)],
         "workers": sorted(report.workers.workers, key=lambda worker: worker.silent_for, reverse=True),
         "listed": _LISTED,
-        "failures": _folded(failures)[: 2 * _LISTED],
+        "failures": folded(context, report.latest)[: 2 * _LISTED],
         "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
         if recorded and points
         else [],
     }
-
-
-def _folded(failures: list[tuple[FailedAttempt, str]]) -> list[tuple[FailedAttempt, str, int]]:
-    """Return the newest failure of each type and error, with how many there are."""
-    counts = Counter((failure.type_name, error or failure.outcome) for failure, error in failures)
-    newest = {(failure.type_name, error or failure.outcome): (failure, error) for failure, error in reversed(failures)}
-    return [(*newest[key], count) for key, count in counts.items()]
 
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:

@@ -206,11 +206,6 @@
     event.preventDefault();
   });
 
-  // A long graph opens at the chain that the page is about.
-  const current = document.querySelector(".graph .current");
-  const around = current?.closest(".scroll");
-  if (around) around.scrollLeft += current.getBoundingClientRect().left - around.getBoundingClientRect().left - around.clientWidth / 2;
-
   shown();
   schedule();
 })();
