@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,10 +85,11 @@ async def test_the_worker_that_started_last_records_its_types_again_if_another_o
             assert not new.of(JobTypesDiffer)
 
 
+@pytest.mark.parametrize("reason", ["a tick", "a new connection"])
 async def test_a_worker_reads_again_what_it_has_recorded_again(
-    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+    async_engine: AsyncEngine, engine: Engine, jobs: Jobs, reason: str
 ) -> None:
-    """A worker that starts writes its types twice: between two ticks, nothing seems to have changed."""
+    """Another worker may write its types twice: between two ticks, nothing seems to have changed."""
     jobs.add_worker(WORKER)
     tick = TickResult(settings="those of the new version")
 
@@ -99,9 +101,14 @@ async def test_a_worker_reads_again_what_it_has_recorded_again(
     reading = asyncio.create_task(reader.run())
     try:
         await until(lambda: recorded(engine) == "old", description="it has recorded its type")
-        for _ in range(2):
-            await asyncio.to_thread(write_new)
-            reader.ticked(tick)
-            await until(lambda: recorded(engine) == "old", description="it has recorded its type again")
+        reader.ticked(tick)
+        await asyncio.to_thread(write_new)
+        if reason == "a new connection":
+            reader.declare_again()
+        else:
+            reader.ticked(replace(tick, settings="others"))
+        await until(lambda: recorded(engine) == "old", description="it has recorded its type again")
+        await asyncio.to_thread(write_new)
+        await until(lambda: recorded(engine) == "old", description="it has seen it, and recorded its type once more")
     finally:
         await cancelled(reading)

@@ -30,6 +30,7 @@ from sa_jobqueue.models.options import DECLARED
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types, recorded_values
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import QueueColumns
 from sa_jobqueue.statements import controls, workers
 from sa_jobqueue.types import RefusedWrite
@@ -121,10 +122,10 @@ class ControlReader(Part, Component):
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
         self._type_differences: Differences = {}
-        self._has_recorded_again = False
-        """Whether the last reading wrote types that were recorded otherwise.
+        self._has_recorded = False
+        """Whether the last reading wrote types.
 
-        A worker that starts may write its own again before the next tick, which then finds what that reading had found.
+        A worker of another version may write its own before the next tick, which then finds what the last tick had found.
         """
         self._types_reported_at = float("-inf")
         self._types_of_later = workers.types_of_later(self._model)
@@ -165,7 +166,7 @@ class ControlReader(Part, Component):
             await asyncio.sleep(_PACE)
             pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
-            is_unsettled = self._type_differences or self._has_recorded_again or any(map(self._is_to_write, _DECLARATIONS))
+            is_unsettled = self._type_differences or self._has_recorded or any(map(self._is_to_write, _DECLARATIONS))
             write = WRITE_AGAIN if is_unsettled else None
             await waited(
                 self._woken, min((seconds for seconds in (every, write, pause) if seconds is not None), default=None)
@@ -175,8 +176,9 @@ class ControlReader(Part, Component):
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
         if self._is_to_write(RefusedWrite.DECLARE_QUEUE):
             await self._declare()
+        self._has_recorded = False
         if self._is_to_write(RefusedWrite.RECORD_TYPE):
-            await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
+            await self._record(self._types)
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
         queues, types, concurrency = dict[QueueKey, Control](), dict[str, Control](), None
@@ -209,12 +211,15 @@ class ControlReader(Part, Component):
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
 
+    async def _record(self, types: Mapping[str, JobType]) -> None:
+        parts = await self._write(RefusedWrite.RECORD_TYPE, types, record_job_types)
+        self._has_recorded |= any(parts)
+
     async def _compare_types(self, recorded: Mapping[str, tuple[Any, ...]]) -> None:
         """Report job types that are recorded as a live worker that started later declares them; record the others again.
 
         Of all live workers that handle a type, the one that started last decides: two versions do not overwrite each other.
         """
-        self._has_recorded_again = False
         differences: Differences = {}
         for name, values in recorded.items():
             columns = zip(DECLARED, values, recorded_values(self._types[name]), strict=True)
@@ -227,8 +232,7 @@ class ControlReader(Part, Component):
             async with self._engine.connect() as connection:
                 later_types = set(await connection.scalars(self._types_of_later, parameters))
             if stale := {name: self._types[name] for name in differences if name not in later_types}:
-                await self._write(RefusedWrite.RECORD_TYPE, stale, record_job_types)
-                self._has_recorded_again = True
+                await self._record(stale)
             differences = {name: columns for name, columns in differences.items() if name in later_types}
         is_due = time.monotonic() >= self._types_reported_at + REPORT_AGAIN
         if differences and (is_due or differences != self._type_differences):
