@@ -143,6 +143,8 @@ class ClaimedJob(NamedTuple):
     """Its ordering key; None for none."""
     rate_cost: int | None = None
     """Cost of an attempt against a rate limit; None: 1."""
+    deadline: datetime | None = None
+    """When it is ended at the latest, by the database's clock; None for no deadline."""
     last_error: Json = None
     """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
@@ -364,7 +366,7 @@ class AttemptContext:
                 self._callbacks.remove(callback)
 
     def extend(self, timeout: timedelta) -> None:
-        """Replace the remaining time of the attempt by `timeout`, from now.
+        """Replace the remaining time of the attempt by `timeout`, from now, but not beyond the job's deadline.
 
         It writes the job's row, which a transaction with an older snapshot cannot complete any more. So in a session at
         REPEATABLE READ or SERIALIZABLE, call it before the transaction's first statement, or set a longer timeout.

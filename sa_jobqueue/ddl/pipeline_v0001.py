@@ -43,7 +43,8 @@ CREATE UNLOGGED TABLE ${q}job_bulk_staging (
   rejected_field text, rejected_reason text, record text,
   staged_at timestamptz DEFAULT now() NOT NULL,
   rate_cost integer, expires_at timestamptz,
-  ordering_key text
+  ordering_key text,
+  deadline timestamptz
 )
 --;
 CREATE INDEX ${p}ix_job_bulk_staging_write ON ${q}job_bulk_staging (write_id, sequence)

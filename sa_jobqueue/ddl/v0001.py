@@ -130,6 +130,7 @@ CREATE TABLE ${q}job (
   expires_at timestamptz,
   ordering_key text,
   rate_cost integer,
+  deadline timestamptz,
   CONSTRAINT ${p}pk_job PRIMARY KEY (id),
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
@@ -143,7 +144,8 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}ck_job_attempts CHECK (attempt >= 0 AND max_attempts >= 1),
   CONSTRAINT ${p}ck_job_timeout CHECK (timeout > '0'::interval),
   CONSTRAINT ${p}ck_job_times CHECK (scheduled_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
-    AND timeout <= '36500 days'::interval),
+    AND timeout <= '36500 days'::interval
+    AND deadline BETWEEN '0001-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
   CONSTRAINT ${p}ck_job_chain CHECK ((chain_index = 0) = (chain_id = id)),
   CONSTRAINT ${p}ck_job_chain_status CHECK (chain_status IS NULL OR (chain_index = 0 AND chain_completed_at IS NOT NULL)),
   CONSTRAINT ${p}ck_job_blocked CHECK ((status <> 'blocked' OR open_blockers > 0) AND open_blockers >= 0),
@@ -461,6 +463,7 @@ CREATE TABLE ${q}job_audit (
 # statement for each deleted job, and look at the job for each step and attempt that is recorded.
 # A row that leaves out queue, priority, attempts or the version of its input has the recorded values of its type.
 # One that gives all four is complete: no function runs for it, and a timeout that it leaves out is no timeout.
+# No attempt of a job with a deadline starts after it: `expires_at`, which claims compare, is never later.
 # job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
@@ -518,6 +521,15 @@ END $$$$
 CREATE TRIGGER ${p}tr_job_declared BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.queue IS NULL OR NEW.priority IS NULL OR NEW.max_attempts IS NULL OR NEW.input_version IS NULL)
   EXECUTE FUNCTION ${q}job_declared()
+--;
+CREATE FUNCTION ${q}job_deadline() RETURNS trigger LANGUAGE plpgsql AS $$$$
+BEGIN
+  NEW.expires_at := NEW.deadline;
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_deadline BEFORE INSERT OR UPDATE OF deadline, expires_at ON ${q}job FOR EACH ROW
+  WHEN (NEW.deadline < COALESCE(NEW.expires_at, 'infinity')) EXECUTE FUNCTION ${q}job_deadline()
 --;
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.status NOT IN ('pending', 'blocked') OR NEW.status = 'blocked' AND NEW.open_blockers = 0
@@ -907,7 +919,7 @@ DROP TABLE IF EXISTS ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_stat
 DROP_FUNCTIONS = """\
 DROP FUNCTION IF EXISTS ${q}job_send_event, ${q}job_queue_update, ${q}job_queue_insert, ${q}job_uuid7, ${q}job_made_due,
   ${q}job_notify_due, ${q}job_idle_lock, ${q}job_unblock, ${q}job_deleted, ${q}job_blocker_refuse, ${q}job_changed,
-  ${q}job_stamp, ${q}job_declared, ${q}job_refuse"""
+  ${q}job_stamp, ${q}job_deadline, ${q}job_declared, ${q}job_refuse"""
 
 _DROP_TYPES = """\
 DROP TYPE IF EXISTS ${q}dead_letter_resolution, ${q}dead_letter_reason, ${q}job_attempt_outcome,

@@ -28,6 +28,7 @@ __all__ = [
     "CompletionRefusedError",
     "ConflictError",
     "DatabaseUnavailableError",
+    "DeadlinePassedError",
     "Discard",
     "DuplicateStepError",
     "EventTimeoutError",
@@ -631,6 +632,17 @@ class AttemptTimeoutError(JobQueueError, TimeoutError):
     def __init__(self, timeout: timedelta) -> None:
         self.timeout = timeout
         super().__init__(f"ran past its timeout of {timeout}")
+
+
+class DeadlinePassedError(JobQueueError, TimeoutError):
+    """A job did not end by its deadline, so it was cancelled.
+
+    `deadline` is the job's.
+    """
+
+    def __init__(self, deadline: datetime) -> None:
+        self.deadline = deadline
+        super().__init__(f"did not end by its deadline, {deadline}")
 
 
 class IsolationError(JobQueueError):

@@ -50,10 +50,10 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
     return None
 
 
-def check_deadline(value: object) -> None:
-    """Check the instant that a job is to start by; an expression is left to the database. Raises: InvalidJobError."""
+def check_instant_or_expression(field: str, value: object) -> None:
+    """Check an instant; an expression is left to the database. Raises: InvalidJobError."""
     if not isinstance(value, ColumnElement):
-        check_instant("expires_at", value, refuse=InvalidJobError)
+        check_instant(field, value, refuse=InvalidJobError)
 
 
 def id_argument(cls: type, mixin: type) -> Any:

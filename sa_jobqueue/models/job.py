@@ -260,6 +260,7 @@ class JobMixin(Generic[IdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> None:
@@ -288,6 +289,8 @@ class JobMixin(Generic[IdT]):
         `expires_at`: an aware instant, or an expression of the database's clock; if it has not started by then, it is
         cancelled.
         `ordering_key`: jobs of one key run one at a time, in the order of `created_at`.
+        `deadline`: as `expires_at`, and an attempt that runs then is ended; the next job of the chain and the jobs whose
+        results it waits for have it too, unless theirs is earlier.
         `columns`: the application's own; `trace_context`, by default OpenTelemetry's current span.
         Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidJobError as `handler.job`.
         """
@@ -303,7 +306,7 @@ class JobMixin(Generic[IdT]):
             document, fairness_key = handler.encode(input, input_version, fairness_key)
         # job options: values
         declared_values = (queue, priority, max_attempts, timeout, rate_cost, input_version)
-        row_values = (deduplication_key, expires_at, ordering_key)
+        row_values = (deduplication_key, expires_at, ordering_key, deadline)
         # end of job options
         if declared_values != _NOT_GIVEN:
             for name, value in zip(DECLARED, declared_values, strict=True):
@@ -448,11 +451,13 @@ class JobMixin(Generic[IdT]):
     the statement did not."""
 
     expires_at: Mapped[datetime | None] = mapped_column(_optional(TIMESTAMP(timezone=True)), sort_order=1)
-    """If it has not started by this time, it is cancelled."""
+    """If it has not started by this time, it is cancelled. The database lowers it to the deadline."""
     ordering_key: Mapped[str | None] = mapped_column(_optional(sa.Text()), sort_order=2)
     """Jobs with the same key run one at a time, in the order of `created_at`."""
     rate_cost: Mapped[int | None] = mapped_column(sa.Integer, server_default=sa.FetchedValue(), sort_order=3)
     """Cost of each attempt against the rate limits of its queue, fairness key and type; null means 1."""
+    deadline: Mapped[datetime | None] = mapped_column(_optional(TIMESTAMP(timezone=True)), sort_order=4)
+    """If it has not ended by this time, it is cancelled, even if it runs."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:
@@ -482,6 +487,15 @@ class JobMixin(Generic[IdT]):
         *parts, options = job_table_args(cls.__jobqueue__)
         application_args, own_options = cls.__own_table_args__
         return (*parts, *application_args, own_options | options)
+
+    def _inherit_deadline(self, deadline: datetime | None) -> None:
+        """Give a new job the deadline of the job that makes it, unless its own is earlier."""
+        if deadline is not None:
+            limit: Any = self.deadline
+            if isinstance(limit, ColumnElement):
+                self.deadline = sa.func.least(limit, deadline)
+            elif limit is None or limit > deadline:
+                self.deadline = deadline
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled job is data: the function that is to run it stays here.

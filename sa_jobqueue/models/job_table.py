@@ -29,7 +29,8 @@ _CHECKS: Final = {
     "ck_job_attempts": "attempt >= 0 AND max_attempts >= 1",
     "ck_job_timeout": "timeout > '0'::interval",
     # A time that Python cannot hold, or a lease that PostgreSQL cannot, would fail every claim that meets it.
-    "ck_job_times": f"{within_times('scheduled_at')} AND timeout <= '{LONGEST.days} days'::interval",
+    "ck_job_times": f"{within_times('scheduled_at')} AND timeout <= '{LONGEST.days} days'::interval"
+    " AND deadline BETWEEN '0001-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'",
     "ck_job_chain": "(chain_index = 0) = (chain_id = id)",
     "ck_job_chain_status": "chain_status IS NULL OR (chain_index = 0 AND chain_completed_at IS NOT NULL)",
     "ck_job_blocked": "(status <> 'blocked' OR open_blockers > 0) AND open_blockers >= 0",

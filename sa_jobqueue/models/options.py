@@ -162,7 +162,7 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     ),
     "expires_at": JobOption(
         annotation="datetime | ColumnElement[datetime] | None",
-        check=lambda _, value: checks.check_deadline(value),
+        check=checks.check_instant_or_expression,
         column="timestamp with time zone",
         spark="TIMESTAMP",
         staged="expires_at",
@@ -173,6 +173,13 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
         column="text",
         spark="STRING",
         staged="ordering_key",
+    ),
+    "deadline": JobOption(
+        annotation="datetime | ColumnElement[datetime] | None",
+        check=checks.check_instant_or_expression,
+        column="timestamp with time zone",
+        spark="TIMESTAMP",
+        staged="deadline",
     ),
 }
 """The options by name, in the order of the arguments."""

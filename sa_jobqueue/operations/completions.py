@@ -110,6 +110,7 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     job.chain_type_name = before.chain_type_name
     job.chain_index = before.chain_index + 1
     job.chain_trace_context = before.chain_trace_context
+    job._inherit_deadline(before.deadline)
     references.complete(None, [job])
     for index, blocker in enumerate(job._blockers):
         if blocker.chain_id == before.chain_id:

@@ -64,7 +64,7 @@ class Cause(StrEnum):
     DRAINING = "draining"
     """Every worker that could run it is draining."""
     EXPIRED = "expired"
-    """It did not start by `expires_at`, and is about to be cancelled."""
+    """It did not start by `expires_at`, or end by its deadline, and is about to be cancelled."""
     NOT_SELECTED = "not_selected"
     """The selector of its queue has not selected it."""
     LIMITED = "limited"
@@ -270,6 +270,9 @@ class _Case:
             if (schedule_run := schedule_of(self.session, job, self.model)) is not None:
                 self.evidence |= {"schedule": schedule_run[0], "fired_for": schedule_run[1]}
                 sentence += f" It was created by the schedule {schedule_run[0]!r}."
+        if job.deadline is not None and job.status not in ENDED:
+            self._add_columns("deadline")
+            sentence += f" Its deadline is in {span(job.deadline - self.now)}." if job.deadline > self.now else ""
         if self.explainer.is_replica and job.status not in ENDED and not self.above:
             sentence += self._on_replica()
         columns = {name: getattr(job, name) for name in ("type_name", "queue", "fairness_key", "status")}
@@ -627,6 +630,8 @@ class _Case:
             return None
         self.evidence |= {"expires_at": expires_at}
         ago = self._ago(expires_at)
+        if self.job.deadline == expires_at:
+            return Cause.EXPIRED, f", but its deadline passed {ago} ago, and workers cancel it"
         return Cause.EXPIRED, f", but it did not start in time: it expired {ago} ago, and workers cancel it"
 
     def _behind_in_order(self) -> Verdict | None:

@@ -234,7 +234,7 @@ def _uncarried_columns(kind: JobClass) -> tuple[tuple[str, ...], tuple[str, ...]
     """Return the columns whose values no array can carry, and the ones that may be set to SQL expressions, by attribute."""
     application_columns = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
     never = tuple(key for key, column in application_columns.items() if not _is_carried(column.type))
-    return never, ("expires_at", *(key for key in application_columns if key not in never))
+    return never, ("expires_at", "deadline", *(key for key in application_columns if key not in never))
 
 
 def _is_carried(column_type: TypeEngine[Any]) -> bool:

@@ -111,6 +111,7 @@ JOBS: Final = Dataset(
         Column("expires_at", Kind.TIMESTAMP, "Not started by then, it is cancelled"),
         Column("ordering_key", Kind.TEXT, "Jobs of one key run one at a time, in order", private=True),
         Column("rate_cost", Kind.INT, "How much an attempt counts against rates; null for 1"),
+        Column("deadline", Kind.TIMESTAMP, "Not ended by then, it is cancelled"),
         Column("fairness_key", Kind.TEXT, "Fairness key in its queue, such as a customer's id; empty for none"),
         Column("application", Kind.JSON, "The application's own columns, by name; null without its model", private=True),
     ),

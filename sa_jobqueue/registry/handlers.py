@@ -163,6 +163,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -186,6 +187,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -209,6 +211,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -232,6 +235,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -255,6 +259,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -278,6 +283,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -301,6 +307,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> ModelT: ...
@@ -384,6 +391,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> WaitFor[OutT]: ...
@@ -409,6 +417,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> WaitFor[OutT | None]: ...
@@ -434,6 +443,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> WaitFor[OutT]: ...
@@ -459,6 +469,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> WaitFor[OutT | None]: ...
@@ -494,6 +505,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> JobIdT: ...
@@ -519,6 +531,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> Coroutine[Any, Any, JobIdT]: ...
@@ -544,6 +557,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> JobIdT: ...
@@ -569,6 +583,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> Coroutine[Any, Any, JobIdT]: ...
@@ -604,6 +619,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> int: ...
@@ -627,6 +643,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> Coroutine[Any, Any, int]: ...
@@ -697,6 +714,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> Continuation[OutT]: ...
@@ -720,6 +738,7 @@ class Handler(Generic[InT, OutT, ModelT, CallP, JobIdT]):
         input_version: int | None = None,
         expires_at: datetime | ColumnElement[datetime] | None = None,
         ordering_key: str | None = None,
+        deadline: datetime | ColumnElement[datetime] | None = None,
         # end of job options
         **columns: Any,
     ) -> Continuation[OutT]: ...

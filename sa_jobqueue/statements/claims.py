@@ -41,6 +41,7 @@ CLAIMED: Final = (
     "chain_trace_context",
     "ordering_key",
     "rate_cost",
+    "deadline",
 )
 """Columns of a job that a claim returns, in this order, after the column `now`. Those of `BEFORE` and `TABLE` follow."""
 
@@ -78,8 +79,8 @@ def claim(t: Tables) -> sa.Select[Any]:
 
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
     `limit` as of `_lanes.scan`; `version_types`, `versions` as of `_lanes.is_known_version`; `worker_id`; `grace` added to a
-    job's own timeout for its lease. No job of `late_ids` lies after the cursor of its lane: a statement does not skip the
-    rows that it has locked itself.
+    job's own timeout, or its deadline, for its lease. No job of `late_ids` lies after the cursor of its lane: a statement
+    does not skip the rows that it has locked itself.
     Shape: one row a job, `now`, `CLAIMED`, `BEFORE` and `TABLE`; a single row with a null id for none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
@@ -132,7 +133,8 @@ def _started(t: Tables, picked: sa.CTE) -> sa.Select[Any]:
             attempt=t.job.c.attempt + 1,
             started_at=sa.func.now(),
             leased_by=sa.bindparam("worker_id", type_=sa.Text),
-            leased_until=sa.func.now() + t.job.c.timeout + sa.bindparam("grace", type_=sa.Interval),
+            leased_until=sa.func.least(sa.func.now() + t.job.c.timeout, t.job.c.deadline, type_=t.job.c.deadline.type)
+            + sa.bindparam("grace", type_=sa.Interval),
             changed_xid=XID,
         )
         .returning(*claimed_columns(t))

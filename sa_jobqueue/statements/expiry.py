@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from sa_jobqueue.errors import DeadlinePassedError
 from sa_jobqueue.statements._parts import XID, Tables, excluded, statement, status
 from sa_jobqueue.statements.completions import awaited, end_chains, free
 from sa_jobqueue.types import JobStatus
+
+_DEADLINE_PASSED: Final = f"{DeadlinePassedError.__module__}.{DeadlinePassedError.__qualname__}"
 
 
 @statement
@@ -18,15 +21,17 @@ def expire(t: Tables, *, only: bool = False) -> sa.Select[Any]:
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
     Shape: `(id, type_name, attempt, chain_id, has_waiters)` a job, the last as in `completions.finish`;
     fewer than `limit` rows: none are left but those held by another transaction. Unordered.
-    Changes: pending -> cancelled; `last_error` states when it should have started. The chain ends.
+    Changes: pending -> cancelled; `last_error` states when it should have started or ended. The chain ends.
     Clock: the database's. Locks: the rows cancelled, and the roots of continuations, until the transaction ends; rows held
     by another transaction are skipped: it is claiming or changing them. Index: `ix_job_expiring`.
     """
     job = t.job
     late = _late(t, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")
     roots_held = free(job, sa.func.array(sa.select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
-    error = sa.func.jsonb_build_object(
-        "type", "Expired", "message", sa.func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
+    error = sa.case(
+        # In the words of the worker that ends a running one.
+        (job.c.deadline <= sa.func.now(), _error(_DEADLINE_PASSED, "did not end by its deadline, ", job.c.deadline)),
+        else_=_error("Expired", "was to start by ", job.c.expires_at, " and no worker was free by then"),
     )
     expired = (
         sa.update(job)
@@ -61,6 +66,10 @@ def late(t: Tables) -> sa.Select[Any]:
 def has_expired(t: Tables) -> sa.ColumnElement[bool]:
     """Return whether `expire` would cancel any job."""
     return sa.exists(sa.select(t.job.c.id).where(*_is_late(t.job)))
+
+
+def _error(kind: str, *message: Any) -> sa.ColumnElement[Any]:
+    return sa.func.jsonb_build_object("type", kind, "message", sa.func.concat(*message))
 
 
 def _late(t: Tables, *, only: bool) -> sa.Select[Any]:

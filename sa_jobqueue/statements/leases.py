@@ -102,7 +102,7 @@ def held(t: Tables) -> sa.Select[Any]:
 
 @statement
 def extend(t: Tables) -> sa.Update:
-    """Move the end of one attempt's lease to `extension` and `grace` from now.
+    """Move the end of one attempt's lease to `extension` and `grace` from now, but not beyond `grace` after its deadline.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, `extension`, `grace`.
     Shape: one row `(id,)`, none when the attempt is no longer the worker's. Index: the primary key.
@@ -111,8 +111,9 @@ def extend(t: Tables) -> sa.Update:
         sa.update(t.job)
         .where(fence(t))
         .values(
-            leased_until=sa.func.now()
-            + sa.bindparam("extension", type_=sa.Interval)
+            leased_until=sa.func.least(
+                sa.func.now() + sa.bindparam("extension", type_=sa.Interval), t.job.c.deadline, type_=t.job.c.deadline.type
+            )
             + sa.bindparam("grace", type_=sa.Interval)
         )
         .returning(t.job.c.id)

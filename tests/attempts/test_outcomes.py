@@ -13,6 +13,7 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     Cancel,
+    DeadlinePassedError,
     Discard,
     InvalidOutputError,
     InvalidPayloadError,
@@ -52,6 +53,8 @@ def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda a
         (ValueError("x"), 4, DEAD, FAILED, DeadReason.EXHAUSTED),
         (TIMEOUT, 2, PENDING, TIMED_OUT, None),
         (TIMEOUT, 3, DEAD, TIMED_OUT, DeadReason.TIMED_OUT),
+        (DeadlinePassedError(NOW), 1, CANCELLED, TIMED_OUT, None),
+        (DeadlinePassedError(NOW), 3, CANCELLED, TIMED_OUT, None),
         (TimeoutError("its own"), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
         (InvalidOutputError("x"), 1, PENDING, FAILED, None),
         (UnreadableInputError("input", "x"), 1, DEAD, FAILED, DeadReason.INVALID_INPUT),

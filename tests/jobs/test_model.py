@@ -66,7 +66,11 @@ def test_an_invalid_type_or_queue_name_is_refused(name: Any) -> None:
         *(("id", value) for value in ("x", 7, str(UUID(int=1)))),
         *(("deduplication_key", value) for value in ("", 7, "a\0", "x" * 501)),
         *(("ordering_key", value) for value in ("", 7, "a\0", "x" * 501, ["a"])),
-        *(("expires_at", value) for value in (datetime(2026, 1, 1), datetime.max.replace(tzinfo=UTC), "2026-01-01", 5)),
+        *(
+            (field, value)
+            for field in ("expires_at", "deadline")
+            for value in (datetime(2026, 1, 1), datetime.max.replace(tzinfo=UTC), "2026-01-01", 5)
+        ),
         *(("input", value) for value in (object(), float("nan"), "\0")),
     ],
 )
@@ -89,6 +93,7 @@ def test_a_bad_field_is_named(field: str, value: Any) -> None:
         ("deduplication_key", "x" * 500),
         ("ordering_key", "x" * 500),
         ("expires_at", datetime(8999, 12, 31, tzinfo=UTC)),
+        ("deadline", datetime(8999, 12, 31, tzinfo=UTC)),
     ],
 )
 def test_a_field_is_accepted_at_its_bounds(field: str, value: Any) -> None:

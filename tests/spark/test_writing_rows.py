@@ -40,7 +40,7 @@ from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, coun
 
 
 @both_servers
-@pytest.mark.parametrize("name", ["scheduled_at", "expires_at"])
+@pytest.mark.parametrize("name", ["scheduled_at", "expires_at", "deadline"])
 @pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -62_135_596_800_000_001, -(2**61)])
 def test_a_timestamp_outside_pythons_range_is_a_bad_row(
     database_url: str, session: Session, name: str, microseconds: int
@@ -85,7 +85,7 @@ def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Sessio
         {"type_name": "delayed", "input": True, "delay": timedelta(seconds=3.25), "deduplication_key": 'k,"\n\\N'},
         {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
         {"type_name": "ordered", "ordering_key": 'customer "42", \\', "expires_at": soon},
-        {"type_name": "ordered", "ordering_key": "43"},
+        {"type_name": "ordered", "ordering_key": "43", "deadline": soon},
         {"type_name": "keyed", "queue": "mail/eu", "fairness_key": 'ann "a" <ann@example.org>, \\'},
     ]
     for row in described:
@@ -93,6 +93,7 @@ def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Sessio
     jobs = [Job(**row) for row in described]
     session.add_all(jobs)
     session.flush()
+    session.expire_all()  # the database lowers `expires_at` to the deadline
     expected_rows = [_columns_of(job) for job in jobs]
     session.rollback()
 
@@ -463,7 +464,7 @@ def test_timestamps_out_of_range_are_refused(database_url: str, session: Session
     rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
     rows += [{"timeout": limit} for limit in (timedelta(0), -micro, timedelta(days=36_500) + micro)]
     rows += [{"scheduled_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"scheduled_at": datetime.now(UTC), "delay": 1.0}]
-    rows += [{"expires_at": datetime(9000, 1, 1, tzinfo=UTC)}]
+    rows += [{"expires_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"deadline": datetime(9000, 1, 1, tzinfo=UTC)}]
     result = write(database_url, rows, type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (0, len(rows))
     assert [rejects(session)[place][0] for place in range(len(rows))] == [
@@ -472,4 +473,5 @@ def test_timestamps_out_of_range_are_refused(database_url: str, session: Session
         "scheduled_at",
         "delay",
         "expires_at",
+        "deadline",
     ]

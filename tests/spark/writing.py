@@ -46,6 +46,7 @@ KINDS: dict[str, DataType] = {
     "rate_cost": INT,
     "expires_at": TIME,
     "ordering_key": TEXT,
+    "deadline": TIME,
 }
 ARROW: dict[str, pa.DataType] = {
     "priority": pa.int32(),
@@ -54,6 +55,7 @@ ARROW: dict[str, pa.DataType] = {
     "input_version": pa.int64(),
     "scheduled_at": pa.timestamp("us", tz="UTC"),
     "expires_at": pa.timestamp("us", tz="UTC"),
+    "deadline": pa.timestamp("us", tz="UTC"),
     "delay": pa.float64(),
     "timeout": pa.duration("us"),
     "blockers": pa.list_(pa.string()),

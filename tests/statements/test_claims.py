@@ -11,7 +11,7 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.statements import arrivals, claims
+from sa_jobqueue.statements import arrivals, claims, leases
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment
@@ -53,6 +53,20 @@ def test_a_claim_starts_an_attempt(jobs: Jobs, run: Run) -> None:
     assert (job["status"], job["attempt"], job["leased_by"]) == (JobStatus.RUNNING, 1, WORKER)
     assert job["started_at"] == row.now
     assert job["leased_until"] == row.now + timedelta(minutes=2, seconds=15)
+
+
+def test_a_lease_ends_soon_after_the_deadline(jobs: Jobs, run: Run) -> None:
+    """So that a job is rescued whose worker does not end it then."""
+    hour, grace = timedelta(hours=1), timedelta(seconds=15)
+    early, late = (jobs.add(timeout=2 * hour, deadline=func.now() + offset) for offset in (hour, 3 * hour))
+    bare = jobs.add(deadline=func.now() + hour)
+    (now, *_) = {row.now for row in run(CLAIM, claim_parameters())}
+    for job_id in (early, bare):
+        assert jobs.get(job_id)["leased_until"] == jobs.get(job_id)["deadline"] + grace
+    assert jobs.get(late)["leased_until"] == now + 2 * hour + grace
+    fence = {"job_id": late, "job_attempt": 1, "worker_id": WORKER}
+    run(leases.extend(Job), fence | {"extension": 9 * hour, "grace": grace})
+    assert jobs.get(late)["leased_until"] == jobs.get(late)["deadline"] + grace
 
 
 def test_extreme_timestamps_do_not_break_a_claim(jobs: Jobs, run: Run) -> None:

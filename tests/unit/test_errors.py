@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "UndeclaredContinuationError": ("pay", "ship", "int", "str"),
     "MiddlewareError": ("app:timed", "returned"),
     "AttemptTimeoutError": (timedelta(seconds=3),),
+    "DeadlinePassedError": (datetime(2026, 1, 1, tzinfo=UTC),),
     "Snooze": (timedelta(seconds=3),),
     "Retry": (timedelta(seconds=3),),
     "Discard": ("no use",),

@@ -37,7 +37,7 @@ _RELATED: Final = 50
 _BLOCKERS: Final = 500
 _FIELDS: Final = (
     *("attempt", "max_attempts", "priority", "scheduled_at", "completed_by", "leased_by", "leased_until", "timeout"),
-    *("expires_at", "ordering_key", "deduplication_key", "rate_cost", "input_version", "trace_context"),
+    *("expires_at", "deadline", "ordering_key", "deduplication_key", "rate_cost", "input_version", "trace_context"),
 )
 
 

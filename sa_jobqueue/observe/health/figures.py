@@ -192,7 +192,7 @@ class QueueRates:
     died: int
     cancelled: int
     expired: int = 0
-    """How many of the cancelled had not started by their `expires_at`."""
+    """How many of the cancelled had not started by their `expires_at`, or ended by their deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

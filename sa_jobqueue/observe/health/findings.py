@@ -566,8 +566,8 @@ def _expired(report: Health, _: Thresholds) -> Iterator[Finding]:
     if queues := {rate.queue: rate.expired for rate in report.rates.queues if rate.expired}:
         expired = sum(queues.values())
         were = f"{_times(expired, 'job')} of {_names(list(queues))} {'was' if expired == 1 else 'were'} cancelled"
-        summary = f"{were} in {span(report.rates.window)}, because no worker had started them by expires_at."
-        advice = "Add workers or concurrency for these queues, or enqueue with a later expires_at."
+        summary = f"{were} in {span(report.rates.window)}, as they had not started by expires_at or ended by their deadline."
+        advice = "Add workers or concurrency for these queues, or enqueue with a later expires_at or deadline."
         yield _found(Code.EXPIRED, WARNING, summary, advice, expired=expired, queues=list(queues))
 
 

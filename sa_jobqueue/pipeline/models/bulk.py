@@ -80,9 +80,11 @@ class StageMixin(Companion, Generic[IdT]):
     rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
     """The job's `rate_cost`; null for 1."""
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-71)
-    """The job's deadline; null for none."""
+    """Until when the job may start; null for no limit."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=-70)
     """The job's ordering key; null for none."""
+    deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-69)
+    """The job's deadline; null for none."""
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:

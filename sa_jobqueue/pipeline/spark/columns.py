@@ -55,6 +55,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "rate_cost": ("INT", _WHOLE),
     "expires_at": ("TIMESTAMP", (TimestampType,)),
     "ordering_key": ("STRING", (StringType,)),
+    "deadline": ("TIMESTAMP", (TimestampType,)),
 }
 """Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
 type."""

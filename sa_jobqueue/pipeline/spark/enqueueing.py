@@ -54,6 +54,7 @@ def enqueue(
     rate_cost: int | Column | None = None,
     expires_at: datetime | Column | None = None,
     ordering_key: Ours | None = None,
+    deadline: datetime | Column | None = None,
     fairness_key: Ours | None = None,
     write_id: str | None = None,
     progress: Literal["lines"] | None = None,
@@ -66,8 +67,8 @@ def enqueue(
     `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON:
     instants in UTC; decimals as text for a handler, as numbers of up to 15 digits for a name. BINARY is refused. A
     STRING column must contain JSON.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`: one value, or a
-    column; the type's setting by default. `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers`
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`, `deadline`: one
+    value, or a column; the type's setting by default. `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers`
     (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition.
     `write_id`: a name for this write; repeating a committed write changes nothing and returns its result, and fails if its
     rows are others, unless `on_repeat="skip"`, which does not compute them. A write without rows is not recorded.
@@ -97,6 +98,7 @@ def enqueue(
         rate_cost=rate_cost,
         expires_at=expires_at,
         ordering_key=ordering_key,
+        deadline=deadline,
         fairness_key=fairness_key,
     )
     return _write(rows, write_options | {"url": url, "write_id": write_id}, progress)
@@ -121,6 +123,7 @@ def enqueue_stream(
     rate_cost: int | Column | None = None,
     expires_at: datetime | Column | None = None,
     ordering_key: Ours | None = None,
+    deadline: datetime | Column | None = None,
     fairness_key: Ours | None = None,
     **options: str,
 ) -> DataStreamWriter:
@@ -152,6 +155,7 @@ def enqueue_stream(
         rate_cost=rate_cost,
         expires_at=expires_at,
         ordering_key=ordering_key,
+        deadline=deadline,
         fairness_key=fairness_key,
     )
     named_options = {name: value for name, value in write_options.items() if value is not None}

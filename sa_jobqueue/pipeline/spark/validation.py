@@ -142,7 +142,7 @@ class Checker:
 
     @staticmethod
     def _check_times(checked: Checked, values_by_name: dict[str, pa.Array]) -> None:
-        for name in ("scheduled_at", "expires_at"):
+        for name in ("scheduled_at", "expires_at", "deadline"):
             if name in values_by_name:
                 instants = values_by_name[name].cast(pa.int64())
                 outside = pc.or_(pc.less(instants, _EARLIEST_US), pc.greater_equal(instants, _LATEST_US))

@@ -18,6 +18,7 @@ from sa_jobqueue.display.printable import message_of
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     Cancel,
+    DeadlinePassedError,
     Discard,
     ProcessDiedError,
     Retry,
@@ -118,16 +119,20 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
             return Finished(
                 job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=describe(error), fingerprint=fingerprint
             )
+        case DeadlinePassedError():
+            # As a waiting job at its deadline. No dead letter: it could not run again.
+            timed_out = AttemptOutcome.TIMED_OUT
+            return Finished(job, JobStatus.CANCELLED, timed_out, error=describe(error), fingerprint=fingerprint)
         case Discard():
             return dead(DeadReason.DISCARDED)
         case UnstorableOutputError():
             return dead(DeadReason.DISCARDED)
         case UnreadableInputError():
             return dead(DeadReason.INVALID_INPUT)
-    timed_out = isinstance(error, AttemptTimeoutError)
-    outcome = AttemptOutcome.TIMED_OUT if timed_out else AttemptOutcome.FAILED
+    is_timeout = isinstance(error, AttemptTimeoutError)
+    outcome = AttemptOutcome.TIMED_OUT if is_timeout else AttemptOutcome.FAILED
     if job.attempt >= job.max_attempts:
-        return dead(DeadReason.TIMED_OUT if timed_out else DeadReason.EXHAUSTED, outcome)
+        return dead(DeadReason.TIMED_OUT if is_timeout else DeadReason.EXHAUSTED, outcome)
     at: datetime | None = None
     wait: timedelta | None
     policy = None if job_type is None else job_type.retry
@@ -201,7 +206,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def _traceback(error: BaseException) -> str:
     """Return the traceback from the handler's first frame on; a timeout's consists of our frames, so it is left out."""
-    if isinstance(error, AttemptTimeoutError):
+    if isinstance(error, AttemptTimeoutError | DeadlinePassedError):
         return ""
     if isinstance(error, ProcessDiedError):
         return error.stack
@@ -215,7 +220,7 @@ def _traceback(error: BaseException) -> str:
 
 def fingerprint_of(error: BaseException) -> str:
     """Return 16 hex digits that errors of one type raised in one function share, whatever their message or line."""
-    of_us = isinstance(error, (AttemptTimeoutError, ProcessDiedError))
+    of_us = isinstance(error, (AttemptTimeoutError, DeadlinePassedError, ProcessDiedError))
     frames = None if of_us else traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
     if isinstance(error, ProcessDiedError):

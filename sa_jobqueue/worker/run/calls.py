@@ -24,7 +24,7 @@ from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuati
 from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.errors import CompletionRefusedError, LostAttemptError
+from sa_jobqueue.errors import AttemptTimeoutError, CompletionRefusedError, DeadlinePassedError, LostAttemptError
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.operations.references import load_arguments
@@ -57,9 +57,11 @@ class Running:
     """Whether its task has started: a task cancelled before that would end silently."""
     started: float = 0.0
     """When it started, by the monotonic clock."""
-    deadline: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
     timeout: timedelta | None = None
     """Its timeout, in total or since the last extension; None: no timeout."""
+    overrun: AttemptTimeoutError | DeadlinePassedError | None = None
+    """The error with which its timer stops it."""
     arguments: tuple[Any, ...] = ()
     """The decoded payload; empty if the handler takes none."""
     blockers: Blockers[Any] | None = None

@@ -24,7 +24,7 @@ from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, ClaimedJob, attempt_in, enter_attempt
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.errors import AttemptTimeoutError
+from sa_jobqueue.errors import AttemptTimeoutError, DeadlinePassedError
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobStarted, MiddlewareFailed
 from sa_jobqueue.operations.completions import Finished
 from sa_jobqueue.registry.job_types import JobType
@@ -236,11 +236,19 @@ class Executor(Part):
             if running.begun:
                 running.task.cancel()
 
-    def _set_deadline(self, running: Running, timeout: timedelta) -> None:
-        if running.deadline is not None:
-            running.deadline.cancel()
-        running.timeout = timeout
-        running.deadline = self._loop.call_later(timeout.total_seconds(), self.stop, running, CancelReason.TIMED_OUT)
+    def _set_timer(self, running: Running, timeout: timedelta | None) -> None:
+        """Stop an attempt after `timeout`, or at the deadline of its job if that is earlier."""
+        if running.timer is not None:
+            running.timer.cancel()
+        job, seconds = running.job, None if timeout is None else timeout.total_seconds()
+        running.timeout, running.overrun = timeout, None if timeout is None else AttemptTimeoutError(timeout)
+        if job.deadline is not None:
+            # By the clock of the database, which was at `started_at` when the job was claimed.
+            seconds_left = (job.deadline - job.started_at).total_seconds() - (time.monotonic() - running.started)
+            if seconds is None or seconds_left <= seconds:
+                seconds, running.overrun = max(seconds_left, 0.0), DeadlinePassedError(job.deadline)
+        if seconds is not None:
+            running.timer = self._loop.call_later(seconds, self.stop, running, CancelReason.TIMED_OUT)
 
     async def idle(self) -> None:
         """Wait until no attempt is running."""
@@ -277,8 +285,7 @@ class Executor(Part):
                 enter_attempt(running.context)
                 self._events.begin(running.context)
                 job_type = self._registry.get(job.type_name)
-                if job.timeout is not None:
-                    self._set_deadline(running, job.timeout)
+                self._set_timer(running, job.timeout)
                 if tracing.is_recording():
                     await self._link(job, job_type)
                 with job_type.around_attempt():
@@ -308,8 +315,8 @@ class Executor(Part):
 
     def _forget(self, running: Running) -> None:
         """Free the slot of an attempt that has ended."""
-        if running.deadline is not None:
-            running.deadline.cancel()
+        if running.timer is not None:
+            running.timer.cancel()
         self._running.discard(running)
         self._by_queue[running.job.queue] -= 1
         self._by_type[running.job.type_name] -= 1
@@ -339,7 +346,7 @@ class Executor(Part):
             # Not stopped by this worker: the handler cancelled its own task, or awaited something that was cancelled.
             self._fail(running, error, job_type)
         elif reason is CancelReason.TIMED_OUT:
-            self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
+            self._fail(running, running.overrun or error, job_type)
         elif reason in LOST:
             self._signals.ended(job)
             self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
@@ -431,7 +438,7 @@ class Executor(Part):
         """Let an attempt run for `timeout` from now: here immediately, its lease as soon as the database answers."""
         if running not in self._running or running.stopping is not None:
             return
-        self._set_deadline(running, timeout)
+        self._set_timer(running, timeout)
         parameters = {
             "job_id": running.job.id,
             "job_attempt": running.job.attempt,

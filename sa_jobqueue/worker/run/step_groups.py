@@ -72,7 +72,10 @@ class StepGroups(AttemptSteps):
         records = {member.place: await self._find(member.place, member.kind) for member in members}
         child_ids = {place: record.child_chain_id for place, record in records.items() if record is not None}
         new = [member for member in members if records[member.place] is None]
-        children = {member.place: _child_of(member.request) for member in new if member.kind is StepKind.RUN}
+        requests = {member.place: member.request for member in new if member.kind is StepKind.RUN}
+        children = {
+            place: self._new_child(request.handler, request.payload, request.options) for place, request in requests.items()
+        }
         if new:
             await self._called_store(new[0].place, partial(self._record_begun, new, children), in_transaction=True)
         return child_ids | {place: child.id for place, child in children.items()}
@@ -284,8 +287,3 @@ class StepGroups(AttemptSteps):
         losers = [member.place for member in members if member is not winner]
         parameters = {"names": [name for name, _ in losers], "keys": [key for _, key in losers]}
         connection.execute(steps.delete_places(self._store.model), {"job_id": self._context.job.id, **parameters})
-
-
-def _child_of(request: Any) -> Any:
-    payload = () if request.payload is None else (request.payload,)
-    return request.handler.job(*payload, **request.options)

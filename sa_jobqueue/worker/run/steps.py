@@ -644,11 +644,16 @@ class AttemptSteps:
         check_child("run", handler, options)
         self._refuse_in_batch("run")
         caught = check_catch(catch)
-        child = handler.job(*(() if payload is None else (payload,)), **options)
+        child = self._new_child(handler, payload, options)
         child.has_waiters = True
         name = handler.job_type.name[:_LONGEST_NAME] if name is None else name
         codec = handler.job_type.chain_output if output is None else codec_of(name, None, output)
         return self._run(self._run_child(self._enter(name, key), child, codec, handler.job_type, caught))
+
+    def _new_child(self, handler: Any, payload: Any, options: dict[str, Any]) -> Any:
+        child = handler.job(*(() if payload is None else (payload,)), **options)
+        child._inherit_deadline(self._context.job.deadline)
+        return child
 
     async def _run_child(self, place: Place, child: Any, codec: Codec[Any], child_type: JobType, catch: Caught) -> Any:
         async with self._in_progress():

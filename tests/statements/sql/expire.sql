@@ -13,7 +13,7 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
         WHERE late.root_id IS NOT NULL)))
   ORDER BY row.id
   FOR NO KEY UPDATE SKIP LOCKED), expired AS (UPDATE job
-  SET status='cancelled', completed_at=now(), last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.expires_at, %(concat_2)s::VARCHAR)), chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  SET status='cancelled', completed_at=now(), last_error=CASE WHEN (job.deadline <= now()) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.deadline)) ELSE jsonb_build_object(%(jsonb_build_object_4)s::VARCHAR, %(jsonb_build_object_5)s::VARCHAR, %(jsonb_build_object_6)s::VARCHAR, concat(%(concat_2)s::VARCHAR, job.expires_at, %(concat_3)s::VARCHAR)) END, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT late.id
         FROM late)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id

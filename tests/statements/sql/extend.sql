@@ -1,5 +1,5 @@
 UPDATE job
-SET leased_until=(now() + %(extension)s + %(grace)s)
+SET leased_until=(least(now() + %(extension)s, job.deadline) + %(grace)s)
 WHERE job.id = %(job_id)s::UUID
 AND job.attempt = %(job_attempt)s::INTEGER
 AND job.leased_by = %(worker_id)s::VARCHAR
