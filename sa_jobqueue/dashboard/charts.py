@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -103,6 +104,59 @@ def chart(
         ' aria-label="{1} since {5}. Last: {6}">{7}</svg></figure>'
     ).format(
         name, title, keys, _WIDTH, _HEIGHT, f"{since.astimezone(UTC):%H:%M UTC}", latest or "none", Markup().join(parts)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a bar, between two times. `kind`: its class in the style sheet, such as `run`."""
+
+    kind: str
+    label: str
+    start: datetime
+    end: datetime
+
+    @property
+    def length(self) -> float:
+        """Its number of seconds."""
+        return max((self.end - self.start).total_seconds(), 0.0)
+
+
+def bar(spans: Sequence[Span], inside: Iterable[Span] = ()) -> Markup:
+    """Return spans as one bar, each wide enough to be seen; those `inside` below it; and a key with the sum of each kind."""
+    least = max(sum(span.length for span in spans), 0.001) / 100
+    scale = 1000 / (100 + len(spans)) / least
+    sums: dict[str, float] = {}
+    edges = [(span.start, 0.0) for span in spans[:1]]
+    for span in spans:
+        sums[span.kind] = sums.get(span.kind, 0.0) + span.length
+        edges.append((span.end, edges[-1][1] + (span.length + least) * scale))
+
+    def x(at: datetime) -> float:
+        for (start, start_x), (end, end_x) in itertools.pairwise(edges):
+            if start <= at <= end:
+                return start_x + (end_x - start_x) * ((at - start) / (end - start) if end > start else 0.0)
+        return 0.0 if at < edges[0][0] else 1000.0
+
+    drawn = [(span, start_x, end_x, 0, 26) for span, (_, start_x), (_, end_x) in zip(spans, edges, edges[1:], strict=False)]
+    drawn += [(span, x(span.start), max(x(span.end), x(span.start) + 2), 29, 9) for span in inside if spans]
+    parts = [
+        Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}: {}</title></rect>').format(
+            span.kind, start_x, top, end_x - start_x, height, printable(span.label), seconds(span.length)
+        )
+        for span, start_x, end_x, top, height in drawn
+    ]
+    keys = [
+        Markup('<span class="key {}">{} {}</span>').format(kind, "failed run" if "bad" in kind else kind, seconds(length))
+        for kind, length in sums.items()
+    ]
+    return Markup(
+        '<figure class="bar-of-times"><svg viewBox="0 0 1000 38" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}">{}</svg><figcaption>{}</figcaption></figure>'
+    ).format(
+        printable(", ".join(f"{span.kind} {seconds(span.length)} until {span.label}" for span in spans)),
+        Markup().join(parts),
+        Markup(" ").join(keys),
     )
 
 

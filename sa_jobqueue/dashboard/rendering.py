@@ -132,6 +132,16 @@ def _ago(value: timedelta) -> str:
     return f"{span(value)} ago"
 
 
+def brief(document: Any) -> str:
+    """Return the first plain values of a payload on one line, ids first, at most 60 characters: `order_id 7278, to ann`."""
+    fields = document.items() if isinstance(document, dict) else [("", document)]
+    plain = [(name, value) for name, value in fields if not (value is None or isinstance(value, dict | list))]
+    plain.sort(key=lambda field: not field[0].endswith("id"))
+    texts = [f"{name} {value if isinstance(value, str) else json.dumps(value)}".strip() for name, value in plain[:3]]
+    text = ", ".join(texts)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
 def query(parameters: Iterable[tuple[str, Any]]) -> str:
     """Return a query string; lists repeat their name, None and empty values are left out."""
     pairs: list[tuple[str, str]] = []

@@ -263,6 +263,16 @@ def unserved_queues(t: Tables) -> sa.Select[Any]:
     return sa.select(queue).where(names.c.queue.is_not(None), is_left).order_by(queue)
 
 
+@statement
+def short_inputs(t: Tables) -> sa.Select[Any]:
+    """Return the inputs of jobs that are short enough for a list.
+
+    Parameters: `ids`; `most`, bytes as stored. Shape: `(id, input)`. Locks: none. Index: the primary key.
+    """
+    is_short = sa.func.pg_column_size(t.job.c.input) <= sa.bindparam("most", type_=sa.Integer)
+    return sa.select(t.job.c.id, t.job.c.input).where(t.job.c.id == sa.any_(t.ids("ids")), is_short)
+
+
 def with_ends(column: Any, start: str, end: str, *, limit: int) -> sa.Select[Any]:
     """Return the UUIDs that begin and end with these hexadecimal digits.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sa_jobqueue import operations
+from sa_jobqueue.dashboard.charts import Span, bar
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import SHOWN, as_json, short
 from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
@@ -35,6 +37,9 @@ STEPS: Final = 100
 """Number of recorded steps on the page, the last ones."""
 _RELATED: Final = 50
 _BLOCKERS: Final = 500
+_EARLIER: Final = 5
+_SCANNED: Final = 500
+"""Maximum number of jobs that are read to find earlier ones of the type."""
 _FIELDS: Final = (
     *("attempt", "max_attempts", "priority", "scheduled_at", "completed_by", "leased_by", "leased_until", "timeout"),
     *("expires_at", "deadline", "ordering_key", "deduplication_key", "rate_cost", "input_version", "trace_context"),
@@ -68,6 +73,17 @@ def view(context: Context) -> dict[str, Any]:
         chain = operations.get_chain(session, job.chain_id, model=model)
         blockers = operations.list_blockers(session, job_id, limit=_BLOCKERS, model=model)
         blocked = waiting_types(context, session, job.chain_id)
+        recorded = operations.list_steps(session, job_id, limit=STEPS, model=model)
+        earlier = operations.list_jobs(
+            session,
+            where=operations.JobFilter(types=[job.type_name]),
+            columns=["id", "status", "attempt", "started_at", "completed_at"],
+            after=job_id,
+            limit=_EARLIER,
+            scan_limit=_SCANNED,
+            model=model,
+        )
+        steps = _steps(job, list(attempts))
         # Read here: the objects belong to the session.
         return {
             "heading": f"Job {job.type_name} {short(job.id)}",
@@ -83,11 +99,10 @@ def view(context: Context) -> dict[str, Any]:
             ],
             "trace": context.trace(job.trace_context),
             "older_attempts": attempts.next,
-            "steps": _steps(job, list(attempts)),
-            "recorded": [
-                (step, _result(context, job, step))
-                for step in operations.list_steps(session, job_id, limit=STEPS, model=model)
-            ],
+            "steps": steps,
+            "bar": bar(_spans(job, steps, context.source.now()), _step_spans(recorded, context.source.now())),
+            "earlier": list(earlier),
+            "recorded": [(step, _result(context, job, step)) for step in recorded],
             "letters": list(dead_letters),
             "chain": chain,
             "blockers": _folded(blockers),
@@ -207,6 +222,21 @@ def _steps(job: Any, attempts: list[Any]) -> list[Step]:
         Step(name, at, None if earlier is None else at - earlier, is_bad)
         for (at, name, is_bad), earlier in zip(steps, before, strict=False)
     ]
+
+
+def _spans(job: Any, steps: list[Step], now: datetime) -> list[Span]:
+    """Return the times that a job waited, ran, and waited for a retry, from the instants of its way."""
+    spans = []
+    if job.status not in ENDED and steps[-1].at < now:
+        steps = [*steps, Step("now", now, now - steps[-1].at)]
+    for before, step in itertools.pairwise(steps):
+        kind = "run" if before.name.endswith(" started") else "wait" if before.name in {"enqueued", "due"} else "retry"
+        spans.append(Span(f"bad {kind}" if step.is_bad and kind == "run" else kind, step.name, before.at, step.at))
+    return spans
+
+
+def _step_spans(recorded: list[Any], now: datetime) -> list[Span]:
+    return [Span("step", f"step {step.name}", step.started_at, step.completed_at or now) for step in recorded]
 
 
 def _download(context: Context) -> Download:

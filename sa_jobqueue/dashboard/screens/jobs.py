@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -16,20 +16,24 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError, Params
+from sa_jobqueue.dashboard.rendering import brief
 from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Changes, Context, Screen, status_tabs
 from sa_jobqueue.observe.health.measuring import COUNTED
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
 from sa_jobqueue.operations.pages import BulkResult, collected
+from sa_jobqueue.statements import jobs as statements
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 COLUMNS: Final = (
     *("id", "type_name", "queue", "fairness_key", "status", "attempt", "max_attempts"),
-    *("scheduled_at", "completed_at", "last_error"),
+    *("scheduled_at", "started_at", "completed_at", "last_error"),
 )
 _SEARCHED: Final = {"type": "type", "queue": "queue", "key": "fairness_key", "id": "id", "chain": "chain"}
 """The filters that a search can name, as in `queue:mail`."""
 _FILTERS: Final = ("status", *_SEARCHED.values(), "created_after", "created_before", "input")
 _OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
+_SHORT_INPUT: Final = 1000
+"""Maximum size in bytes, as stored, of an input whose start is shown."""
 _SCANS: Final = 10
 """Maximum number of scans of `SCAN_LIMIT` jobs in one call of an act on all jobs that match."""
 
@@ -84,6 +88,7 @@ def view(context: Context) -> dict[str, Any]:
             limit=limit,
             seconds=SEARCH_SECONDS,
         )
+        inputs = _inputs(context, session, page.items)
     filters, list_options = params.given(*_FILTERS), params.given("order", "limit")
     links: dict[str, Any] = filters | list_options
     types, queues = context.names_in_report()
@@ -93,7 +98,9 @@ def view(context: Context) -> dict[str, Any]:
         "names": sorted([f"type:{name}" for name in types] + [f"queue:{name}" for name in queues]),
         "kept": [(name, value) for name in ("status", *_SEARCHED.values()) for value in filters[name]],
         "chips": list(_chips(context, filters, list_options)),
-        "jobs": [(job, context.error_line(job.type_name, job.last_error)) for job in page],
+        "jobs": [
+            (job, inputs.get(job.id, ""), context.error_line(job.type_name, job.last_error), _took(job, now)) for job in page
+        ],
         "filters": filters,
         "order": order,
         # Of the jobs that are there now: those enqueued after this page are not meant.
@@ -106,6 +113,22 @@ def view(context: Context) -> dict[str, Any]:
         "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
         "is_short": page.next is not None and len(page.items) < limit,
     }
+
+
+def _inputs(context: Context, session: Session, page: Sequence[Any]) -> dict[Any, str]:
+    """Return the start of the inputs that the user may see, by job."""
+    ids = [job.id for job in page if context.may_see(job.type_name)]
+    parameters = {"ids": ids, "most": _SHORT_INPUT}
+    rows = session.execute(statements.short_inputs(context.model), parameters) if ids else ()
+    return {job_id: brief(document) for job_id, document in rows}
+
+
+def _took(job: Any, now: datetime) -> timedelta | None:
+    """Return how long the last attempt of a job took, or has taken."""
+    if job.started_at is None or job.status in INITIAL:
+        return None
+    took: timedelta = (job.completed_at or now) - job.started_at
+    return took
 
 
 def _with_search(context: Context) -> Context:
