@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.statements._parts import Tables, alike, alive_until, array, bound, statement, status
 from sa_jobqueue.types import JobStatus
@@ -53,6 +53,24 @@ def page(t: Tables, *conditions: sa.ColumnElement[bool], after: tuple[str, str] 
             sa.tuple_(t.worker.c.name, t.worker.c.id) > sa.tuple_(*(sa.literal(part, sa.Text) for part in after))
         )
     return chosen.order_by(t.worker.c.name, t.worker.c.id).limit(limit)
+
+
+@statement
+def running(t: Tables) -> sa.Select[Any]:
+    """Count the jobs that workers run, by worker and job type.
+
+    Parameters: `ids`, of workers. Shape: `(worker_id, type_name, jobs, since, job_id)`, by worker, the longest running
+    first, with the job that runs longest. Locks: none. Index: `ix_job_running`, a probe a worker.
+    """
+    job_ids = sa.func.array_agg(aggregate_order_by(t.job.c.id, t.job.c.started_at), type_=ARRAY(t.job.c.id.type))
+    since = sa.func.min(t.job.c.started_at).label("since")
+    return (
+        sa.select(t.job.c.leased_by.label("worker_id"), t.job.c.type_name, sa.func.count().label("jobs"), since)
+        .add_columns(job_ids[1].label("job_id"))
+        .where(t.job.c.status == status(JobStatus.RUNNING), t.job.c.leased_by == sa.any_(array("ids", sa.Text())))
+        .group_by(t.job.c.leased_by, t.job.c.type_name)
+        .order_by(t.job.c.leased_by, since)
+    )
 
 
 @statement

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select, text
+from sqlalchemy import Engine, create_engine, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Schedule
@@ -208,6 +208,34 @@ def test_a_worker_shows_its_heartbeat_and_can_be_drained_and_resized(client: Cli
     assert requested == 7
     for act in ("drain-workers", "resize-workers"):
         assert client.post(act, {}, confirmed="1").status_code == 400  # an empty filter would mean every worker
+
+
+def test_a_worker_shows_its_jobs_its_memory_its_code_and_the_workers_that_it_replaced(
+    client: Client, engine: Engine, jobs: Jobs
+) -> None:
+    hour = func.now() - timedelta(hours=1)
+    declared = {"resident_bytes": 310 * 2**20, "declared": {"type test": "a"}}
+    jobs.add_worker("web:2", name="web", report=declared, started_at=func.now() - timedelta(minutes=1))
+    jobs.add_worker("web:1", name="web", started_at=hour, silent_for=300)
+    jobs.add_worker("web:3", name="web", started_at=hour, report={"declared": {"type test": "b"}})
+    jobs.add_worker("lost:1", name="lost", started_at=hour, silent_for=300)
+    oldest, newer, other = (jobs.add(JobStatus.RUNNING, type_name=name) for name in ("send", "send", "pay"))
+    with engine.begin() as connection:
+        connection.execute(update(Job).values(leased_by="web:2").where(Job.id.in_([oldest, newer])))
+        connection.execute(update(Job).values(leased_by="web:3").where(Job.id == other))
+        connection.execute(update(Job).values(started_at=hour).where(Job.id == oldest))
+    page = client.page("/queue/workers")
+    lost, second, third = (words(f"<h1>{row}") for row in re.findall('(?s)<tr id="worker-.*?</tr>', page))
+    assert "silent" in lost  # none has replaced it
+    assert "replaced 1 pid 1, started" in second
+    assert "2 × send since" in second
+    assert "310" in second
+    assert f'job?id={oldest}"' in page
+    assert "pay since" in third
+    assert "replaced" not in third
+    codes = re.findall("0, code ([0-9a-f]{7})", page)
+    assert len(set(codes)) == 2
+    assert page.count("/acts/drain-workers") == 3
 
 
 def test_limits_show_the_remaining_rate_and_shares_of_queues(
