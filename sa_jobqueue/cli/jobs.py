@@ -153,6 +153,22 @@ def retry(database: opts.Database, /, *, ids: tuple[str, ...], dry_run: bool, by
 
 
 @jobs.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--from-step", metavar="NAME", help="Keep the steps that completed before this one.  [default: run all again]")
+@opts.by_option
+@opts.reading
+def rerun(database: opts.Database, /, *, job_id: str, from_step: str | None, by: str) -> None:
+    """Enqueue a new job like one that has ended, to run again from a step. The old job does not change.
+
+    \b
+    Example:
+      sa-jobqueue jobs rerun 0197c1f2-54b6-7c83-9b7e-0d7c2f6a1e55 --from-step charge
+    """
+    new = database.run(operations.rerun_job, database.job_id(job_id), from_step=from_step, by=by)
+    print_result({"job": new.id, "rerun_of": job_id}, f"job {new.id} enqueued")
+
+
+@jobs.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @opts.only("--status", "statuses", None, "jobs with this status", type=opts.one_of(_OPEN))
 @opts.type_option

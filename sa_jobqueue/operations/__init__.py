@@ -78,6 +78,7 @@ from sa_jobqueue.operations.queues import (
     upsert_queue,
 )
 from sa_jobqueue.operations.references import load_one as _load_ref
+from sa_jobqueue.operations.reruns import rerun_job
 from sa_jobqueue.operations.row_security import hidden_rows as _hidden_rows
 from sa_jobqueue.operations.row_security import in_words as _in_words
 from sa_jobqueue.operations.schedules import (
@@ -171,6 +172,7 @@ __all__ = [
     "prune",
     "record_job_types",
     "redrive_dead_letters",
+    "rerun_job",
     "reschedule_jobs",
     "resize_workers",
     "resume_job_types",

@@ -139,6 +139,15 @@ def lock(t: Tables, ids: Sequence[JobId], *, blockers: bool = False, for_update:
     return rows.with_for_update(key_share=True) if for_update else rows
 
 
+@statement
+def uncounted(t: Tables) -> sa.Select[Any]:
+    """Count the attempts of a job that do not count. Parameters: `job_id`. Shape: one number. Index: `pk_job_attempt`."""
+    outcomes = [
+        sa.cast(outcome.value, t.attempt.c.outcome.type) for outcome in (AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED)
+    ]
+    return sa.select(sa.func.count()).where(t.attempt.c.job_id == t.id("job_id"), t.attempt.c.outcome.in_(outcomes))
+
+
 @bound
 def change(t: Tables, /, ids: Sequence[JobId], **values: Any) -> sa.Update:
     """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.

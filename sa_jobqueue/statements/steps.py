@@ -68,16 +68,48 @@ def delete_from(t: Tables) -> sa.Delete:
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
     """
-    step, first = t.step, t.step.alias("first")
-    ended = sa.func.coalesce(step.c.completed_at, sa.literal_column("'infinity'::timestamptz"))
-    since = (
-        sa.select(sa.func.min(sa.func.coalesce(first.c.completed_at, sa.literal_column("'infinity'::timestamptz"))))
-        .where(first.c.job_id == step.c.job_id, first.c.name == sa.bindparam("step_name", type_=sa.Text))
-        .correlate(step)
-        .scalar_subquery()
-    )
-    job_ids = t.ids("job_ids")
-    return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), ended >= since)
+    step = t.step
+    return sa.delete(step).where(step.c.job_id == sa.any_(t.ids("job_ids")), _ended(t, step) >= _first_end(t, step))
+
+
+@statement
+def copy_before(t: Tables) -> sa.Insert:
+    """Copy the steps of a job that completed before one of them to another job.
+
+    Parameters: `job_id`, `copy_id`, `step_name`. Changes: inserts `job_step` rows. Index: `pk_job_step`, the primary key.
+    Obliges: the jobs are locked, and not running.
+    """
+    step = t.step
+    columns = {column.name: column for column in step.c} | {"job_id": t.id("copy_id")}
+    chosen = sa.select(*columns.values()).where(step.c.job_id == t.id("job_id"), _ended(t, step) < _first_end(t, step))
+    return insert(step).from_select(list(columns), chosen, include_defaults=False)
+
+
+@statement
+def lost_children(t: Tables) -> sa.Select[Any]:
+    """Name the chains whose results a job read from their rows before a step, and that are deleted.
+
+    Parameters: `job_id`, `step_name`. Shape: `(child_chain_id,)`. Locks: none. Index: `pk_job_step`, the primary key.
+    """
+    step, root = t.step, t.job.alias("root")
+    is_deleted = step.c.child_chain_id.is_not(None) & step.c.completed_at.is_(None) & root.c.id.is_(None)
+    children = sa.select(step.c.child_chain_id).outerjoin(root, root.c.id == step.c.child_chain_id)
+    return children.where(step.c.job_id == t.id("job_id"), is_deleted, step.c.started_at < _first_end(t, step))
+
+
+def _ended(t: Tables, step: Any) -> sa.ColumnElement[Any]:
+    """Return when a step completed, one of `AttemptContext.all` with the job whose result it is; infinity for never."""
+    root = t.job.alias("root")
+    child_ended = sa.select(root.c.chain_completed_at).where(root.c.id == step.c.child_chain_id).correlate(step)
+    never: sa.ColumnElement[Any] = sa.literal_column("'infinity'::timestamptz")
+    return sa.func.coalesce(step.c.completed_at, child_ended.scalar_subquery(), never)
+
+
+def _first_end(t: Tables, step: Any) -> sa.ScalarSelect[Any]:
+    """Return when the first step of the name `step_name` completed, of the same job."""
+    first = t.step.alias("first")
+    is_first = (first.c.job_id == step.c.job_id) & (first.c.name == sa.bindparam("step_name", type_=sa.Text))
+    return sa.select(sa.func.min(_ended(t, first))).where(is_first).correlate(step).scalar_subquery()
 
 
 @statement

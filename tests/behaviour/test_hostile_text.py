@@ -59,6 +59,7 @@ COMMANDS = {
     "jobs show": ["{dead}"],
     "jobs priority": ["{pending}", "--to", "3"],
     "jobs retry": ["{pending}"],
+    "jobs rerun": ["{dead}"],
     "jobs cancel": ["{gone}"],
     "chains list": ["--limit", "2"],
     "chains show": ["{dead}"],

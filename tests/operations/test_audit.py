@@ -38,6 +38,7 @@ def acts() -> dict[str, tuple[Act, int]]:
             lambda s, ids, **by: operations.reschedule_jobs(s, [ids["pending"]], delay=timedelta(hours=1), **by),
             1,
         ),
+        "rerun_job": (lambda s, ids, **by: operations.rerun_job(s, ids["completed"], **by), 1),
         "trigger_jobs": (lambda s, ids, **by: operations.trigger_jobs(s, [ids["pending"]], **by), 1),
         "set_priority": (
             lambda s, ids, **by: operations.set_priority(

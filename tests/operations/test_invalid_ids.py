@@ -30,6 +30,7 @@ from sa_jobqueue.operations import (
     list_chains,
     list_dead_letters,
     redrive_dead_letters,
+    rerun_job,
     reschedule_jobs,
     set_priority,
     trigger_jobs,
@@ -65,6 +66,7 @@ ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (list_dead_letters, {"where": DeadLetterFilter(ids=["x"])}, "ids[0]"),
     (list_dead_letters, {"after": "x"}, "after"),
     (group_dead_letters, {"where": DeadLetterFilter(job_ids=["x"])}, "job_ids[0]"),
+    (rerun_job, {"job_id": "x"}, "job_id"),
     (redrive_dead_letters, {"where": DeadLetterFilter(ids=["x"])}, "ids[0]"),
     (dismiss_dead_letters, {"where": DeadLetterFilter(ids=["x"]), "by": "me"}, "ids[0]"),
 ]

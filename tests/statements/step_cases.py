@@ -43,6 +43,11 @@ def sending(world: World) -> dict[str, Any]:
     return {"event": "approved:7", "payload": "1", "keep": timedelta(days=1)}
 
 
+def copying(world: World) -> dict[str, Any]:
+    """Give the parameters that copy the steps of a job that has none."""
+    return {"job_id": NOBODY, "copy_id": NOBODY, "step_name": "charge"}
+
+
 def listing(world: World) -> dict[str, Any]:
     """Give the parameters of a page of awaited events."""
     return {"after": "", "scan_limit": 100, "limit": 100}
@@ -72,6 +77,8 @@ STEP_CASES = [
     Case("steps_delete_events", lambda: steps.delete_events(Job), NONE, lambda world: {"names": ["approved:7"]}),
     Case("steps_open_child", lambda: steps.open_child(Job), NONE, lambda world: {"job_id": NOBODY, "ids": None}),
     Case("steps_children", lambda: steps.children(Job), NONE, lambda world: {"job_ids": [NOBODY]}),
+    Case("steps_copy_before", lambda: steps.copy_before(Job), PK, copying),
+    Case("steps_lost_children", lambda: steps.lost_children(Job), PK, copying),
     Case("steps_child_results", lambda: steps.child_results(Job), PK | {"uq_job_chain"}, several),
     Case("steps_record_children", lambda: steps.record_children(Job), PK, fanning_out),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
