@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -37,7 +38,7 @@ from sa_jobqueue.worker.background import pruner
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import ManualWorker, drain, quick, shared, until, wait_until, working
+from tests.fixtures.workers import PATIENCE, ManualWorker, drain, quick, shared, until, wait_until, working
 
 pytestmark = pytest.mark.every_python
 
@@ -249,10 +250,12 @@ class Opened:
         return work(self._connection)
 
 
-def attempt_of(queue: JobQueue[Any], row: Any, connection: Any, worker_id: str) -> AttemptContext:
+def attempt_of(
+    queue: JobQueue[Any], row: Any, connection: Any, worker_id: str, *, store_class: type[Opened] = Opened
+) -> AttemptContext:
     job = ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob._fields if hasattr(row, name)})
     job = job._replace(type_name="sync")
-    store: Any = Opened(queue, connection)
+    store: Any = store_class(queue, connection)
     return AttemptContext(job, worker_id, lambda *_: None, steps=lambda context: AttemptSteps(store, context))
 
 
@@ -283,6 +286,47 @@ def test_a_sender_waits_for_an_attempt_that_is_about_to_wait_and_wakes_it(
         assert session.scalar(select(Job.scheduled_at <= func.now()).where(Job.id == job_id))
     (again,) = worker.claim()
     assert again.id == job_id
+
+
+def test_a_sender_that_has_changed_the_job_and_an_attempt_that_begins_to_wait_do_not_wait_for_each_other(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    """The sender holds the job, and the attempt must not hold the name of the event while it waits for the job."""
+    queue = waiting_queue([])
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (row,) = manual_worker("one:1").claim()
+    about_to_look, job_locked, answers = threading.Event(), threading.Event(), list[Any]()
+
+    class Paused(Opened):
+        own_locks = None
+
+        async def call(self, work: Callable[[Any], Any], *, is_async: bool, in_transaction: bool = False) -> Any:
+            about_to_look.set()
+            assert job_locked.wait(PATIENCE)
+            try:
+                return await super().call(work, is_async=is_async, in_transaction=in_transaction)
+            finally:
+                self._connection.commit()
+
+    def wait() -> None:
+        with engine.connect() as connection:
+            context = attempt_of(queue, row, connection, "one:1", store_class=Paused)
+            try:
+                answers.append(context.wait_for("approval", event=EVENT, timeout=HOUR, output=Verdict))
+            except DBAPIError as error:
+                answers.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert about_to_look.wait(PATIENCE)
+    with Session(engine) as session, session.begin():
+        session.execute(update(Job).where(Job.id == job_id).values(priority=5))
+        job_locked.set()
+        wait_until(lambda: is_waiting_for_lock(engine), description="the attempt waits for the job")
+        assert send_event(session, EVENT, Verdict("ann", True))
+    thread.join(PATIENCE)
+    assert answers == [Verdict("ann", True)]  # none of them was ended by the server as a deadlock
 
 
 def test_a_worker_that_dies_before_its_wait_is_committed_leaves_a_job_that_runs_again(
