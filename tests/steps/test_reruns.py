@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, Text, cast, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
-from sa_jobqueue import AttemptContext, ChildJob, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue import AttemptContext, ChildJob, Job, JobMixin, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFoundError
 from sa_jobqueue.operations import (
@@ -21,10 +21,13 @@ from sa_jobqueue.operations import (
     explain_job,
     list_audit,
     list_steps,
+    prune,
     redrive_dead_letters,
     rerun_job,
     send_event,
 )
+from sa_jobqueue.operations.reruns import _like
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.policies.retry import immediately
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
@@ -221,6 +224,42 @@ async def test_a_rerun_is_refused_that_cannot_have_the_results_it_needs(engine: 
         delete_chains(session, [job_id])
         with pytest.raises(NotFoundError, match="no such job"):
             rerun_job(session, job_id)
+
+
+async def test_a_job_whose_result_is_needed_is_not_pruned_while_it_is_copied(engine: Engine, jobs: Jobs) -> None:
+    called: list[str] = []
+    queue = shop(called)
+    job_id = await ended(engine, queue)
+    rules = RetentionRules(default=Retention(completed=timedelta(0)))
+
+    def pruned() -> int:
+        with Session(engine) as session, session.begin():
+            return prune(session, rules).jobs
+
+    with Session(engine) as session, session.begin():
+        new_id = rerun_job(session, job_id, from_step="second").id
+        assert pruned() == 1  # of the three children that of `ctx.run`, whose result is in the step
+    assert pruned() == 1  # the old job; the two others are needed by the new one
+    called.clear()
+    await drain(queue, engine, queues=("mails", "default"))
+    assert (called, jobs.get(new_id)["output"][1]) == (["second"], [1, 2])
+
+
+def test_input_and_application_columns_are_copied_as_they_are_stored() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class TenantJob(JobMixin, Base):
+        tenant: Mapped[int]
+        note: Mapped[str | None]
+
+    old = TenantJob("test", tenant=7, ordering_key="k", deduplication_key="d", _handler=None)
+    old.input = {"sealed": "x" * 2**20}  # by a codec, larger than what it was given
+    new = _like(old)
+    assert type(new) is TenantJob
+    assert (new.tenant, new.note, new.ordering_key, new.deduplication_key) == (7, None, "k", None)
+    assert new.input is old.input
+    assert new.id != old.id
 
 
 async def test_a_redrive_from_a_later_step_keeps_the_jobs_of_an_earlier_all(engine: Engine, jobs: Jobs) -> None:
