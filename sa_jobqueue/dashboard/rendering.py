@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -41,6 +42,7 @@ def environment() -> Environment:
         "ago": _ago,
         "brief": lambda value: "-" if value is None else seconds(value.total_seconds()),
         "clipped": _clipped,
+        "command": _command,
         "bytes": byte_size,
         "count": lambda value: f"{value:,}",
         "entered": _entered,
@@ -104,6 +106,17 @@ def _clipped(text: str) -> Markup:
     beginning = escape(printable(text[:SHOWN], newline="\n"))
     more = len(text) - SHOWN
     return beginning + (Markup("\n… {} more characters").format(f"{more:,}") if more > 0 else Markup())
+
+
+_COMMAND: Final = re.compile(r"(.*(?:: |\bSee ))((?:sa-jobqueue|SELECT|ALTER|UPDATE|ROLLBACK|VACUUM|REINDEX|DROP) .+?)\.?")
+
+
+def _command(advice: str) -> tuple[str, str]:
+    """Return an advice without the command or statement that it ends with, and that; empty if it ends with none."""
+    match = _COMMAND.fullmatch(advice)
+    if match is None or re.search(r"[.,;] [A-Za-z]", match[2].replace("SELECT", "")):
+        return advice, ""
+    return match[1].removesuffix(" "), match[2]
 
 
 def _lines(text: str) -> Markup:

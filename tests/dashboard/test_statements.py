@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, func, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, Schedule
 from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.findings import link
+from sa_jobqueue.dashboard.findings import headline, link
 from sa_jobqueue.dashboard.parameters import Params
+from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.dashboard.screens.job import _remedy
 from sa_jobqueue.observe.health import Code, Finding, Severity
-from sa_jobqueue.operations import list_jobs, upsert_schedule
+from sa_jobqueue.operations import list_jobs, pause_queues, upsert_schedule
 from sa_jobqueue.operations.explaining import Cause, Explanation
 from tests.dashboard.conftest import PREFIX, Client, everyone
 from tests.dashboard.pages import words
@@ -117,3 +119,76 @@ def test_each_slow_disaster_links_to_its_page(client: Client, engine: Engine, jo
         url = link(context, finding)
         assert "storage" not in url
         client.page(url.removeprefix(PREFIX).partition("#")[0])
+
+
+@pytest.mark.parametrize(
+    ("code", "summary", "cause", "rest"),
+    [
+        (
+            Code.CLAIM_AGE,
+            "Queue 'mail': 15 jobs wait. The oldest has been due for 2 min 1 s, and none of 2 has a handler for 'fax'.",
+            "None of 2 has a handler for 'fax'",
+            "Queue 'mail': 15 jobs wait. The oldest has been due for 2 min 1 s",
+        ),
+        (
+            Code.DEAD_LETTERS,
+            "34 dead letters of fax: Busy: line (3) (exhausted); 4 from the last hour, the oldest 2 d old.",
+            "fax: Busy: line (3)",
+            "34 dead letters (exhausted); 4 from the last hour, the oldest 2 d old.",
+        ),
+        (
+            Code.PAUSED,
+            "Queue 'mail' has been paused for 2 h by bob, and 7 jobs are due.",
+            "Queue 'mail' has been paused",
+            "for 2 h by bob, and 7 jobs are due.",
+        ),
+        (
+            Code.LONG_RUNNING,
+            "fax 7 of queue 'mail' has been running for 3 h.",
+            "fax has been running for 3 h",
+            "7 of queue 'mail'",
+        ),
+        (Code.BLOAT, "A table is large. Its index, too.", "A table is large.", "Its index, too."),
+    ],
+    ids=str,
+)
+def test_a_finding_leads_with_its_cause(code: Code, summary: str, cause: str, rest: str) -> None:
+    evidence = {"type_name": "fax"} if code is not Code.PAUSED else {}
+    finding = Finding(code=code, severity=Severity.WARNING, summary=summary, advice="", evidence=evidence)
+    assert headline(finding, summary) == (cause, rest)
+
+
+def test_the_causes_of_real_findings_come_first(client: Client, engine: Engine, jobs: Jobs) -> None:
+    due = func.now() - timedelta(minutes=3)
+    jobs.add_worker(queues=["default", "mail"], job_types=["other"])
+    jobs.add_many(2, type_name="fax", scheduled_at=due)
+    jobs.add(queue="orphan", scheduled_at=due)
+    jobs.add(JobStatus.DEAD, type_name="pay", error={"type": "ValueError", "message": "no"}, fingerprint="a")
+    with Session(engine) as session, session.begin():
+        pause_queues(session, ["mail"], by="bob")
+    page = client.page("/queue/overview")
+    causes = re.findall('class="summary"><strong>([^<]*)</strong>', html.unescape(page))
+    assert "No live worker serves 'orphan'" in causes
+    assert "pay: ValueError: no" in causes
+    assert "The only worker of 'default' has no handler for 'fax'" in causes
+    # The command is read without scripts, and copied with them.
+    assert re.search(
+        "<code>sa-jobqueue queues resume mail</code> <button [^>]*data-copy=.sa-jobqueue queues resume mail.", page
+    )
+
+
+@pytest.mark.parametrize(
+    ("advice", "command"),
+    [
+        ("Resume it: sa-jobqueue queues resume mail.", "sa-jobqueue queues resume mail"),
+        ("See sa-jobqueue explain 7.", "sa-jobqueue explain 7"),
+        ("To end it: SELECT pg_terminate_backend(7)", "SELECT pg_terminate_backend(7)"),
+        ("If that is not meant: sa-jobqueue types pause fax, and see what enqueues them.", ""),
+        ("They try again. sa-jobqueue doctor checks privileges and tables.", ""),
+        ("Add workers.", ""),
+    ],
+)
+def test_an_advice_is_divided_from_the_command_that_it_ends_with(advice: str, command: str) -> None:
+    prose, found_command = environment().filters["command"](advice)
+    assert found_command == command
+    assert advice.startswith(prose)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from sa_jobqueue.dashboard.findings import acts, link, settings
+from sa_jobqueue.dashboard.findings import acts, headline, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, folded, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
@@ -51,10 +51,10 @@ def view(context: Context) -> dict[str, Any]:
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     """Return a finding for the page; with the error of its dead letters, if the user may see it."""
     summary = with_error(finding, context.error_line)
-    first, dot, details = summary.partition(". ")
+    cause, details = headline(finding, summary)
     return {
         "severity": finding.severity,
-        "headline": first + dot.strip(),
+        "headline": cause,
         "rest": details,
         "advice": finding.advice,
         "link": link(context, finding),
