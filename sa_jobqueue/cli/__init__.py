@@ -40,9 +40,9 @@ _SECTIONS: Final = {
     },
     "Act": {
         "enqueue": ("cli.enqueue:enqueue", "Enqueue one job."),
-        "jobs": ("cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
+        "jobs": ("cli.jobs:jobs", "List, show, rehearse, retry and cancel jobs, and change their priority."),
         "chains": ("cli.chains:chains", "List, show, cancel and delete chains."),
-        "dead-letters": ("cli.dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
+        "dead-letters": ("cli.dead_letters:dead_letters", "List, group, rehearse, redrive, dismiss and prune dead letters."),
         "events": ("cli.events:events", "Send the events that jobs wait for, and list them."),
     },
     "Operate": {

@@ -22,7 +22,8 @@ from uuid import UUID
 import click
 from sqlalchemy import URL, Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._output import set_json
 from sa_jobqueue.db.connections import unavailable
@@ -483,3 +484,17 @@ def load_model(path: str | None) -> JobClass:
     if isinstance(loaded, type) and issubclass(loaded, JobMixin):
         return loaded
     return load_jobs(path).model
+
+
+def engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:
+    """Return the application's engine, and its session factory as an argument of `Worker`. Raises: click.UsageError."""
+    match source:
+        case Engine() | AsyncEngine():
+            return source, {}
+        case sessionmaker(kw={"bind": Engine() as engine}):
+            return engine, {"session_factory": source}
+        case async_sessionmaker(kw={"bind": AsyncEngine() as engine}):
+            return engine, {"async_session_factory": source}
+        case sessionmaker() | async_sessionmaker():
+            raise click.UsageError(f"{path!r} is a session factory without an engine: bind it to one, or name the engine")
+    raise click.UsageError(f"{path!r} is of type {type(source).__name__}, not an engine or a session factory")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
-from sa_jobqueue.cli import noun_group
+from sa_jobqueue.cli import _rehearsal, noun_group
 from sa_jobqueue.cli._output import Columns, counted, first_line, print_result, record_of, row_of, shown, table_of
 from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.cli.prune import print_pruned
@@ -93,6 +93,28 @@ def groups(database: opts.Database, /, **filters: Any) -> None:
     group_list = database.run(operations.group_dead_letters, where=operations.DeadLetterFilter(**filters))
     title = counted(sum(group.count for group in group_list), "dead letter")
     print_result({"groups": [asdict(group) for group in group_list]}, table_of(title, _GROUPS, group_list))
+
+
+@dead_letters.command()
+@_filters
+@click.argument("dead_letter_id", metavar="[ID]", required=False)
+@opts.number_option("--sample", "Without an ID, rehearse the newest N dead letters.", least=1, most=1000, default=20)
+@_rehearsal.options
+def rehearse(dead_letter_id: str | None, sample: int, **options: Any) -> None:
+    """Rehearse a redrive: run the handler in a transaction that is rolled back, and report its outcome and effects.
+
+    Without an ID, a sample of the unresolved dead letters that the filters match is rehearsed, and the outcomes are counted.
+    The handlers are declared with rehearsable=True. Exit status: 0 none would fail, 1 one would, 2 of one it is not known.
+    """
+    names = [field.name for field in fields(operations.DeadLetterFilter)]
+    filters = {name: options.pop(name) for name in names if name in options}
+
+    def find(database: opts.Database) -> Sequence[Any]:
+        ids = [database.job_id(letter_id, database.model.DeadLetter) for letter_id in filter(None, [dead_letter_id])]
+        where = operations.DeadLetterFilter(ids=ids, resolved=None if ids else False, **filters)
+        return [letter.job_id for letter in database.run(operations.list_dead_letters, where=where, limit=sample).items]
+
+    _rehearsal.rehearse_jobs(find, is_sample=dead_letter_id is None, **options)
 
 
 @dead_letters.command()

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from sa_jobqueue import operations
 from sa_jobqueue.cli import _options as opts
-from sa_jobqueue.cli import noun_group
+from sa_jobqueue.cli import _rehearsal, noun_group
 from sa_jobqueue.cli._output import (
     Columns,
     counted,
@@ -117,6 +117,17 @@ def show(database: opts.Database, /, *, job_id: str) -> None:
         "dead letters": (_DEATHS, dead_letters),
     }
     print_result(document, *parts, *(table_of(title, columns, rows) for title, (columns, rows) in tables.items() if rows))
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@_rehearsal.options
+def rehearse(job_id: str, **options: Any) -> None:
+    """Run the handler of a pending or dead job in a transaction that is rolled back, and report its outcome and effects.
+
+    The handler is declared with rehearsable=True. Exit status: 0 it would not fail, 1 it would, 2 it is not known.
+    """
+    _rehearsal.rehearse_jobs(lambda database: [database.job_id(job_id)], **options)
 
 
 @jobs.command()

@@ -16,8 +16,8 @@ from typing import Any, Final
 import click
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import _options as opts
 from sa_jobqueue.cli._output import echo
@@ -189,7 +189,7 @@ def worker(
     configure_logging(log_level, log_format)
     if processes > 1:
         # Check once before any process starts; otherwise each of them would fail repeatedly.
-        used = _engine_of(source, engine)[0]
+        used = opts.engine_of(source, engine)[0]
         with opts.Database(for_psycopg(used.url, option="engine"), jobs.model).session():
             pass
         environment = dict(os.environ)
@@ -207,7 +207,7 @@ def worker(
         supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
         context.exit(asyncio.run(supervisor.run(control_fd)))
     with opts.usage_errors():
-        application_engine, sessions = _engine_of(source, engine)
+        application_engine, sessions = opts.engine_of(source, engine)
         job_worker: Worker | WorkerGroup
         if len(urls) > 1:
             job_worker = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
@@ -307,17 +307,3 @@ def _engine(url: str | None, options: WorkerOptions) -> Engine:
         name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query
     }
     return create_engine(parsed, pool_size=options.concurrency, max_overflow=-1, connect_args=connect_args)
-
-
-def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:
-    """Return the application's engine, and its session factory as an argument of `Worker`."""
-    match source:
-        case Engine() | AsyncEngine():
-            return source, {}
-        case sessionmaker(kw={"bind": Engine() as engine}):
-            return engine, {"session_factory": source}
-        case async_sessionmaker(kw={"bind": AsyncEngine() as engine}):
-            return engine, {"async_session_factory": source}
-        case sessionmaker() | async_sessionmaker():
-            raise click.UsageError(f"{path!r} is a session factory without an engine: bind it to one, or name the engine")
-    raise click.UsageError(f"{path!r} is of type {type(source).__name__}, not an engine or a session factory")

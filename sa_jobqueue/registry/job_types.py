@@ -344,6 +344,10 @@ def describe(
             f"{signature.place}: an isolated handler is given no session, for it may be killed at any moment: return what "
             "it found, or continue_with a handler that takes a session and writes it"
         )
+    if option_values.get("rehearsable") and signature.session_argument is None:
+        raise errors.InvalidHandlerError(
+            f"{signature.place}: a rehearsal can roll back a session only: give a rehearsable handler a session argument"
+        )
     takes, returns, batch = signature.payload_type, signature.return_type, None
     if isinstance(options, BatchOptions):
         if signature.context_argument is not None or signature.blockers_argument is not None:

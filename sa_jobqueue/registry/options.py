@@ -83,10 +83,12 @@ class HandlerOptions(Options):
 
     `isolation`: "process" runs attempts in a child process of the worker. `memory_limit`: bytes that it may use, at least
     128 MiB; Linux only.
+    `rehearsable`: whether `rehearse` may run it: its effects are those of its session, and of steps.
     """
 
     isolation: Literal["process"] | None = None
     memory_limit: int | None = None
+    rehearsable: bool = False
 
     def check(self) -> None:
         """Check the options. Raises: InvalidJobError, InvalidOptionError."""
@@ -94,6 +96,8 @@ class HandlerOptions(Options):
         if self.isolation not in {None, "process"}:
             reason = f'must be "process", or None for the worker\'s own process, got {self.isolation!r}'
             raise InvalidOptionError("isolation", reason)
+        if not isinstance(self.rehearsable, bool):
+            raise InvalidOptionError("rehearsable", f"must be True or False, got {self.rehearsable!r}")
         if self.isolation is not None:
             _open_standard_streams()
         if self.memory_limit is None:

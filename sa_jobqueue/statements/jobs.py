@@ -48,6 +48,20 @@ def enqueue_many(t: Tables, columns: tuple[str, ...], equal: tuple[str, ...] = (
     return upsert(t.job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
+@statement
+def inserted_jobs(t: Tables) -> sa.Select[Any]:
+    """Return the jobs that this transaction has inserted.
+
+    Shape: `(type_name, queue, input)` per job, by id. Index: `ix_job_history`.
+    """
+    job = t.job
+    current: Any = sa.literal_column("pg_current_xact_id()")
+    blocks = [sa.cast(sa.cast(xid, sa.Text), sa.BigInteger).op(">>")(sa.text("6")) for xid in (job.c.changed_xid, current)]
+    # A job that it changes has the transaction's number as well, and was created before.
+    is_new = (job.c.changed_xid == current, blocks[0] == blocks[1], job.c.created_at == sa.func.now())
+    return sa.select(job.c.type_name, job.c.queue, job.c.input).where(*is_new).order_by(job.c.id)
+
+
 @bound
 def unless_taken(t: Tables, inserted: Insert) -> Insert:
     """Return an insert that leaves out jobs whose key an open chain has; an equal key that is being written is awaited.

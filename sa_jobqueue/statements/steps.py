@@ -403,6 +403,12 @@ def shut_out_event(t: Tables) -> sa.Select[Any]:
 
 
 @statement
+def sent_events(t: Tables) -> sa.Select[Any]:
+    """Return the names of the events that this transaction has sent. Cost: reads all events."""
+    return sa.select(t.event.c.name).where(t.event.c.sent_at == sa.func.now()).order_by(t.event.c.name)
+
+
+@statement
 def delete_event(t: Tables) -> ReturningDelete[Any]:
     """Delete an event, expired or not. Parameters: `event`. Shape: `(name,)`, none if there is none.
 

@@ -69,7 +69,8 @@ class Fork:
             _, status = os.waitpid(self._pid, 0)
         messages: list[Message] = [tuple(json.loads(line)) for line in lines.splitlines()]
         if status:
-            reason = f"ended with {os.waitstatus_to_exitcode(status)}; it is killed after {LIMIT_SECONDS:.0f} s"
+            limit = "" if limit_seconds is None else f"; it is killed after {limit_seconds:.0f} s"
+            reason = f"its process ended with {os.waitstatus_to_exitcode(status)}{limit}"
             messages.append(("error", reason))
         return messages
 
@@ -80,6 +81,7 @@ def _run_child(work: Callable[[Send], object], engines: Iterable[Engine], reader
 
     try:
         os.close(reader)
+        threading.Thread(target=_end_with_parent, args=(writer,), daemon=True).start()
         gc.disable()  # it would write to each page of memory that is shared with the parent
         for engine in engines:
             engine.dispose(close=False)  # its connections are the parent's
@@ -89,6 +91,14 @@ def _run_child(work: Callable[[Send], object], engines: Iterable[Engine], reader
             send("error", "".join(traceback.format_exception(error)))
     finally:
         os._exit(0)
+
+
+def _end_with_parent(writer: int) -> None:
+    """End this process when the other end of a pipe is closed, as it is when the parent is killed."""
+    parent = select.poll()
+    parent.register(writer, 0)  # only errors, of which this is one
+    parent.poll()
+    os._exit(1)
 
 
 def redirect(source: str, copy: str) -> None:

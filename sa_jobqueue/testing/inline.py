@@ -48,6 +48,9 @@ INLINE: Final = "inline"
 class Inline:
     """Runs the due jobs of one `JobQueue` in one session."""
 
+    steps_class: type[StepGroups] = StepGroups
+    """Class of the steps of an attempt."""
+
     def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
         self._jobs = jobs
         self._model: JobClass = jobs.model
@@ -58,6 +61,10 @@ class Inline:
         """Call a function with the synchronous side of the session."""
         return await self._session.run_sync(work) if isinstance(self._session, AsyncSession) else work(self._session)
 
+    def store(self) -> InlineSteps:
+        """Return the store of the steps of an attempt."""
+        return InlineSteps(self._jobs, self._session, self._events)
+
     async def run_next(self) -> bool:
         """Run the attempt that is due first; return whether there was one."""
         job_id = await self.on(self._find)
@@ -65,7 +72,7 @@ class Inline:
             return False
         job = await self.on(lambda session: start(session, self._model, job_id))
         # In a task: the attempt is the current one of its own context, not of the test's.
-        await asyncio.get_running_loop().create_task(self._run(job))
+        await asyncio.get_running_loop().create_task(self.run_attempt(job))
         await self.on(lambda session: expire(session, self._model))
         return True
 
@@ -85,10 +92,11 @@ class Inline:
         )
         return session.scalars(statement).first()
 
-    async def _run(self, job: ClaimedJob) -> None:
+    async def run_attempt(self, job: ClaimedJob) -> AttemptContext:
+        """Run an attempt that has been started, in a separate task; record its end, and return it."""
         job_type = self._jobs.registry.get(job.type_name)
-        steps = InlineSteps(self._jobs, self._session, self._events)
-        context = AttemptContext(job, INLINE, lambda *_: None, steps=partial(StepGroups, steps))
+        steps = self.store()
+        context = AttemptContext(job, INLINE, lambda *_: None, steps=partial(self.steps_class, steps))
         enter_attempt(context)
         self._events.begin(context)
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
@@ -114,6 +122,7 @@ class Inline:
             await self.on(lambda session: savepoint.transaction.commit())
             kind = JobCompleted if status is JobStatus.COMPLETED else JobCancelled
             self._events.emit(kind(job.id, job.type_name, job.attempt, timedelta(seconds=time.monotonic() - begun)))
+        return context
 
     async def _attempt(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> JobStatus:
         results: list[Any] = []
@@ -153,7 +162,7 @@ class Inline:
             raise InvalidOptionError(
                 "session",
                 f"is a {type(session).__name__}, but the handler {job_type.place} takes a {session_class.__name__}: "
-                "drain with a session of that class, or with an engine",
+                "pass one of that class; `drain` takes an engine as well",
             )
         return session
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
-from sa_jobqueue.worker.run.sessions import _ENDING
+from sa_jobqueue.worker.run.sessions import ENDING
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick
@@ -291,7 +291,7 @@ async def test_autocommit_sessions_are_refused_before_anything_is_written(engine
     ],
 )
 def test_only_statements_that_end_the_transaction_are_refused(statement: str, ends: bool) -> None:
-    assert bool(_ENDING.match(statement)) is ends
+    assert bool(ENDING.match(statement)) is ends
 
 
 async def test_handlers_that_leave_a_connection_as_it_was_share_it(engine: Engine, jobs: Jobs) -> None:

@@ -30,6 +30,8 @@ ELSEWHERE = {
     "dashboard": "its pages: tests/dashboard/test_hostile_text.py",
     "exporter": "its output is its figures: below",
     "demo": "it runs its own jobs",
+    "jobs rehearse": "its report: tests/rehearsal/test_jobs.py",
+    "dead-letters rehearse": "the same report",
     "postgres": "it reads no database",
     "grafana": "it writes files that are ours",
     "grants": "it prints SQL and names of roles, checked by their own pattern",

@@ -69,7 +69,7 @@ READS = {
     *("chains list", "chains show", "schedules explain", "schedules list", "schedules next"),
     *("schedules show", "thresholds list", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "migrate sql"),
-    *("migrate version", "grants", "doctor", "deploy check"),
+    *("migrate version", "grants", "doctor", "deploy check", "jobs rehearse", "dead-letters rehearse"),
 }
 
 

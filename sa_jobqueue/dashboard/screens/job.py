@@ -108,6 +108,7 @@ def view(context: Context) -> dict[str, Any]:
             "blockers": _folded(blockers),
             "blocked": blocked,
             "last_error": context.error(job.type_name, job.last_error),
+            "rehearsal": f"sa-jobqueue jobs rehearse {job.id}" if job.status in {JobStatus.PENDING, JobStatus.DEAD} else "",
             "can_cancel": job.status not in ENDED and context.may("cancel_jobs"),
             # One that is due already would not start sooner.
             "can_trigger": job.status is JobStatus.PENDING

@@ -46,7 +46,7 @@ GUARD: Final = "sa_jobqueue.guard"
 
 _ONE_COMMIT: Final = "the handler's writes and its completion are one commit"
 _COMMENTS: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-_ENDING: Final = re.compile(
+ENDING: Final = re.compile(
     rf"{_COMMENTS}(?:commit|end|abort|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE | re.DOTALL,
 )
@@ -224,7 +224,7 @@ class Guard:
             return
         if is_autocommit:
             self._refuse("it put the driver's connection into autocommit mode: leave that as it is")
-        if _ENDING.match(statement):
+        if ENDING.match(statement):
             raise HandlerCommitError(f"a handler must not end its session's transaction, it sent {statement.strip()[:60]!r}")
 
     def _keep_driver_from_committing(self, connection: Connection) -> None:
