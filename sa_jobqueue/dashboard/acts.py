@@ -14,9 +14,12 @@ from sa_jobqueue.dashboard.guard import FIELD, check_token
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context
 from sa_jobqueue.display.printable import printable
+from sa_jobqueue.operations.audit import REASON
 
 MAX_BODY: Final = 1 << 20
 """Maximum size of a form in bytes."""
+MAX_REASON: Final = 200
+"""Maximum number of characters of the reason for an act."""
 _FIELDS: Final = 1100
 _LOGGED: Final = 100
 """Maximum number of ids in an audit line."""
@@ -55,7 +58,9 @@ def perform(act: Act, context: Context) -> Changes:
         with context.read() as session:
             return act.run(context, session)
     try:
+        reason = context.params.text("why", longest=MAX_REASON)
         with context.source.write() as session:
+            session.info[REASON] = reason
             changes = act.run(context, session)
     except Exception as error:
         _audit(act, context, "refused", error=type(error).__name__)

@@ -29,10 +29,10 @@ from sa_jobqueue.dashboard.access import Access, Authorize
 from sa_jobqueue.dashboard.acts import perform, read_form
 from sa_jobqueue.dashboard.guard import FIELD, LOOPBACK, Guard
 from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
-from sa_jobqueue.dashboard.rendering import assets, render, version
+from sa_jobqueue.dashboard.rendering import assets, render, short, version
 from sa_jobqueue.dashboard.sampler import sentence
 from sa_jobqueue.dashboard.screens import ACTS, SCREENS
-from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
+from sa_jobqueue.dashboard.screens.base import Act, Context, Download, Screen
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.errors import (
     DatabaseUnavailableError,
@@ -50,7 +50,7 @@ VERSION: Final = "X-Dashboard-Version"
 """Header of every page and fragment: `version()`."""
 _WEB: Final = re.compile(r"https?://[^\s\"'<>]+\Z")
 _HASH: Final = re.compile(r"\.[0-9a-f]{16}\.")
-_STEPS: Final = {"confirmed", "back", "expected", "after"}
+_STEPS: Final = {"confirmed", "back", "expected", "after", "why"}
 """Fields of an act's form that are about this step, and not about the rows."""
 _TITLES: Final = {
     400: "This request cannot be answered",
@@ -229,8 +229,11 @@ class _Pages:
         form_values = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
         if not context.is_preview and changes.after is not None:
             form_values["after"] = [str(changes.after)]
-        variables = self._frame(request, act.title, context) | {
+        undo = act.name.replace("pause-", "resume-") if act.name.startswith("pause-") and not context.is_preview else ""
+        variables = self._frame(request, _named(act, form_values), context) | {
             "act": act,
+            "undo": undo if undo and changes.count and context.may(ACTS[undo].permission) else "",
+            "undone": form_values | {"name": [str(name) for name in changes.ids], "back": [back]},
             "changes": changes,
             "is_preview": context.is_preview,
             "what": form_values | {"back": [back], "expected": [str(changes.count)] if context.is_preview else []},
@@ -307,6 +310,15 @@ class _Pages:
         heading = _TITLES.get(status, "This request cannot be answered")
         variables = self._frame(request, heading) | {"reason": reason, "status": status}
         return HTMLResponse(render("error.html", variables), status, headers=headers)
+
+
+def _named(act: Act, form_values: dict[str, list[str]]) -> str:
+    """Return the title of an act with the rows that it is about: `Redrive: move_stock`."""
+    field = next((name for name in ("name", "type", "queue", "job", "id") if form_values.get(name)), "")
+    names = form_values.get(field, [])
+    listed = [*(short(name) if field in {"job", "id"} else name for name in names[:3]), *form_values.get("fairness_key", [])]
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{act.title}: {', '.join(listed)}{more}" if listed else act.title
 
 
 def _root(request: Request) -> str:

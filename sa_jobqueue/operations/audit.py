@@ -27,6 +27,8 @@ from sa_jobqueue.statements import audit, listings
 
 RECORDED: Final = 100
 """Maximum number of ids, names or values of one kind in a record."""
+REASON: Final = "sa_jobqueue.reason"
+"""Key in `Session.info` of the reason for the changes of its transaction, which their records have as an argument."""
 _PAYLOADS: Final = frozenset({"input", "output"})
 _log = logging.getLogger("sa_jobqueue.audit")
 
@@ -96,7 +98,7 @@ def record(
         "id": uuid7(),
         "done_by": by,
         "operation": operation,
-        "arguments": _plain(arguments),
+        "arguments": _plain(arguments | {"reason": session.info.get(REASON)}),
         "matched": matched,
         "changed": len(ids),
         "ids": _plain(list(ids)),

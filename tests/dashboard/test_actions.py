@@ -14,8 +14,8 @@ from sqlalchemy import Engine, func, insert, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus
-from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
-from sa_jobqueue.operations import list_job_types, list_queues
+from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Permission, dashboard
+from sa_jobqueue.operations import list_audit, list_job_types, list_queues
 from tests.dashboard.conftest import Client
 from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import Jobs
@@ -233,3 +233,25 @@ def test_a_running_job_shows_its_progress_message_only_with_payload_permission(e
     page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
     assert "40 of 100 (40%)" in page
     assert "resizing" not in page
+
+
+def test_a_reason_is_in_the_audit_and_a_pause_can_be_undone_without_scripts(
+    client: Client, engine: Engine, jobs: Jobs
+) -> None:
+    jobs.add_worker(queues=["mail", "pay"])
+    preview = client.post("pause-queues", {"name": ["mail", "pay"]}).text
+    assert "<h1>Pause queues: mail, pay</h1>" in preview
+    assert 'name="why"' in preview
+    result = client.post("pause-queues", {"name": ["mail", "pay"]}, confirmed="1", why="provider down").text
+    assert "provider down" in client.page("/queue/audit")
+    (arguments,) = forms(result, "resume-queues")
+    assert list(arguments["name"]) == ["mail", "pay"]
+    assert "2</strong> resumed." in client.post("resume-queues", arguments, confirmed="1").text
+    assert "Undo" not in client.post("resume-queues", arguments, confirmed="1").text
+    assert client.post("pause-queues", {"name": "mail"}, confirmed="1", why="x" * 201).status_code == 400
+    with Session(engine) as session:
+        assert [record.arguments.get("reason") for record in list_audit(session)] == [None, None, "provider down"]
+    permissions = ALL_PERMISSIONS - {Permission.RESUME_QUEUES}
+    access = Access(user="eve", permissions=permissions)
+    other_client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))
+    assert "Undo" not in other_client.post("pause-queues", {"name": "mail"}, confirmed="1").text

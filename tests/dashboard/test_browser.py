@@ -29,7 +29,7 @@ from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.dashboard.trees import Branch, Node
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.minutes import Figures
-from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
+from sa_jobqueue.operations import list_audit, sync_schedules, upsert_job_type, upsert_queue
 from sa_jobqueue.registry.settings import Limits, settings_of
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
@@ -203,6 +203,33 @@ def test_every_screen_is_accessible_and_obeys_the_content_security_policy(browse
     assert not {place: found for place, found in wrong.items() if found}
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_act_is_previewed_done_and_undone_over_its_page(browser: Browser, engine: Engine, width: int) -> None:
+    Jobs(engine).add_worker(queues=["mail"])
+    opened = Opened(browser, viewport={"width": width, "height": 800})
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/queue?name=mail")
+        page.get_by_role("button", name="Pause").first.click()
+        dialog = page.get_by_role("dialog", name="Pause queues: mail")
+        dialog.get_by_label("Reason").fill("the provider is down")
+        assert opened.check() == []
+        assert page.evaluate(WIDE) == []
+        dialog.get_by_role("button", name="Pause queues: 1").click()
+        dialog.get_by_role("button", name="Undo").click()
+        page.get_by_role("dialog", name="Resume queues: mail").wait_for()
+        assert "1 resumed." in page.inner_text("#act")
+        with page.expect_navigation():
+            page.keyboard.press("Escape")
+        assert page.url == f"{url}/queue/queue?name=mail"
+        assert not opened.logged
+        opened.context.close()
+    with Session(engine) as session:
+        resumed, paused = list_audit(session)
+    assert (paused.operation, paused.arguments["reason"]) == ("pause_queues", "the provider is down")
+    assert (resumed.operation, "reason" in resumed.arguments) == ("resume_queues", False)
+
+
 @pytest.mark.long
 def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine) -> None:
     down = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})
@@ -357,8 +384,9 @@ def test_a_live_update_keeps_selection_and_focus_and_an_unchanged_one_returns_30
         page.locator("tbody input").first.check()
         page.get_by_role("button", name="Cancel the selected").click()
         page.get_by_role("button", name="Cancel jobs: 1").click()
-        assert "1 cancelled." in page.inner_text("main")
-        page.get_by_role("link", name="Back").click()
+        page.locator("#act", has_text="1 cancelled.").wait_for()
+        with page.expect_navigation():
+            page.get_by_role("link", name="Back").click()
         assert page.url == f"{url}/queue/jobs"
         assert not opened.logged
         opened.context.close()

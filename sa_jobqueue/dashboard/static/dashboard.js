@@ -188,6 +188,35 @@
     schedule();
   });
 
+  // Acts in place: the pages of a preview and of its outcome are shown over the page that they are sent from.
+  const dialog = byId("act");
+  let changed = false;
+  document.addEventListener("submit", async (event) => {
+    const form = event.target, action = event.submitter?.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
+    if (form.method !== "post" || !action.includes("/acts/")) return;
+    event.preventDefault();
+    const fields = new URLSearchParams(new FormData(form));
+    try {
+      const response = await fetch(action, { method: "POST", body: fields });
+      const answer = new DOMParser().parseFromString(await response.text(), "text/html");
+      const title = Object.assign(document.createElement("h2"), { id: "act-title" });
+      title.textContent = answer.querySelector("h1").textContent;
+      changed ||= response.ok && fields.has("confirmed");
+      dialog.replaceChildren(title, ...answer.getElementById("live").childNodes);
+      if (!dialog.open) dialog.showModal();
+      showTimes();
+    } catch { disconnected("The act was not sent: the connection to the dashboard is lost."); }
+  });
+  dialog.addEventListener("click", (event) => {
+    const link = event.target.closest("a.back");
+    if (!link || new URL(link.href).href !== location.href.split("#")[0]) return;
+    event.preventDefault();
+    dialog.close();
+  });
+  dialog.addEventListener("close", () => {
+    if (changed) location.reload();
+  });
+
   // Keys, which can be turned off.
   const help = byId("help");
   const keys = byId("keys");
@@ -195,7 +224,7 @@
   keys.addEventListener("change", () => stored.set("keys", keys.checked ? "on" : "off"));
   byId("open-help").addEventListener("click", () => help.showModal());
   document.addEventListener("keydown", (event) => {
-    if (!keys.checked || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (!keys.checked || event.ctrlKey || event.metaKey || event.altKey || help.open || dialog.open) return;
     if (event.target.closest("input, select, textarea")) return;
     const links = document.querySelectorAll("nav.pages a");
     if (event.key === "?") help.showModal();
