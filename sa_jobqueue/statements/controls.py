@@ -22,7 +22,7 @@ def of_worker(t: Tables) -> sa.Select[Any]:
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, those of `COLUMNS`, null
     for a setting that is not set, and of a type those of `DECLARED`; of the worker `global_concurrency` is the concurrency
-    asked for, null for its own. Unordered.
+    asked for, null for its own; and `hash`, of all rows together, in each. Unordered.
     Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = t.queue, t.job_type, t.worker
@@ -56,7 +56,10 @@ def of_worker(t: Tables) -> sa.Select[Any]:
             worker.c.id == sa.bindparam("worker_id", type_=sa.Text)
         ),
     ).subquery("setting")
-    return sa.select(*setting.c)
+    row_hash = sa.func.hashtextextended(sa.cast(sa.literal_column("setting"), sa.Text), sa.literal_column("0"))
+    # A sum, so that the order does not matter.
+    common_hash = sa.cast(sa.func.sum(sa.cast(row_hash, sa.Numeric)).over(), sa.Text)
+    return sa.select(*setting.c, common_hash.label("hash"))
 
 
 @statement

@@ -26,8 +26,9 @@ def tick(t: Tables) -> sa.Select[Any]:
     and `quarantine`.
     Shape: one row: `drain_requested_at`; `now`; `lost_in`, in how many seconds the next running job is to be rescued unless
     its lease is renewed, null if none runs; `has_expired`, `has_ended_chains` and `has_arrivals`, whether there are jobs to
-    expire, chains to unblock for, and jobs of its queues and types that became visible since the catch-up; `settings`, a
-    hash of `controls.of_worker`; `schedule_in`, as `schedules.next_due`; `held`, how many jobs the database has it run.
+    expire, chains to unblock for, and jobs of its queues and types that became visible since the catch-up; `settings`, the
+    hash of `controls.of_worker`, null without rows; `schedule_in`, as `schedules.next_due`; `held`, how many jobs the
+    database has it run.
     If `thoroughly`, otherwise null: `has_orphans`, `is_ahead` and `has_leftovers`, whether there is anything to rescue from
     workers without a row, to correct, and to forget; `unknown_types` and `unserved_queues`, see `jobs`.
     Changes: see `leases.heartbeat`. Clock: the database's. Locks: the worker's own row.
@@ -103,7 +104,5 @@ def _has_arrivals(t: Tables) -> ColumnElement[Any]:
 
 
 def _settings(t: Tables) -> ColumnElement[Any]:
-    # A sum, so that the order does not matter.
-    setting = controls.of_worker(t.model).subquery("settings")
-    hashed = sa.func.hashtextextended(sa.cast(sa.literal_column("settings"), sa.Text), sa.literal_column("0"))
-    return sa.select(sa.cast(sa.func.sum(sa.cast(hashed, sa.Numeric)), sa.Text)).select_from(setting).scalar_subquery()
+    settings = controls.of_worker(t.model).subquery("settings")
+    return sa.select(settings.c.hash).limit(sa.literal_column("1")).scalar_subquery()

@@ -30,7 +30,6 @@ from sa_jobqueue.models.options import DECLARED
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types, recorded_values
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import QueueColumns
 from sa_jobqueue.statements import controls, workers
 from sa_jobqueue.types import RefusedWrite
@@ -50,6 +49,8 @@ _DECLARATIONS: Final = (RefusedWrite.DECLARE_QUEUE, RefusedWrite.RECORD_TYPE)
 _LOCKED: Final = "55P03"
 _LOCK_TIMEOUT: Final = text("SET LOCAL lock_timeout = '2s'")
 """An open transaction that inserts one of the rows must not keep a worker from starting."""
+_UNREAD: Final = "unread"
+"""Equals no hash: the next tick leads to a reading."""
 _PACE: Final = 0.05
 """Minimum seconds between two reads: changes in quick succession are read together."""
 
@@ -122,11 +123,6 @@ class ControlReader(Part, Component):
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
         self._type_differences: Differences = {}
-        self._has_recorded = False
-        """Whether the last reading wrote types.
-
-        A worker of another version may write its own before the next tick, which then finds what the last tick had found.
-        """
         self._types_reported_at = float("-inf")
         self._types_of_later = workers.types_of_later(self._model)
         self._statement = compiled(controls.of_worker, self._model)
@@ -138,7 +134,8 @@ class ControlReader(Part, Component):
         self._on_change = on_change
         self._is_notified = is_notified
         self._woken = asyncio.Event()
-        self._hash: str | None = None
+        self._hash: str | None = _UNREAD
+        """Of the last reading: that of the last tick would hide a change that is undone and made again before another."""
         self.current = Controls()
         """The last reading. Replaced as a whole, and only after a change: compare by identity."""
 
@@ -147,9 +144,8 @@ class ControlReader(Part, Component):
         self._woken.set()
 
     def ticked(self, answer: TickResult) -> None:
-        """Read if the settings are others than at the last tick."""
+        """Read if the settings are others than at the last reading."""
         if answer.settings != self._hash:
-            self._hash = answer.settings
             self._woken.set()
 
     def declare_again(self) -> None:
@@ -166,8 +162,7 @@ class ControlReader(Part, Component):
             await asyncio.sleep(_PACE)
             pause = self._quarantine.retry_in(*_DECLARATIONS, since=began)
             every = None if self._is_notified() else READ_EVERY_ALONE
-            is_unsettled = self._type_differences or self._has_recorded or any(map(self._is_to_write, _DECLARATIONS))
-            write = WRITE_AGAIN if is_unsettled else None
+            write = WRITE_AGAIN if self._type_differences or any(map(self._is_to_write, _DECLARATIONS)) else None
             await waited(
                 self._woken, min((seconds for seconds in (every, write, pause) if seconds is not None), default=None)
             )
@@ -176,14 +171,14 @@ class ControlReader(Part, Component):
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
         if self._is_to_write(RefusedWrite.DECLARE_QUEUE):
             await self._declare()
-        self._has_recorded = False
         if self._is_to_write(RefusedWrite.RECORD_TYPE):
-            await self._record(self._types)
+            await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
+        self._hash = rows[0][-1] if rows else None
         queues, types, concurrency = dict[QueueKey, Control](), dict[str, Control](), None
         recorded: dict[str, tuple[Any, ...]] = {}
-        for kind, name, fairness_key, *values in rows:
+        for kind, name, fairness_key, *values, _ in rows:
             setting = {column: value for column, value in zip(controls.COLUMNS, values, strict=False) if value is not None}
             if kind == "worker":
                 concurrency = setting.get("global_concurrency")
@@ -211,10 +206,6 @@ class ControlReader(Part, Component):
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
 
-    async def _record(self, types: Mapping[str, JobType]) -> None:
-        parts = await self._write(RefusedWrite.RECORD_TYPE, types, record_job_types)
-        self._has_recorded |= any(parts)
-
     async def _compare_types(self, recorded: Mapping[str, tuple[Any, ...]]) -> None:
         """Report job types that are recorded as a live worker that started later declares them; record the others again.
 
@@ -232,7 +223,8 @@ class ControlReader(Part, Component):
             async with self._engine.connect() as connection:
                 later_types = set(await connection.scalars(self._types_of_later, parameters))
             if stale := {name: self._types[name] for name in differences if name not in later_types}:
-                await self._record(stale)
+                self._hash = _UNREAD
+                await self._write(RefusedWrite.RECORD_TYPE, stale, record_job_types)
             differences = {name: columns for name, columns in differences.items() if name in later_types}
         is_due = time.monotonic() >= self._types_reported_at + REPORT_AGAIN
         if differences and (is_due or differences != self._type_differences):
