@@ -54,9 +54,11 @@ def workers(engine: Engine) -> Workers:
 
 def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
     job = jobs.add(due_in=-7290)
-    found = explain_job(session, job)
-    assert found.cause is Cause.NO_WORKER
-    assert found.sentence == "It has been due for 2 h 1 min, and no worker is registered: start one (sa-jobqueue worker)."
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.NO_WORKER
+    assert (
+        explanation.sentence == "It has been due for 2 h 1 min, and no worker is registered: start one (sa-jobqueue worker)."
+    )
 
     workers.add("silent:1", silent=60)
     assert explain_job(session, job).cause is Cause.NO_WORKER
@@ -65,15 +67,15 @@ def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jo
     workers.add("other:1", queues=["mail"])
     assert explain_job(session, job).cause is Cause.QUEUE_UNSERVED
     workers.add("stranger:1", job_types=["another"])
-    found = explain_job(session, job)
-    assert found.cause is Cause.TYPE_UNKNOWN
-    assert "the only worker of 'default' has no handler for 'test'" in found.sentence
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.TYPE_UNKNOWN
+    assert "the only worker of 'default' has no handler for 'test'" in explanation.sentence
     workers.add("leaving:1", state="draining")
     assert explain_job(session, job).cause is Cause.DRAINING
     workers.add("ready:1")
-    found = explain_job(session, job)
-    assert found.cause is Cause.READY
-    assert found.evidence["live_workers"] == 4
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.READY
+    assert explanation.evidence["live_workers"] == 4
 
 
 def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
@@ -85,9 +87,9 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
     jobs.add(priority=-5)  # these do not go before it
     jobs.add(due_in=3600)
     jobs.add_many(3, queue="mail")
-    found = explain_job(session, job)
-    assert (found.cause, found.evidence["ahead"]) == (Cause.QUEUED, 40)
-    assert "behind 40 others of queue 'default'; no job of the queue completed in the last minute" in found.sentence
+    explanation = explain_job(session, job)
+    assert (explanation.cause, explanation.evidence["ahead"]) == (Cause.QUEUED, 40)
+    assert "behind 40 others of queue 'default'; no job of the queue completed in the last minute" in explanation.sentence
     for _ in range(10):
         jobs.add(JobStatus.COMPLETED)
     with engine.begin() as connection:
@@ -95,11 +97,11 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
             update(Job).where(Job.status == JobStatus.COMPLETED).values(completed_at=func.now() - timedelta(seconds=5))
         )
     session.rollback()
-    found = explain_job(session, job)
-    per_second = found.evidence["per_second"]
+    explanation = explain_job(session, job)
+    per_second = explanation.evidence["per_second"]
     assert 10 / 60 < per_second <= 10 / 5
-    assert found.evidence["expected_wait"] / timedelta(seconds=1) == pytest.approx(40 / per_second)
-    assert "jobs per second it starts in " in found.sentence
+    assert explanation.evidence["expected_wait"] / timedelta(seconds=1) == pytest.approx(40 / per_second)
+    assert "jobs per second it starts in " in explanation.sentence
     assert explain_job(session, earlier[0]).cause is Cause.READY
     urgent = jobs.add(priority=9)
     session.rollback()
@@ -110,26 +112,26 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
 def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=1)
     jobs.add(RUNNING)
-    found = explain_job(session, jobs.add())
-    assert found.cause is Cause.BUSY
-    assert "is next, but the only slot of tester:1 is in use" in found.sentence
+    explanation = explain_job(session, jobs.add())
+    assert explanation.cause is Cause.BUSY
+    assert "is next, but the only slot of tester:1 is in use" in explanation.sentence
 
 
 def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
     assert explain_job(session, jobs.add()).cause is Cause.READY
     holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
-    found = explain_job(session, jobs.add())
-    assert (found.cause, found.evidence["held_by"]) == (Cause.BUSY, [holder])
-    assert f"the only slot of type 'test' in w:1 is in use; the longest running is job {holder}, for" in found.sentence
+    explanation = explain_job(session, jobs.add())
+    assert (explanation.cause, explanation.evidence["held_by"]) == (Cause.BUSY, [holder])
+    assert f"the only slot of type 'test' in w:1 is in use; the longest running is job {holder}, for" in explanation.sentence
     assert explain_job(session, jobs.add(type_name="other")).cause is Cause.TYPE_UNKNOWN
     workers.add("w:2", concurrency=9, type_slots={"test": 2})
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED  # one of those above
     workers.add("w:3", concurrency=9, state="draining")
     for _ in range(2):
         jobs.add(RUNNING, worker_id="w:2", queue="elsewhere")
-    found = explain_job(session, jobs.add())
-    assert (found.cause, len(found.evidence["held_by"])) == (Cause.BUSY, 2)
+    explanation = explain_job(session, jobs.add())
+    assert (explanation.cause, len(explanation.evidence["held_by"])) == (Cause.BUSY, 2)
     workers.add("w:4", concurrency=9)  # has as many as it has slots, or did not tell
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED
 
@@ -141,16 +143,18 @@ def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, 
     session.commit()
     first = jobs.add(RUNNING, queue="default", fairness_key="a")
     second = jobs.add(RUNNING, queue="default", fairness_key="b", worker_id="other:1")
-    found = explain_job(session, jobs.add())
-    assert (found.cause, found.evidence["held_by"]) == (Cause.LIMITED, [first, second])
-    assert f"its queue 'default' runs 2 jobs, its limit is 2; the longest running is job {first}, for" in found.sentence
+    explanation = explain_job(session, jobs.add())
+    assert (explanation.cause, explanation.evidence["held_by"]) == (Cause.LIMITED, [first, second])
+    assert (
+        f"its queue 'default' runs 2 jobs, its limit is 2; the longest running is job {first}, for" in explanation.sentence
+    )
     upsert_queue(session, QueueSettings(name="default", global_concurrency=9, concurrency_per_key=1))
     session.commit()
     assert explain_job(session, jobs.add(queue="default", fairness_key="b")).evidence["held_by"] == [second]
     third = jobs.add(RUNNING, queue="third")
-    found = explain_job(session, jobs.add(queue="default", fairness_key="c"))
-    assert (found.evidence["global_concurrency"], set(found.evidence["held_by"])) == (3, {first, second})
-    assert third not in found.evidence["held_by"]  # of each worker one
+    explanation = explain_job(session, jobs.add(queue="default", fairness_key="c"))
+    assert (explanation.evidence["global_concurrency"], set(explanation.evidence["held_by"])) == (3, {first, second})
+    assert third not in explanation.evidence["held_by"]  # of each worker one
 
 
 def test_explain_reports_that_a_selector_did_not_select_a_job(
@@ -159,16 +163,16 @@ def test_explain_reports_that_a_selector_did_not_select_a_job(
     job = jobs.add(due_in=-90, queue="default", fairness_key="7")
     selector = {"function": "shop:pick", "window": 2, "max_wait": None}
     workers.add("w:1", selectors={"default": selector, "mail": selector})
-    found = explain_job(session, job)
-    assert found.cause is Cause.NOT_SELECTED
-    assert "the selector shop:pick of queue 'default' (worker w:1)" in found.sentence
-    assert "never selects never starts" in found.sentence
-    assert found.evidence["chosen_by"] == ["w:1"]
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.NOT_SELECTED
+    assert "the selector shop:pick of queue 'default' (worker w:1)" in explanation.sentence
+    assert "never selects never starts" in explanation.sentence
+    assert explanation.evidence["chosen_by"] == ["w:1"]
 
     workers.add("w:2", selectors={"default": selector | {"window": 3, "max_wait": 600.0}})
-    found = explain_job(session, job)
-    assert (found.cause, found.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
-    assert "once it has been a candidate for the max_wait of 10 min" in (found.sentence)
+    explanation = explain_job(session, job)
+    assert (explanation.cause, explanation.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
+    assert "once it has been a candidate for the max_wait of 10 min" in (explanation.sentence)
     with monkeypatch.context() as patch:
         patch.setattr("sa_jobqueue.operations.explaining._SOON", timedelta(minutes=5))
         new = jobs.add(due_in=0)
@@ -183,48 +187,50 @@ def test_explain_reports_that_a_selector_did_not_select_a_job(
 
 def test_explain_reports_a_job_scheduled_for_later(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
     workers.add()
-    found = explain_job(session, jobs.add(due_in=7200))
-    assert found.cause is Cause.SCHEDULED
-    assert found.sentence.startswith("It is scheduled for later: due in 1 h 59 min") or "2 h" in found.sentence
+    explanation = explain_job(session, jobs.add(due_in=7200))
+    assert explanation.cause is Cause.SCHEDULED
+    assert explanation.sentence.startswith("It is scheduled for later: due in 1 h 59 min") or "2 h" in explanation.sentence
     job = jobs.add(due_in=30, attempt=2)
     with engine.begin() as connection:
         error = {"type": "ValueError", "message": "no such page\nat all"}
         row = {"job_id": job, "attempt": 2, "outcome": "failed", "error": error, "worker_id": WORKER}
         connection.execute(insert(Job.Attempt).values(row))
-    found = explain_job(session, job)
-    assert found.cause is Cause.RETRYING
-    assert found.sentence.startswith("Attempt 2 failed with ValueError: no such page; attempt 3 of 20 is due in ")
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.RETRYING
+    assert explanation.sentence.startswith("Attempt 2 failed with ValueError: no such page; attempt 3 of 20 is due in ")
 
 
 def test_explain_distinguishes_a_running_job_from_a_silent_worker(
     session: Session, jobs: Jobs, workers: Workers, engine: Engine
 ) -> None:
     job = jobs.add(RUNNING)
-    found = explain_job(session, job)
-    assert found.cause is Cause.WORKER_SILENT
-    assert "is no longer registered (attempt 1 of 20); no worker with a recent heartbeat can rescue it" in found.sentence
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.WORKER_SILENT
+    assert (
+        "is no longer registered (attempt 1 of 20); no worker with a recent heartbeat can rescue it" in explanation.sentence
+    )
     workers.add()
-    found = explain_job(session, job)
-    assert found.cause is Cause.RUNNING
-    assert f"on {WORKER} (process 7 on h), attempt 1 of 20" in found.sentence
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.RUNNING
+    assert f"on {WORKER} (process 7 on h), attempt 1 of 20" in explanation.sentence
     with engine.begin() as connection:
         connection.execute(update(Job.Worker).values(heartbeat_at=func.now() - timedelta(hours=2)))
     session.rollback()
     workers.add("other:1")
-    found = explain_job(session, job)
-    assert found.cause is Cause.WORKER_SILENT
-    assert "has had no heartbeat for 2 h" in found.sentence
-    assert "will rescue it" in found.sentence
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.WORKER_SILENT
+    assert "has had no heartbeat for 2 h" in explanation.sentence
+    assert "will rescue it" in explanation.sentence
 
 
 def test_explain_reports_how_a_job_ended(session: Session, jobs: Jobs) -> None:
     assert explain_job(session, jobs.add(JobStatus.COMPLETED)).cause is Cause.COMPLETED
     assert explain_job(session, jobs.add(JobStatus.CANCELLED)).cause is Cause.CANCELLED
     dead = jobs.add(DEAD)
-    found = explain_job(session, dead)
-    assert found.cause is Cause.DEAD
-    assert "(exhausted) after 1 attempt" in found.sentence
-    assert f"jobs retry {dead}" in found.sentence
+    explanation = explain_job(session, dead)
+    assert explanation.cause is Cause.DEAD
+    assert "(exhausted) after 1 attempt" in explanation.sentence
+    assert f"jobs retry {dead}" in explanation.sentence
     dismiss_dead_letters(session, by="me")
     assert "it was dismissed" in explain_job(session, dead).sentence
     with pytest.raises(NotFoundError):
@@ -238,10 +244,10 @@ def test_explain_names_the_root_causes_of_a_blocked_job(session: Session, jobs: 
     top = Job("test", blockers=[middle, slow])
     session.add_all([middle, top])
     session.commit()
-    found = explain_job(session, top.id)
-    assert found.cause is Cause.BLOCKED
-    assert [blocker.job_id for blocker in found.blockers] == [slow, middle.id]
-    assert [(root.job_id, root.cause) for root in found.roots] == [(dead, Cause.DEAD), (slow, Cause.SCHEDULED)]
+    explanation = explain_job(session, top.id)
+    assert explanation.cause is Cause.BLOCKED
+    assert [blocker.job_id for blocker in explanation.blockers] == [slow, middle.id]
+    assert [(root.job_id, root.cause) for root in explanation.roots] == [(dead, Cause.DEAD), (slow, Cause.SCHEDULED)]
     assert f"It waits for 2 chains; the root cause is fetch {dead}. It died" in explain_job(session, middle.id).sentence
 
 
@@ -255,9 +261,9 @@ def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(
     with engine.begin() as connection:  # as a worker that dies between completing and unblocking leaves it
         ended = {"status": JobStatus.COMPLETED, "completed_at": func.now(), "chain_completed_at": func.now()}
         connection.execute(update(Job).where(Job.id == first).values(ended))
-    found = explain_job(session, waiting.id)
-    assert found.cause is Cause.UNBLOCKING
-    assert "no worker is registered to unblock it" in found.sentence
+    explanation = explain_job(session, waiting.id)
+    assert explanation.cause is Cause.UNBLOCKING
+    assert "no worker is registered to unblock it" in explanation.sentence
     workers.add()
     assert "a worker is about to unblock it" in explain_job(session, waiting.id).sentence
 
@@ -270,9 +276,9 @@ def test_explain_of_thousands_of_blockers_lists_only_twenty(session: Session, jo
     session.add(waiting)
     session.commit()
     session.expire_all()
-    found = explain_job(session, waiting.id)
-    assert found.evidence["open_blockers"] == 3000
-    assert len(found.blockers) == 20
+    explanation = explain_job(session, waiting.id)
+    assert explanation.evidence["open_blockers"] == 3000
+    assert len(explanation.blockers) == 20
 
 
 def test_not_found_errors_of_reads_do_not_mention_changes(session: Session) -> None:
@@ -294,26 +300,26 @@ def test_explain_names_the_session_that_has_locked_a_late_job(
         holder.execute(select(Job.id).where(Job.id.in_([job, young])).with_for_update())
         assert explain_job(session, job).cause is not Cause.LOCKED  # as a transaction of milliseconds may be a claim
         monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
-        found = explain_job(session, job)
-        assert (found.cause, found.evidence["locked_by"]) == (Cause.LOCKED, pid)
-        assert f"but session {pid}" in found.sentence
-        assert "(its last statement: SELECT job.id" in found.sentence
-        assert f"has locked its row; to end it: SELECT pg_terminate_backend({pid})" in found.sentence
-        assert f"SELECT pg_terminate_backend({pid})" in found.sentence
+        explanation = explain_job(session, job)
+        assert (explanation.cause, explanation.evidence["locked_by"]) == (Cause.LOCKED, pid)
+        assert f"but session {pid}" in explanation.sentence
+        assert "(its last statement: SELECT job.id" in explanation.sentence
+        assert f"has locked its row; to end it: SELECT pg_terminate_backend({pid})" in explanation.sentence
+        assert f"SELECT pg_terminate_backend({pid})" in explanation.sentence
         session.rollback()
         assert explain_job(session, young).cause is Cause.READY  # as a worker's claim does for an instant
     session.rollback()
-    found = explain_job(session, job)
-    assert found.cause is Cause.QUEUED
+    explanation = explain_job(session, job)
+    assert explanation.cause is Cause.QUEUED
 
 
 def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Engine, jobs: Jobs, workers: Workers) -> None:
     workers.add()
     late = jobs.add(due_in=-26)
-    found = explain_job(session, late)
-    assert found.cause is Cause.READY
-    assert "no job of its queue started within the last 5.0 s, and the cause was not found" in found.sentence
-    assert "starts within" not in found.sentence
+    explanation = explain_job(session, late)
+    assert explanation.cause is Cause.READY
+    assert "no job of its queue started within the last 5.0 s, and the cause was not found" in explanation.sentence
+    assert "starts within" not in explanation.sentence
     running = jobs.add(RUNNING)
     with engine.begin() as connection:
         connection.execute(update(Job).where(Job.id == running).values(started_at=func.now()))
@@ -323,10 +329,10 @@ def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Eng
 def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=3, stuck_threads=2)
     jobs.add(RUNNING)
-    found = explain_job(session, jobs.add(due_in=-30))
-    assert found.cause is Cause.BUSY
-    assert "all 3 slots of tester:1 are in use, 2 of them by threads of ended attempts" in found.sentence
-    assert "; 1 of them by test, the longest for " in found.sentence
+    explanation = explain_job(session, jobs.add(due_in=-30))
+    assert explanation.cause is Cause.BUSY
+    assert "all 3 slots of tester:1 are in use, 2 of them by threads of ended attempts" in explanation.sentence
+    assert "; 1 of them by test, the longest for " in explanation.sentence
     (worker,) = list_workers(session)
     assert (worker.running, worker.stuck_threads, worker.used) == (1, 2, 3)
 
@@ -334,9 +340,9 @@ def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: 
 def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(failure="claimer: InsufficientPrivilege: permission denied for table job")
     late, young = jobs.add(due_in=-26), jobs.add()
-    found = explain_job(session, late)
-    assert found.cause is Cause.WORKER_FAILING
-    assert f"({WORKER}: claimer: InsufficientPrivilege: permission denied for table job)" in found.sentence
+    explanation = explain_job(session, late)
+    assert explanation.cause is Cause.WORKER_FAILING
+    assert f"({WORKER}: claimer: InsufficientPrivilege: permission denied for table job)" in explanation.sentence
     workers.add("well:1")
     assert explain_job(session, late).cause is Cause.READY
     assert explain_job(session, young).cause is Cause.QUEUED
@@ -355,9 +361,9 @@ def test_without_a_worker_explain_asks_whether_the_database_is_read_only(engine:
         connection.exec_driver_sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     engine.dispose()
     with Session(engine) as session:
-        found = explain_job(session, job)
-    assert found.cause is Cause.NO_WORKER
-    assert found.sentence.endswith("the database is read-only, so that none can work: default_transaction_read_only.")
+        explanation = explain_job(session, job)
+    assert explanation.cause is Cause.NO_WORKER
+    assert explanation.sentence.endswith("the database is read-only, so that none can work: default_transaction_read_only.")
 
 
 def test_explain_names_the_reason_of_a_cancelled_job(session: Session, jobs: Jobs) -> None:
@@ -378,15 +384,15 @@ def test_a_prepared_transaction_that_locks_a_row_is_named(
         holder.exec_driver_sql(f"UPDATE job SET priority = 1 WHERE id = '{job}'")
         holder.exec_driver_sql("PREPARE TRANSACTION 'order''s'")
     try:
-        found = explain_job(session, job)
+        explanation = explain_job(session, job)
         session.rollback()
     finally:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("ROLLBACK PREPARED 'order''s'")
-    assert found.cause is Cause.LOCKED
-    assert """but the prepared transaction "order's" of postgres, prepared 0.""" in found.sentence
-    assert " s ago has locked its row" in found.sentence
-    assert found.sentence.endswith("to end it: ROLLBACK PREPARED 'order''s', or COMMIT PREPARED.")
+    assert explanation.cause is Cause.LOCKED
+    assert """but the prepared transaction "order's" of postgres, prepared 0.""" in explanation.sentence
+    assert " s ago has locked its row" in explanation.sentence
+    assert explanation.sentence.endswith("to end it: ROLLBACK PREPARED 'order''s', or COMMIT PREPARED.")
 
 
 def test_the_end_of_a_search_is_not_called_the_root_cause(
@@ -400,21 +406,22 @@ def test_the_end_of_a_search_is_not_called_the_root_cause(
         last = Job("test", blockers=[last])
         session.add(last)
     session.commit()
-    found = explain_job(session, last.id)
-    assert found.cause is Cause.BLOCKED
-    assert "root cause" not in found.sentence
-    assert f"The search for the cause ended at test {found.roots[0].job_id}, which waits as well" in found.sentence
-    assert "the root cause is test" in explain_job(session, found.roots[0].job_id).sentence
+    explanation = explain_job(session, last.id)
+    assert explanation.cause is Cause.BLOCKED
+    assert "root cause" not in explanation.sentence
+    (root,) = explanation.roots
+    assert f"The search for the cause ended at test {root.job_id}, which waits as well" in explanation.sentence
+    assert "the root cause is test" in explain_job(session, root.job_id).sentence
 
 
 def test_dead_workers_serve_no_queue_and_no_type(session: Session, workers: Workers) -> None:
     workers.add("dead:1", silent=60, queues=["gone", "kept"], job_types=["old", "test"])
     workers.add("live:1", queues=["kept"], job_types=["test"])
-    assert {one.name: one.workers for one in list_queues(session)} == {"kept": 1}
-    assert {one.type_name: one.workers for one in list_job_types(session)} == {"test": 1}
+    assert {queue.name: queue.workers for queue in list_queues(session)} == {"kept": 1}
+    assert {job_type.type_name: job_type.workers for job_type in list_job_types(session)} == {"test": 1}
     longer = timedelta(minutes=2)
-    assert {one.name: one.workers for one in list_queues(session, heartbeat_timeout=longer)} == {"gone": 1, "kept": 2}
-    assert {one.type_name for one in list_job_types(session, heartbeat_timeout=longer)} == {"old", "test"}
+    assert {queue.name: queue.workers for queue in list_queues(session, heartbeat_timeout=longer)} == {"gone": 1, "kept": 2}
+    assert {job_type.type_name for job_type in list_job_types(session, heartbeat_timeout=longer)} == {"old", "test"}
 
 
 def test_explain_shows_the_statement_of_a_locking_session_without_its_literals(
@@ -425,9 +432,9 @@ def test_explain_shows_the_statement_of_a_locking_session_without_its_literals(
     job = jobs.add(due_in=-90)
     with engine.connect() as holder:
         holder.exec_driver_sql(f"SELECT 'secret of a payload' FROM job WHERE id = '{job}' FOR UPDATE")
-        found = explain_job(session, job)
-    assert "(its last statement: SELECT ? FROM job WHERE id = ? FOR UPDATE)" in found.sentence
-    assert "secret" not in str(found.evidence)
+        explanation = explain_job(session, job)
+    assert "(its last statement: SELECT ? FROM job WHERE id = ? FOR UPDATE)" in explanation.sentence
+    assert "secret" not in str(explanation.evidence)
 
 
 def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
@@ -441,10 +448,10 @@ def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
     session.commit()
     jobs.add_many(120)
     last = jobs.add()
-    found = explain_job(session, last)
-    assert (found.cause, found.evidence["ahead"]) == (Cause.RATE_LIMITED, 120)
-    assert timedelta(hours=2) <= found.evidence["expected_wait"] <= timedelta(hours=2, minutes=1)
-    assert "120 others are before it and its turn comes in 2 h" in found.sentence
+    explanation = explain_job(session, last)
+    assert (explanation.cause, explanation.evidence["ahead"]) == (Cause.RATE_LIMITED, 120)
+    assert timedelta(hours=2) <= explanation.evidence["expected_wait"] <= timedelta(hours=2, minutes=1)
+    assert "120 others are before it and its turn comes in 2 h" in explanation.sentence
 
 
 def test_a_job_behind_another_of_its_ordering_key_has_the_cause_of_that_one(engine: Engine, jobs: Jobs) -> None:
@@ -455,9 +462,12 @@ def test_a_job_behind_another_of_its_ordering_key_has_the_cause_of_that_one(engi
         values = {"job_id": first, "attempt": 1, "worker_id": "w", "started_at": func.now(), "ended_at": func.now()}
         connection.execute(insert(Job.Attempt).values(**values, outcome="failed", error=error))
     with Session(engine) as session:
-        found = explain_job(session, jobs.add(due_in=-100, ordering_key="a"))
-    assert found.cause is Cause.WAITING_FOR_ORDERING_KEY
-    assert "which is pending. Of that job: Attempt 1 failed with ConnectionError: refused; attempt 2 of " in found.sentence
+        explanation = explain_job(session, jobs.add(due_in=-100, ordering_key="a"))
+    assert explanation.cause is Cause.WAITING_FOR_ORDERING_KEY
+    assert (
+        "which is pending. Of that job: Attempt 1 failed with ConnectionError: refused; attempt 2 of "
+        in explanation.sentence
+    )
 
 
 def test_sentences_of_what_has_passed_do_not_promise_it(engine: Engine, jobs: Jobs) -> None:
@@ -473,11 +483,11 @@ def test_sentences_of_what_has_passed_do_not_promise_it(engine: Engine, jobs: Jo
         session.execute(update(Job.Worker).values(queues=["default", "one"]))
     limited = jobs.add(due_in=-100, queue="one")
     with Session(engine) as session:
-        sentences = [explain_job(session, one).sentence for one in (late, expired, limited)]
+        sentences = [explain_job(session, job_id).sentence for job_id in (late, expired, limited)]
     assert sentences[0].endswith("; its timeout passed 40 min ago, and its handler has not stopped.")
     assert "but it did not start in time: it expired 2 min" in sentences[1]
     assert "on gone:1, which has had no heartbeat for 1 min" in sentences[2]
     with Session(engine) as session:
         session.execute(update(Job.Worker).values(state="draining"))
-        found = explain_job(session, jobs.add(due_in=-100))
-    assert "every worker that could run it is draining (" in found.sentence
+        explanation = explain_job(session, jobs.add(due_in=-100))
+    assert "every worker that could run it is draining (" in explanation.sentence

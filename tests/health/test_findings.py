@@ -43,19 +43,19 @@ def reads_only_declared_measurements(report: Health) -> None:
             return getattr(report, name)
 
     for find, needs in _FINDINGS:
-        of: Any = Recorded()
-        list(find(of, QUICK))
-        assert of.read - {"server", "measured_at"} <= needs, find
+        recorder: Any = Recorded()
+        list(find(recorder, QUICK))
+        assert recorder.read - {"server", "measured_at"} <= needs, find
     assert set(MEASURED) <= {field.name for field in fields(Health)}
 
 
 @pytest.mark.slow
 @own_database
 @both_servers
-@pytest.mark.parametrize(("problem", "named"), PROBLEMS, ids=lambda given: getattr(given, "__name__", ""))
+@pytest.mark.parametrize(("problem", "expected"), PROBLEMS, ids=lambda parameter: getattr(parameter, "__name__", ""))
 def test_the_report_finds_exactly_the_injected_problem(
     problem: Callable[[UnhealthyQueue], None],
-    named: set[tuple[Code, Severity]],
+    expected: set[tuple[Code, Severity]],
     engine: Engine,
     jobs: Jobs,
     request: pytest.FixtureRequest,
@@ -63,13 +63,13 @@ def test_the_report_finds_exactly_the_injected_problem(
     jobs.add_worker(WORKER)
     problem(UnhealthyQueue(engine, jobs))
     report = health(engine, thresholds=QUICK)
-    assert {(finding.code, finding.severity) for finding in report.findings} == named, report.findings
-    assert report.severity == max((severity for _, severity in named), default=Severity.OK)
+    assert {(finding.code, finding.severity) for finding in report.findings} == expected, report.findings
+    assert report.severity == max((severity for _, severity in expected), default=Severity.OK)
     for finding in report.findings:
         assert finding.summary.endswith(".")
         assert finding.advice.endswith(".")
     reads_only_declared_measurements(report)
-    tally(request.config, "unhealthy queues each had their problem found by sa-jobqueue health", len(named))
+    tally(request.config, "unhealthy queues each had their problem found by sa-jobqueue health", len(expected))
 
 
 @both_servers
@@ -80,10 +80,10 @@ def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine
         staged(unhealthy, "stream", sequence, age=f"{sequence} hours")
     committed(unhealthy, "new", rejected=2)
     committed(unhealthy, "old", rejected=3, age="2 days")
-    found = health(engine).bulk_writes
-    assert (found.unfinished, found.oldest_write_id, found.rejected, found.rejected_last_day) == (5, "stream", 5, 2)
-    assert found.oldest_for is not None
-    assert timedelta(hours=4) <= found.oldest_for < timedelta(hours=4, minutes=1)
+    writes = health(engine).bulk_writes
+    assert (writes.unfinished, writes.oldest_write_id, writes.rejected, writes.rejected_last_day) == (5, "stream", 5, 2)
+    assert writes.oldest_for is not None
+    assert timedelta(hours=4) <= writes.oldest_for < timedelta(hours=4, minutes=1)
     samples = {sample.name: sample.values for sample in of_report(health(engine))}
     assert samples["unfinished_bulk_writes"] == {(): 5}
     assert samples["unfinished_bulk_write_age_seconds"][()] >= 4 * 3600
@@ -91,22 +91,25 @@ def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine
 
 
 SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
-    (lambda of: replace(of, server=replace(of.server, frozen_age=600_000_000)), {(Code.WRAPAROUND, WARNING)}),
-    (lambda of: replace(of, server=replace(of.server, frozen_age=1_700_000_000)), {(Code.WRAPAROUND, CRITICAL)}),
-    (lambda of: replace(of, server=replace(of.server, notifying=3)), {(Code.NOTIFY_CONTENDED, WARNING)}),
-    (lambda of: replace(of, server=replace(of.server, connections=95, max_connections=100)), {(Code.CONNECTIONS, WARNING)}),
-    (lambda of: replace(of, server=replace(of.server, read_only_by="database")), {(Code.READ_ONLY, CRITICAL)}),
-    (lambda of: replace(of, server=replace(of.server, sees_all=False)), {(Code.CANNOT_SEE, Severity.OK)}),
-    (lambda of: replace(of, tables=[replace(of.tables[0], bytes=2**40)]), {(Code.OUTGROWN, WARNING)}),
+    (lambda report: replace(report, server=replace(report.server, frozen_age=600_000_000)), {(Code.WRAPAROUND, WARNING)}),
+    (lambda report: replace(report, server=replace(report.server, frozen_age=1_700_000_000)), {(Code.WRAPAROUND, CRITICAL)}),
+    (lambda report: replace(report, server=replace(report.server, notifying=3)), {(Code.NOTIFY_CONTENDED, WARNING)}),
+    (
+        lambda report: replace(report, server=replace(report.server, connections=95, max_connections=100)),
+        {(Code.CONNECTIONS, WARNING)},
+    ),
+    (lambda report: replace(report, server=replace(report.server, read_only_by="database")), {(Code.READ_ONLY, CRITICAL)}),
+    (lambda report: replace(report, server=replace(report.server, sees_all=False)), {(Code.CANNOT_SEE, Severity.OK)}),
+    (lambda report: replace(report, tables=[replace(report.tables[0], bytes=2**40)]), {(Code.OUTGROWN, WARNING)}),
 ]
 
 
 def test_server_wide_problems_are_found_from_measurements(engine: Engine, jobs: Jobs) -> None:
     healthy = health(engine)
     assert healthy.findings == []
-    for change, named in SERVERS:
+    for change, expected in SERVERS:
         report = judge(change(healthy), Thresholds())
-        assert {(finding.code, finding.severity) for finding in report.findings} == named
+        assert {(finding.code, finding.severity) for finding in report.findings} == expected
 
 
 def test_thresholds_that_contradict_each_other_are_refused() -> None:
@@ -134,8 +137,10 @@ def test_waiting_jobs_are_found_by_the_cause_of_each_group(
     locked = jobs.add(queue="texts", due_in=-90)
     with engine.connect() as holder:
         holder.execute(select(Job.id).where(Job.id == locked).with_for_update())
-        found = {str(one.evidence["queue"]): one for one in health(engine).findings if one.code is Code.CLAIM_AGE}
-    assert {name: one.evidence["cause"] for name, one in found.items()} == {
+        findings = {
+            str(finding.evidence["queue"]): finding for finding in health(engine).findings if finding.code is Code.CLAIM_AGE
+        }
+    assert {name: finding.evidence["cause"] for name, finding in findings.items()} == {
         "billing": "limited",
         "mail": "type_unknown",
         "imports": "ready",
@@ -144,12 +149,12 @@ def test_waiting_jobs_are_found_by_the_cause_of_each_group(
     limited = (
         r"37 jobs wait\. The oldest has been due for 2 min( \d+ s)?, but its queue 'billing' runs 1 job, its limit is 1"
     )
-    assert re.search(f"{limited}; the longest running is job {running}", found["billing"].summary)
-    assert "15 jobs wait" in found["mail"].summary
-    assert "the only worker of 'mail' has no handler for 'send_fax'" in found["mail"].summary
-    assert "100 jobs wait, 89 of them of fairness key 'stark'" in found["imports"].summary
-    assert found["texts"].evidence["job_id"] == locked
-    assert all(str(one.evidence["job_id"]) in one.advice for one in found.values())
+    assert re.search(f"{limited}; the longest running is job {running}", findings["billing"].summary)
+    assert "15 jobs wait" in findings["mail"].summary
+    assert "the only worker of 'mail' has no handler for 'send_fax'" in findings["mail"].summary
+    assert "100 jobs wait, 89 of them of fairness key 'stark'" in findings["imports"].summary
+    assert findings["texts"].evidence["job_id"] == locked
+    assert all(str(finding.evidence["job_id"]) in finding.advice for finding in findings.values())
 
 
 def test_many_queues_with_one_kind_of_cause_have_one_finding(engine: Engine, jobs: Jobs) -> None:
@@ -158,7 +163,7 @@ def test_many_queues_with_one_kind_of_cause_have_one_finding(engine: Engine, job
     for number, queue in enumerate(queues):
         jobs.add(queue=queue, due_in=-120 - number)
     jobs.add(queue=queues[0], type_name="send_fax", due_in=-120)
-    unhandled, ready = sorted(health(engine).findings, key=lambda one: len(one.evidence["queues"]))
+    unhandled, ready = sorted(health(engine).findings, key=lambda finding: len(finding.evidence["queues"]))
     assert unhandled.evidence["cause"] == "type_unknown"
     assert (ready.code, ready.evidence["cause"], set(ready.evidence["queues"])) == (Code.CLAIM_AGE, "ready", set(queues))
     assert "and 3 more: 8 jobs wait. In 'queue7', the oldest has been due for 2 min" in ready.summary
@@ -175,7 +180,7 @@ def test_jobs_that_are_retried_later_are_a_finding_once_their_type_no_longer_fai
     assert health(engine).findings == []
     with engine.begin() as connection:
         connection.execute(update(attempts).values(ended_at=func.now() - timedelta(minutes=11)))
-    assert [one.code for one in health(engine).findings] == [Code.RETRY_LATER]
+    assert [finding.code for finding in health(engine).findings] == [Code.RETRY_LATER]
 
 
 def test_what_follows_from_a_dead_worker_is_part_of_its_finding(engine: Engine, jobs: Jobs) -> None:
@@ -183,24 +188,24 @@ def test_what_follows_from_a_dead_worker_is_part_of_its_finding(engine: Engine, 
     jobs.add_worker("gone:1", silent_for=60, queues=["mail"])
     jobs.add(JobStatus.RUNNING, worker_id="gone:1", queue="mail")
     jobs.add(queue="mail")
-    (found,) = health(engine).findings
-    assert (found.code, found.severity) == (Code.WORKERS_SILENT, CRITICAL)
-    assert found.summary.startswith("Worker gone:1 on here has had no heartbeat for 1 min")
-    assert "1 running job is to be rescued. Jobs are due in 'mail', which no other worker serves." in found.summary
+    (finding,) = health(engine).findings
+    assert (finding.code, finding.severity) == (Code.WORKERS_SILENT, CRITICAL)
+    assert finding.summary.startswith("Worker gone:1 on here has had no heartbeat for 1 min")
+    assert "1 running job is to be rescued. Jobs are due in 'mail', which no other worker serves." in finding.summary
     jobs.add(queue="elsewhere")
-    findings = {one.code: one for one in health(engine).findings}
+    findings = {finding.code: finding for finding in health(engine).findings}
     assert findings.keys() == {Code.WORKERS_SILENT, Code.QUEUE_UNSERVED}
     assert findings[Code.QUEUE_UNSERVED].evidence["queues"] == ["elsewhere"]
 
 
 def test_a_worker_that_was_started_again_is_no_finding_once_its_jobs_are_rescued(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("web:1", name="web", silent_for=60)
-    held = jobs.add(JobStatus.RUNNING, worker_id="web:1")
+    job_id = jobs.add(JobStatus.RUNNING, worker_id="web:1")
     jobs.add_worker("web:2", name="web", concurrency=9)
-    (found,) = health(engine).findings
-    assert (found.code, found.severity) == (Code.WORKERS_SILENT, WARNING)
+    (finding,) = health(engine).findings
+    assert (finding.code, finding.severity) == (Code.WORKERS_SILENT, WARNING)
     with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == held).values(leased_by="web:2"))
+        connection.execute(update(Job).where(Job.id == job_id).values(leased_by="web:2"))
     assert health(engine).findings == []
 
 
@@ -227,9 +232,9 @@ def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempt
     assert second.summary.startswith("2 dead letters of charge: KeyError")
     with Session(engine) as session, session.begin():
         dismiss_dead_letters(session, by="ann")
-    (found,) = health(engine).findings
-    assert found.code is Code.RETRIES
-    assert found.summary == "100% of 30 attempts failed in 1 min, most of them of refund: ValueError."
+    (finding,) = health(engine).findings
+    assert finding.code is Code.RETRIES
+    assert finding.summary == "100% of 30 attempts failed in 1 min, most of them of refund: ValueError."
 
 
 def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
@@ -241,17 +246,17 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
     jobs.add(JobStatus.RUNNING, queue="a")
     for queue in queues:
         jobs.add_many(5, queue=queue, scheduled_at=func.now() - timedelta(minutes=2))
-    (found,) = health(engine).findings
-    assert found.code is Code.CLAIM_AGE
-    assert found.summary.startswith("Queues 'a', 'b', 'c', 'd': 20 jobs wait. The oldest has been due for 2 min")
-    assert "the only slot of tester:1" in found.summary
+    (finding,) = health(engine).findings
+    assert finding.code is Code.CLAIM_AGE
+    assert finding.summary.startswith("Queues 'a', 'b', 'c', 'd': 20 jobs wait. The oldest has been due for 2 min")
+    assert "the only slot of tester:1" in finding.summary
     with engine.begin() as connection:
         connection.execute(update(Job.Worker).values(concurrency=90))
     with engine.connect() as holder:
         holder.execute(select(Job.id).with_for_update())
-        (found,) = health(engine).findings
-    assert found.evidence["cause"] == "locked"
-    assert found.evidence["due"] == 20
+        (finding,) = health(engine).findings
+    assert finding.evidence["cause"] == "locked"
+    assert finding.evidence["due"] == 20
 
 
 @pytest.mark.slow
@@ -275,23 +280,23 @@ def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
             with worker.begin() as connection:
                 connection.execute(select(Job.id).where(Job.id == job).with_for_update())
 
-        written = threads.submit(complete)
+        completion = threads.submit(complete)
 
         def locked() -> list[Finding]:
-            assert not written.done()
-            return [one for one in health(engine, thresholds=soon).findings if one.code is Code.LOCKED]
+            assert not completion.done()
+            return [finding for finding in health(engine, thresholds=soon).findings if finding.code is Code.LOCKED]
 
         wait_until(lambda: locked() != [], description="the finding")
         findings = health(engine, thresholds=soon).findings
         holder.rollback()
-        written.result()
+        completion.result()
     worker.dispose()
-    (found,) = [one for one in findings if one.code is Code.LOCKED]
-    assert found.summary.startswith("1 statement of workers waits, the longest for ")
-    assert f"for a lock of session {pid} of postgres, idle in transaction" in found.summary
-    assert "(its last statement: " in found.summary
-    assert found.advice.endswith(f"SELECT pg_terminate_backend({pid}).")
-    assert Code.HORIZON not in {one.code for one in findings}
+    (finding,) = [finding for finding in findings if finding.code is Code.LOCKED]
+    assert finding.summary.startswith("1 statement of workers waits, the longest for ")
+    assert f"for a lock of session {pid} of postgres, idle in transaction" in finding.summary
+    assert "(its last statement: " in finding.summary
+    assert finding.advice.endswith(f"SELECT pg_terminate_backend({pid}).")
+    assert Code.HORIZON not in {finding.code for finding in findings}
 
 
 def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_silent(engine: Engine, jobs: Jobs) -> None:
@@ -299,13 +304,13 @@ def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_s
     jobs.add()
     report = health(engine)
     assert (report.server.is_replica, report.server.replayed_for) == (False, None)
-    assert {one.code for one in report.findings} == {Code.NO_WORKER}
+    assert {finding.code for finding in report.findings} == {Code.NO_WORKER}
     server = replace(report.server, is_replica=True, replayed_for=timedelta(minutes=2))
     behind = judge(replace(report, server=server), Thresholds())
-    (found,) = behind.findings
-    assert (found.code, found.severity) == (Code.REPLICA, Severity.WARNING)
-    assert "the last one 2 min ago. It is behind" in found.summary
-    assert "worker" not in found.summary  # of the primary nothing is known
+    (finding,) = behind.findings
+    assert (finding.code, finding.severity) == (Code.REPLICA, Severity.WARNING)
+    assert "the last one 2 min ago. It is behind" in finding.summary
+    assert "worker" not in finding.summary  # of the primary nothing is known
     level = judge(replace(report, server=replace(server, replayed_for=timedelta(seconds=1))), Thresholds())
     assert {(finding.code, finding.severity) for finding in level.findings} == {(Code.REPLICA, Severity.OK)}
 
@@ -327,12 +332,12 @@ def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_sil
         return list(health(engine).findings)
 
     of_the_role = findings("ALTER ROLE CURRENT_USER IN DATABASE {} SET default_transaction_read_only = on")
-    assert {one.code for one in of_the_role} == {Code.NO_WORKER}
+    assert {finding.code for finding in of_the_role} == {Code.NO_WORKER}
     findings("ALTER ROLE CURRENT_USER IN DATABASE {} RESET default_transaction_read_only")
-    (found,) = findings("ALTER DATABASE {} SET default_transaction_read_only = on")
-    assert (found.code, found.severity) == (Code.READ_ONLY, CRITICAL)
-    assert "default_transaction_read_only is on (database). No job can start." in found.summary
-    assert "By its own data: 1 job is due, and no worker has a recent heartbeat." in found.summary
+    (finding,) = findings("ALTER DATABASE {} SET default_transaction_read_only = on")
+    assert (finding.code, finding.severity) == (Code.READ_ONLY, CRITICAL)
+    assert "default_transaction_read_only is on (database). No job can start." in finding.summary
+    assert "By its own data: 1 job is due, and no worker has a recent heartbeat." in finding.summary
 
 
 def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_workers(
@@ -341,23 +346,23 @@ def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_worker
     monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
 
     def late() -> list[str]:
-        return [one.summary for one in health(engine).findings if "been due" in one.summary]
+        return [finding.summary for finding in health(engine).findings if "been due" in finding.summary]
 
     columns = "(name, type_name, cron, next_fire_at)"
     rows = ", ".join(f"('{name}', 't', '@daily', now() - interval '2 min')" for name in ("a", "b", "c"))
     with engine.begin() as connection:
         connection.execute(text(f"INSERT INTO schedule {columns} VALUES {rows}"))
-    (found,) = late()
-    assert re.match("3 schedules, such as '[abc]', have been due for 2 min", found)
-    assert found.endswith("and no worker has a recent heartbeat: start one (sa-jobqueue worker).")
+    (summary,) = late()
+    assert re.match("3 schedules, such as '[abc]', have been due for 2 min", summary)
+    assert summary.endswith("and no worker has a recent heartbeat: start one (sa-jobqueue worker).")
     jobs.add()
-    (found,) = [one.summary for one in health(engine).findings]
-    assert found.startswith("1 job is due, and no worker is registered. 3 schedules, such as '")
+    (summary,) = [finding.summary for finding in health(engine).findings]
+    assert summary.startswith("1 job is due, and no worker is registered. 3 schedules, such as '")
     jobs.add_worker(WORKER)
     with engine.begin() as holder:
         holder.execute(text("SELECT name FROM schedule WHERE name = 'b' FOR UPDATE"))
-        found, locked, _ = sorted(late())
-    assert found.startswith("Schedule 'a' has been due for 2 min")
+        summary, locked, _ = sorted(late())
+    assert summary.startswith("Schedule 'a' has been due for 2 min")
     assert locked.startswith("Schedule 'b' has been due for 2 min")
     assert "has locked its row; to end it: SELECT pg_terminate_backend(" in locked
 
@@ -374,23 +379,25 @@ def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs
             row = {"job_id": jobs.add(JobStatus.RUNNING, type_name="sync", fairness_key="acme"), "attempt": 1}
             row |= {"outcome": "failed", "error": {"type": "ValueError"}, "worker_id": WORKER}
             connection.execute(insert(Job.Attempt).values(row))
-    found = [one.summary for one in health(engine).findings]
-    assert any(one.startswith("2 dead letters of sync and fairness key 'acme': ValueError") for one in found), found
-    assert any(one.startswith("2 dead letters of send: ValueError") for one in found)
-    of_rates = [one for one in health(engine).findings if one.code is Code.RETRIES]
-    assert [one.summary for one in of_rates] == []  # part of the dead letters of the type
+    summaries = [finding.summary for finding in health(engine).findings]
+    assert any(finding.startswith("2 dead letters of sync and fairness key 'acme': ValueError") for finding in summaries), (
+        summaries
+    )
+    assert any(finding.startswith("2 dead letters of send: ValueError") for finding in summaries)
+    of_rates = [finding for finding in health(engine).findings if finding.code is Code.RETRIES]
+    assert [finding.summary for finding in of_rates] == []  # part of the dead letters of the type
     with Session(engine) as session, session.begin():
         dismiss_dead_letters(session, by="ann")
-    (retries,) = [one for one in health(engine).findings if one.code is Code.RETRIES]
+    (retries,) = [finding for finding in health(engine).findings if finding.code is Code.RETRIES]
     assert "most of them of sync and fairness key 'acme': ValueError" in retries.summary
 
 
 def test_jobs_that_may_have_killed_their_workers_are_said_to(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     jobs.add(JobStatus.DEAD, reason=DeadReason.LOST, error={"type": "Lost"})
-    (found,) = health(engine).findings
-    assert found.summary.startswith("1 dead letter of test: Lost (lost)")
-    assert found.advice.startswith("Their workers died in each attempt, perhaps because of them (out of memory?). See")
+    (finding,) = health(engine).findings
+    assert finding.summary.startswith("1 dead letter of test: Lost (lost)")
+    assert finding.advice.startswith("Their workers died in each attempt, perhaps because of them (out of memory?). See")
 
 
 ELSEWHERE = {
@@ -428,8 +435,8 @@ def test_each_cause_of_explain_has_a_finding_or_a_reason_to_have_none(engine: En
             sentence="It has been due for 1 h.",
             type_name="send",
         )
-        found = [one.code for one in judge(replace(report, waiting=[waiting]), Thresholds()).findings]
+        codes = [finding.code for finding in judge(replace(report, waiting=[waiting]), Thresholds()).findings]
         # A due job can have the causes of the other findings as well; those of other jobs never are a cause of waiting.
-        assert found == ([] if cause in FOUND_ELSEWHERE else [Code.CLAIM_AGE]), cause
-        assert cause in ELSEWHERE or found, cause
+        assert codes == ([] if cause in FOUND_ELSEWHERE else [Code.CLAIM_AGE]), cause
+        assert cause in ELSEWHERE or codes, cause
     assert set(Cause) >= ELSEWHERE.keys() >= set(map(Cause, FOUND_ELSEWHERE))

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job
 from sa_jobqueue.operations import cancel_jobs, pause_queues, upsert_queue
 from sa_jobqueue.settings import QueueSettings
-from tests.incidents.world import Seen, World
+from tests.incidents.world import ShownFinding, World
 
 DUE: Final = 57
 """Seconds for which jobs have been due when they are staged, so that no test waits for the minute that a finding takes."""
@@ -26,7 +26,7 @@ class Staged:
 
     shows: str
     """The subject of the page behind the finding's link: the job, worker or schedule in trouble."""
-    act: Callable[[Seen], None] | None = None
+    act: Callable[[ShownFinding], None] | None = None
     """The remedy that the finding or that page offers; None where the queue mends itself."""
     since: float = 0
     """Seconds since it began, when it was staged."""
@@ -75,7 +75,7 @@ def poison_type(world: World) -> Staged:
         *(Job("refund", {"card": "expired"}, queue="refunds", _handler=None, max_attempts=1) for _ in range(60))
     )
     world.until(lambda: world.sql("SELECT count(*) = 60 FROM dead_letter WHERE type_name = 'refund'"), "dead letters")
-    return Staged(str(ids[0])[:8], lambda seen: world.press(seen, "dismiss-dead-letters"))
+    return Staged(str(ids[0])[:8], lambda finding: world.press(finding, "dismiss-dead-letters"))
 
 
 @incident(says=r"Queue 'imports': [\d,]+ jobs wait, ([\d,]+|all) of them of fairness key 'stark'", threshold=20)
@@ -83,7 +83,7 @@ def flood_of_a_tenant(world: World) -> Staged:
     """A tenant floods a queue."""
     world.enqueue(*(due("import_row", "imports", fairness_key="stark") for _ in range(6000)))
     world.enqueue(*(due("import_row", "imports", fairness_key="wayne") for _ in range(50)))
-    return Staged("stark", lambda seen: world.press(seen, "pause-queues"), DUE)
+    return Staged("stark", lambda finding: world.press(finding, "pause-queues"), DUE)
 
 
 def _running_on(world: World, name: str) -> str:
@@ -114,7 +114,7 @@ def frozen_worker(world: World) -> Staged:
 def long_transaction(world: World) -> Staged:
     """A transaction stays open."""
     world.session_of_a_dba("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM job")
-    return Staged("psql of the dba", lambda seen: world.run_advice(seen, r"SELECT pg_terminate_backend\(\d+\)"))
+    return Staged("psql of the dba", lambda finding: world.run_advice(finding, r"SELECT pg_terminate_backend\(\d+\)"))
 
 
 @incident(says=r"Queue 'news' has been paused for .* by carol", threshold=0)
@@ -124,7 +124,7 @@ def forgotten_pause(world: World) -> Staged:
         upsert_queue(session, QueueSettings(name="news"))
         pause_queues(session, ["news"], by="carol")
     world.enqueue(*(due("newsletter", "news") for _ in range(6)))
-    return Staged("carol", lambda seen: world.press(seen, "resume-queues"))
+    return Staged("carol", lambda finding: world.press(finding, "resume-queues"))
 
 
 @incident(says=r"'billing'.*3\d jobs wait.*runs \d jobs?, its limit is 1", threshold=20)
@@ -135,7 +135,7 @@ def global_limit(world: World) -> Staged:
     (first,) = world.enqueue(Job("charge_card", {"seconds": 300}, queue="billing", _handler=None))
     world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=first), "the start")
     world.enqueue(*(due("charge_card", "billing", {"seconds": 300}) for _ in range(37)))
-    return Staged(str(first), lambda seen: world.press(seen, "upsert-queue", global_concurrency=""), DUE)
+    return Staged(str(first), lambda finding: world.press(finding, "upsert-queue", global_concurrency=""), DUE)
 
 
 @incident(says=r"'mail'.*15 jobs wait.*has (no|a) handler for 'send_fax'", threshold=20)
@@ -163,7 +163,7 @@ def worker_without_a_privilege(world: World) -> Staged:
     world.sql("REVOKE UPDATE ON job FROM weak")
     world.worker("weak", "pictures", role="weak")
     world.enqueue(*(due("thumbnail", "pictures", {"seconds": 0}) for _ in range(2)))
-    return Staged("weak", lambda seen: world.sql("GRANT UPDATE ON job TO weak"), DUE)
+    return Staged("weak", lambda finding: world.sql("GRANT UPDATE ON job TO weak"), DUE)
 
 
 @incident(says=r"At least 30 jobs of send_text failed: ConnectionError; they are due again in \d+ min", threshold=0)
@@ -172,21 +172,21 @@ def long_backoff(world: World) -> Staged:
     soon = func.now() + timedelta(minutes=30)
     world.enqueue(*(Job("send_text", {}, queue="texts", _handler=None, scheduled_at=soon) for _ in range(30)))
     world.sql("""UPDATE job SET attempt = 1, last_error = '{"type": "ConnectionError"}' WHERE type_name = 'send_text'""")
-    return Staged("send_text", lambda seen: world.press(seen, "trigger-jobs"))
+    return Staged("send_text", lambda finding: world.press(finding, "trigger-jobs"))
 
 
 @incident(says=r"Schedule 'broken' cannot fire: .*cron", threshold=0)
 def broken_schedule(world: World) -> Staged:
     """The row of a schedule is wrong."""
     _schedule(world, "broken", "61 * * * *")
-    return Staged("cannot be read", lambda seen: world.press(seen, "upsert-schedule", cron="1 * * * *"))
+    return Staged("cannot be read", lambda finding: world.press(finding, "upsert-schedule", cron="1 * * * *"))
 
 
 @incident(says=r"Schedule 'skipped' left out .*no worker fired", threshold=0)
 def skipped_schedule(world: World) -> Staged:
     """No worker was there at the times of a schedule, which skips missed times."""
     _schedule(world, "skipped", "* * * * *", "skip")
-    return Staged("skipped", lambda seen: world.press(seen, "run-schedule"))
+    return Staged("skipped", lambda finding: world.press(finding, "run-schedule"))
 
 
 @incident(says=r"3 jobs are blocked by 1 dead chain", threshold=0)
@@ -200,9 +200,9 @@ def dead_blocker(world: World) -> Staged:
         blocker = bad.id
     world.until(lambda: world.sql("SELECT count(*) FROM dead_letter WHERE job_id = :id", id=blocker), "the dead letter")
 
-    def redrive(seen: Seen) -> None:
+    def redrive(finding: ShownFinding) -> None:
         world.sql("UPDATE job SET input = '{}' WHERE id = :id", id=blocker)
-        world.press(seen, "redrive-dead-letters")
+        world.press(finding, "redrive-dead-letters")
 
     return Staged(str(blocker), redrive)
 
@@ -216,7 +216,7 @@ def cancelled_blocker(world: World) -> Staged:
         session.add_all(Job("report", {}, queue="reports", _handler=None, blockers=[blocker]) for _ in range(2))
         session.flush()
         cancel_jobs(session, [blocker.id])
-    return Staged("report", lambda seen: world.press(seen, "cancel-jobs"))
+    return Staged("report", lambda finding: world.press(finding, "cancel-jobs"))
 
 
 @incident(says=r"1 job waits for 1 event.* 'approved:7' .*'aproved:7' was sent", threshold=20)
@@ -226,7 +226,7 @@ def wrong_event(world: World) -> Staged:
     world.until(lambda: world.sql("SELECT count(*) FROM job_step WHERE job_id = :id", id=job_id), "the wait")
     world.sql("UPDATE job_step SET started_at = started_at - interval '57 s' WHERE job_id = :id", id=job_id)
     world.sql("SELECT job_send_event('aproved:7', 'null', interval '1 day')")
-    return Staged(str(job_id), lambda seen: world.press(seen, "send-event"), DUE)
+    return Staged(str(job_id), lambda finding: world.press(finding, "send-event"), DUE)
 
 
 @incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", threshold=20)
@@ -238,7 +238,7 @@ def locked_row(world: World) -> Staged:
         "AS made RETURNING id"
     )
     world.session_of_a_dba(f"UPDATE job SET scheduled_at = scheduled_at WHERE id = '{job_id}'")
-    return Staged(str(job_id), lambda seen: world.run_advice(seen, r"SELECT pg_terminate_backend\(\d+\)"))
+    return Staged(str(job_id), lambda finding: world.run_advice(finding, r"SELECT pg_terminate_backend\(\d+\)"))
 
 
 @incident(says=r"1 dead letter of sync_contact: .*input_version: is 1 and sync_contact has no upcaster from 1", threshold=0)
@@ -247,8 +247,8 @@ def missing_upcaster(world: World) -> Staged:
     (job_id,) = world.enqueue(Job("sync_contact", {}, queue="mail", input_version=1, _handler=None))
     world.until(lambda: world.sql("SELECT count(*) FROM dead_letter WHERE job_id = :id", id=job_id), "the dead letter")
 
-    def dismiss(seen: Seen) -> None:
-        world.press(seen, "dismiss-dead-letters")
+    def dismiss(finding: ShownFinding) -> None:
+        world.press(finding, "dismiss-dead-letters")
 
     return Staged(str(job_id)[:8], dismiss)
 
@@ -261,7 +261,7 @@ def rate_limit(world: World) -> Staged:
         upsert_queue(session, settings)
     world.enqueue(*(due("send_text", "texts") for _ in range(200)))
     gone = {"rate_limit": "", "rate_period": "", "rate_burst": ""}
-    return Staged("send_text", lambda seen: world.press(seen, "upsert-queue", **gone), DUE)
+    return Staged("send_text", lambda finding: world.press(finding, "upsert-queue", **gone), DUE)
 
 
 @incident(says=r"crunch \S+ of queue 'numbers' has been running for 3 h", threshold=0)
@@ -270,7 +270,7 @@ def long_job(world: World) -> Staged:
     (job_id,) = world.enqueue(Job("crunch", {"seconds": 300}, queue="numbers", _handler=None))
     world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=job_id), "the start")
     world.sql("UPDATE job SET started_at = started_at - interval '3 h' WHERE id = :id", id=job_id)
-    return Staged(str(job_id), lambda seen: world.press(seen, "cancel-jobs"))
+    return Staged(str(job_id), lambda finding: world.press(finding, "cancel-jobs"))
 
 
 @incident(says=r"About .* bloat: .*ix_job_claim", threshold=0)
@@ -283,7 +283,7 @@ def bloat(world: World) -> Staged:
     world.sql("DELETE FROM job WHERE type_name = 't' AND id > '10000000-0000-0000-0000-000000000000'")
     world.sql("SELECT pg_stat_force_next_flush()")
     world.sql("VACUUM ANALYZE job")
-    return Staged("ix_job_claim", lambda seen: world.run_advice(seen, r"VACUUM FULL"))
+    return Staged("ix_job_claim", lambda finding: world.run_advice(finding, r"VACUUM FULL"))
 
 
 FIRST: Final = (locked_row, long_transaction, rate_limit)

@@ -41,7 +41,7 @@ PATIENCE: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class ShownFinding:
     """A finding on the overview."""
 
     severity: str
@@ -161,11 +161,11 @@ class World:
             assert time.monotonic() < deadline, f"{description}: not within {patience} s"
             time.sleep(0.1)
 
-    def findings(self) -> list[Seen]:
+    def findings(self) -> list[ShownFinding]:
         """Return the findings on the overview, as they stand there."""
         page = self.client.page("/queue/overview")
         return [
-            Seen(
+            ShownFinding(
                 match["severity"],
                 html.unescape(match["summary"]),
                 html.unescape(match["advice"]),
@@ -176,11 +176,11 @@ class World:
             for match in _FINDING.finditer(page)
         ]
 
-    def matching(self, says: str) -> list[Seen]:
+    def matching(self, says: str) -> list[ShownFinding]:
         """Return the findings whose sentence a pattern matches."""
         return [finding for finding in self.findings() if re.search(says, finding.summary)]
 
-    def press(self, finding: Seen, act: str, **changes: str) -> None:
+    def press(self, finding: ShownFinding, act: str, **changes: str) -> None:
         """Do an act that a finding offers, or the page that it links to, with the fields that its form has."""
         pages = [self.client.page(link.partition("#")[0]) for link in (*finding.buttons, finding.link)]
         forms = [*finding.forms, *(form for page in pages for form in forms_of(page))]
@@ -191,7 +191,7 @@ class World:
         response = self.client.request("POST", path, data=fields, headers={"Sec-Fetch-Site": "same-origin"})
         assert response.status_code in {200, 303}, response.text
 
-    def run_advice(self, finding: Seen, pattern: str) -> None:
+    def run_advice(self, finding: ShownFinding, pattern: str) -> None:
         """Run the SQL that a finding advises."""
         match = re.search(pattern, f"{finding.summary} {finding.advice}")
         assert match, f"{finding.summary} {finding.advice} advises no {pattern}"

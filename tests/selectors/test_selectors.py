@@ -32,17 +32,17 @@ Choose = Callable[[Sequence[Candidate], int], Any]
 
 def recorder(**options: Any) -> tuple[JobQueue[Any], list[Any]]:
     """Return a queue whose handler notes its payload as it starts."""
-    queue, seen = JobQueue(), []
+    queue, payloads = JobQueue(), []
 
     @queue.handler("test", **options)
     async def note(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
-    return queue, seen
+    return queue, payloads
 
 
 def largest_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
-    return sorted(candidates, key=lambda one: -one.input)
+    return sorted(candidates, key=lambda candidate: -candidate.input)
 
 
 async def largest_first_later(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
@@ -53,17 +53,17 @@ async def largest_first_later(candidates: Sequence[Candidate], free: int) -> lis
 @both_servers
 @pytest.mark.parametrize("choose", [largest_first, largest_first_later], ids=["sync", "async"])
 def test_jobs_start_in_the_order_the_selector_returns(engine: Engine, jobs: Jobs, choose: Choose) -> None:
-    queue, seen = recorder()
+    queue, payloads = recorder()
     queue.selector("default", inputs=True)(choose)
     for number in (3, 1, 4, 15, 9, 2, 6, 5, 35, 8):
         jobs.add(input=number, priority=number % 3)
     jobs.add(input=100, due_in=3600)
     drain(queue, engine, options=quick(concurrency=2))
-    assert seen == [35, 15, 9, 8, 6, 5, 4, 3, 2, 1]
+    assert payloads == [35, 15, 9, 8, 6, 5, 4, 3, 2, 1]
 
 
 def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Engine, jobs: Jobs) -> None:
-    queue, seen = recorder()
+    queue, payloads = recorder()
     offers: list[tuple[Any, ...]] = []
 
     @queue.selector("default", window=7)
@@ -75,12 +75,12 @@ def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Eng
     ids = jobs.add_many(40)
     other = jobs.add(queue="other")
     drain(queue, engine, options=quick(concurrency=3, queues=["default", "other"]))
-    assert len(seen) == 41
-    assert [one.id for one in offers[0]] == ids[:7]  # those that would start first
+    assert len(payloads) == 41
+    assert [candidate.id for candidate in offers[0]] == ids[:7]  # those that would start first
     assert max(map(len, offers)) == 7
-    assert {one.id for offer in offers for one in offer} == set(ids)
+    assert {candidate.id for offer in offers for candidate in offer} == set(ids)
     assert other not in ids
-    assert all(one.input is None and one.queue == "default" for offer in offers for one in offer)
+    assert all(candidate.input is None and candidate.queue == "default" for offer in offers for candidate in offer)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Eng
 async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_order(
     engine: Engine, jobs: Jobs, start: Start, fault: str
 ) -> None:
-    queue, seen = recorder()
+    queue, payloads = recorder()
     calls = 0
 
     @queue.selector("default")
@@ -104,9 +104,9 @@ async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_ord
     for number in range(30):
         jobs.add(input=number)
     async with start(queue, concurrency=1) as log:
-        await until(lambda: len(seen) == 30, description="all of them")
+        await until(lambda: len(payloads) == 30, description="all of them")
         failures = log.of(SelectorFailed)
-    assert seen == list(range(30))
+    assert payloads == list(range(30))
     assert len(failures) == 1
     assert calls <= 3  # left alone for a second, then for two
     expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidOptionError)
@@ -119,7 +119,7 @@ async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_ord
 async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
     engine: Engine, jobs: Jobs, start: Start, mode: str
 ) -> None:
-    queue, seen = recorder()
+    queue, payloads = recorder()
     calls, released = 0, threading.Event()
 
     def block(candidates: Sequence[Candidate], free: int) -> Any:
@@ -141,12 +141,12 @@ async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
         jobs.add(input=number)
     try:
         async with start(queue, concurrency=1) as log:
-            await until(lambda: len(seen) == 20, description="all of them")
+            await until(lambda: len(payloads) == 20, description="all of them")
             assert [type(failure.error) for failure in log.of(SelectorFailed)] == [TimeoutError]
             assert calls == 1  # while a call is under way there is no other
     finally:
         released.set()
-    assert seen == list(range(20))
+    assert payloads == list(range(20))
 
 
 async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
@@ -154,26 +154,26 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
 ) -> None:
     monkeypatch.setattr(arrivals, "FULL_SCAN_EVERY", 0.3)
     monkeypatch.setattr(arrivals, "_SHARE_OF_FULL_SCANS", 1)
-    queue, seen = recorder()
+    queue, payloads = recorder()
     is_open = False
     asked = asyncio.Event()
 
     @queue.selector("default", inputs=True, window=5)
     async def open_only(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         asked.set()
-        return [one for one in candidates if is_open or one.input == "open"]
+        return [candidate for candidate in candidates if is_open or candidate.input == "open"]
 
     for _ in range(5):
         jobs.add(input="shut")
     async with start(queue):
         await asyncio.wait_for(asked.wait(), PATIENCE)
         jobs.add(input="open", priority=9)
-        await until(lambda: seen == ["open"], description="what a full window hid goes first when it is read anew")
+        await until(lambda: payloads == ["open"], description="what a full window hid goes first when it is read anew")
         is_open = True
         # Without a notification: the worker polls again.
-        await until(lambda: len(seen) == 6, description="the others")
+        await until(lambda: len(payloads) == 6, description="the others")
 
-    queue, seen = recorder()
+    queue, payloads = recorder()
 
     @queue.selector("default", max_wait=timedelta(milliseconds=50))
     def none(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
@@ -181,7 +181,7 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
 
     jobs.add(input="overdue")
     async with start(queue):
-        await until(lambda: seen == ["overdue"], description="it starts although nobody chose it")
+        await until(lambda: payloads == ["overdue"], description="it starts although nobody chose it")
 
 
 @pytest.mark.long
@@ -209,13 +209,13 @@ async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight
 
 
 async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, start: Start, jobs: Jobs) -> None:
-    queue, seen = JobQueue(), []
+    queue, payloads = JobQueue(), []
     queue.selector("default")(lambda candidates, free: candidates)
 
     @queue.handler("test", retry=lambda attempt, error: timedelta(milliseconds=20))
     async def note(payload: str) -> None:
-        seen.append(payload)
-        if payload == "fails once" and seen.count(payload) == 1:
+        payloads.append(payload)
+        if payload == "fails once" and payloads.count(payload) == 1:
             raise ValueError(payload)
 
     with Session(engine) as late, late.begin():
@@ -227,22 +227,24 @@ async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, s
                 session.add_all(
                     [Job("test", "fails once"), Job("test", "a", fairness_key="a"), Job("test", "b", fairness_key="b")]
                 )
-            await until(lambda: len(seen) >= 4, description="those that have committed")
+            await until(lambda: len(payloads) >= 4, description="those that have committed")
             late.commit()
-            await until(lambda: len(seen) == 6, description="those behind the cursors")
-    assert Counter(seen) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
+            await until(lambda: len(payloads) == 6, description="those behind the cursors")
+    assert Counter(payloads) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
 
 
 async def test_limits_and_pauses_apply_whatever_the_selector_returns(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
-    queue.selector("default")(lambda candidates, free: sorted(candidates, key=lambda one: one.fairness_key, reverse=True))
+    queue.selector("default")(
+        lambda candidates, free: sorted(candidates, key=lambda candidate: candidate.fairness_key, reverse=True)
+    )
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
-    seen: list[str] = []
+    payloads: list[str] = []
 
     @queue.handler("test")
     async def work(payload: str) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         running.update([payload, "all"])
         for name in (payload, "all"):
             most[name] = max(most[name], running[name])
@@ -258,24 +260,24 @@ async def test_limits_and_pauses_apply_whatever_the_selector_returns(engine: Eng
     for number in range(60):
         jobs.add(queue="default", fairness_key="abc"[number % 3], input="abc"[number % 3])
     async with start(queue, concurrency=8), start(queue, concurrency=8):
-        await until(lambda: len(seen) == 40, description="those of the keys that are not paused")
-        assert set(seen) == {"a", "b"}
+        await until(lambda: len(payloads) == 40, description="those of the keys that are not paused")
+        assert set(payloads) == {"a", "b"}
         with Session(engine) as session, session.begin():
             resume_queues(session, ["default"], fairness_key="c")
-        await until(lambda: len(seen) == 60, description="all")
+        await until(lambda: len(payloads) == 60, description="all")
     assert most["all"] <= 5
     assert max(most[key] for key in "abc") <= 2
 
 
 def test_a_selector_affects_no_other_queue_and_ordering_keys_stay_in_order(engine: Engine, jobs: Jobs) -> None:
-    queue, seen = recorder()
+    queue, payloads = recorder()
     queue.selector("default", inputs=True)(largest_first)
     for number in range(10):
         jobs.add(input=number, ordering_key="key")
         jobs.add(input=100 + number, queue="other")
     drain(queue, engine, options=quick(queues=["default", "other"], concurrency=3))
-    assert [number for number in seen if number < 100] == list(range(10))
-    assert [number for number in seen if number >= 100] == list(range(100, 110))
+    assert [number for number in payloads if number < 100] == list(range(10))
+    assert [number for number in payloads if number >= 100] == list(range(100, 110))
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
     rule = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 12, interval '300 ms')"
     with engine.begin() as connection:
         connection.execute(text(rule))
-    queue, seen = recorder()
+    queue, payloads = recorder()
 
     @queue.selector("default", window=20, inputs=True)
     def largest_of_all_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
@@ -339,7 +341,7 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
         jobs.add(input=number, rate_cost=weight)
     async with start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="every job completes")
-    assert seen == list(reversed(range(20)))  # none passes one that is too heavy yet
+    assert payloads == list(reversed(range(20)))  # none passes one that is too heavy yet
     with engine.connect() as connection:
         # The burst, and what comes in meanwhile.
         assert connection.execute(_MOST, {"seconds": 0.3}).scalar_one() <= 24
