@@ -36,6 +36,7 @@ WITHOUT_ACT = {
     "queues sync": "it reads the declarations of an application, which a dashboard need not have",
     "schedules sync": "as queues sync",
     "enqueue": "a payload is checked by its handler, which a dashboard need not have",
+    "jobs rerun": "it may take another input, as enqueue",
     "dead-letters prune": "retention is the workers' business; it runs for longer than a request",
     "audit prune": "who can act could remove the trace of it",
     "writes prune": "as dead-letters prune",
