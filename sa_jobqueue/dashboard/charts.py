@@ -6,20 +6,23 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import ceil, floor, log10
+from math import floor, log10
 from typing import Any, Final
 
 from markupsafe import Markup
 
 from sa_jobqueue.display.printable import printable
+from sa_jobqueue.display.printable import span as in_words
 
 _WIDTH: Final = 640
 _HEIGHT: Final = 180
 _LEFT: Final = 52
 _RIGHT: Final = 22
-_TOP: Final = 10
+_TOP: Final = 20
 _BOTTOM: Final = 158
 _LINES: Final = 4
+_LABEL: Final = 24
+"""Maximum number of characters of the label of a mark; its title has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,20 @@ def chart(
     step: timedelta,
     count: int,
     marks: Iterable[Mark] = (),
-    unit: Callable[[float], str] = lambda value: f"{value:,.4g}",
+    is_time: bool = False,
+    jobs: str = "",
 ) -> Markup:
     """Return a chart of `count` points that are `step` apart, each with its start as `key`; a missing one is a gap.
 
-    `name`: id of the chart on its page. `unit`: writes a value.
+    `name`: id of the chart on its page. `is_time`: whether values are numbers of seconds. `jobs`: URL of a list
+    of jobs, which the script opens for the point that is clicked.
     """
     values = [[line.value(point) for point in points] for line in lines]
-    top = _nice(max((value for line_values in values for value in line_values if value is not None), default=0.0))
+    unit, highest = (
+        clock if is_time else amount,
+        max((value for line in values for value in line if value is not None), default=0.0),
+    )
+    top = _nice(highest, is_time=is_time)
     width = (_WIDTH - _LEFT - _RIGHT) / max(count - 1, 1)
 
     def x(at: datetime) -> float:
@@ -76,10 +85,15 @@ def chart(
         )
         for at in (since + step * round((count - 1) * part / 6) for part in range(7))
     ]
-    for mark in marks:
-        if mark.at >= since:
-            drawn = Markup('<g class="mark"><path d="M{0:.1f} {1}V{2}"/><title>{3}</title></g>')
-            parts.append(drawn.format(min(x(mark.at), _WIDTH - _RIGHT), _TOP, _BOTTOM, printable(mark.text)))
+    labelled_to = float(_LEFT)
+    for mark in sorted((mark for mark in marks if mark.at >= since), key=lambda mark: mark.at):
+        place, words = min(x(mark.at), _WIDTH - _RIGHT), printable(mark.text)
+        text = words.partition(" ")[2] if len(words) <= _LABEL + 6 else f"{words.partition(' ')[2][: _LABEL - 1]}…"
+        start = min(place, _WIDTH - _RIGHT - 6 * len(text))
+        label = Markup('<text x="{:.1f}" y="{}">{}</text>').format(start, _TOP - 4, text) if start >= labelled_to else ""
+        labelled_to = start + 6 * len(text) + 8 if label else labelled_to
+        drawn = Markup('<g class="mark"><path d="M{0:.1f} {1}V{2}"/>{3}<title>{4}</title></g>')
+        parts.append(drawn.format(place, _TOP, _BOTTOM, label, words))
     for number, line_values in enumerate(values, 1):
         parts.append(Markup('<path class="line line-{}" d="{}"/>').format(number, _path(points, line_values, step, x, y)))
     for at, point in enumerate(points):
@@ -89,8 +103,13 @@ def chart(
             if (value := line_values[at]) is not None
         )
         when = point.key.astimezone(UTC).strftime("%H:%M UTC")
-        drawn = Markup('<g class="at"><rect x="{0:.1f}" y="{1}" width="{2:.1f}" height="{3}"/><title>{4}: {5}</title></g>')
-        parts.append(drawn.format(x(point.key) - width / 2, _TOP, width, _BOTTOM - _TOP, when, readings or "no job ended"))
+        drawn = Markup(
+            '<g class="at" data-at="{0:.0f}"><rect x="{1:.1f}" y="{2}" width="{3:.1f}" height="{4}"/>'
+            "<title>{5}: {6}</title></g>"
+        )
+        place = x(point.key) - width / 2
+        readings = readings or "no job ended"
+        parts.append(drawn.format(point.key.timestamp(), place, _TOP, width, _BOTTOM - _TOP, when, readings))
     keys = Markup(" ").join(
         Markup('<span class="key key-{}">{}</span>').format(number, line.label) for number, line in enumerate(lines, 1)
     )
@@ -100,10 +119,18 @@ def chart(
         if (measured := [value for value in line_values if value is not None])
     )
     return Markup(
-        '<figure id="chart-{0}"><figcaption>{1} {2}</figcaption><svg class="chart" viewBox="0 0 {3} {4}" role="img"'
-        ' aria-label="{1} since {5}. Last: {6}">{7}</svg></figure>'
+        '<figure id="chart-{0}"{1}><figcaption>{2} {3}</figcaption><svg class="chart" viewBox="0 0 {4} {5}" role="img"'
+        ' aria-label="{2} since {6}. Last: {7}">{8}</svg></figure>'
     ).format(
-        name, title, keys, _WIDTH, _HEIGHT, f"{since.astimezone(UTC):%H:%M UTC}", latest or "none", Markup().join(parts)
+        name,
+        Markup(' data-jobs="{}" data-step="{:.0f}"').format(jobs, step.total_seconds()) if jobs else "",
+        title,
+        keys,
+        _WIDTH,
+        _HEIGHT,
+        f"{since.astimezone(UTC):%H:%M UTC}",
+        latest or "none",
+        Markup().join(parts),
     )
 
 
@@ -162,10 +189,23 @@ def bar(spans: Sequence[Span], inside: Iterable[Span] = ()) -> Markup:
 
 def seconds(value: float) -> str:
     """Write a number of seconds as a duration."""
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    size, unit = next((pair for pair in ((86400, "d"), (3600, "h"), (60, "min")) if value >= pair[0]), (1, "s"))
-    return f"{value / size:.3g} {unit}"
+    if value >= 60:
+        return in_words(timedelta(seconds=value))
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s"
+
+
+def clock(value: float) -> str:
+    """Write a number of seconds for an axis: `250 ms`, `15 s`, `1:40`, `2:30 h`, `3 d`."""
+    if value < 60:
+        return seconds(value)
+    large, small = divmod(round(value / 60 if value >= 3600 else value), 60)
+    return f"{value / 86400:.3g} d" if value >= 172800 else f"{large}:{small:02}{' h' if value >= 3600 else ''}"
+
+
+def amount(value: float) -> str:
+    """Write a number for an axis: `0.5`, `1,500`, `80k`, `1.2M`."""
+    size, sign = next((pair for pair in ((1e6, "M"), (1e4, "k")) if value >= pair[0]), (1.0, ""))
+    return f"{value / (1000 if sign == 'k' else size):,.4g}{sign}"
 
 
 def _path(
@@ -186,9 +226,15 @@ def _path(
     return "".join(commands)
 
 
-def _nice(value: float) -> float:
+_TIMES: Final = (2, 4, 8, 20, 40, 60, 120, 240, 480, 1200, 2400, 3600, 7200, 14400, 28800, 57600, 86400)
+"""Numbers of seconds that four lines divide well."""
+
+
+def _nice(value: float, *, is_time: bool = False) -> float:
     """Return a number at or above a value that four lines divide well."""
     if value <= 0:
         return 1.0
-    unit = 10.0 ** floor(log10(value))
-    return float(next((multiple for multiple in (1, 2, 4, 8) if multiple * unit >= value), ceil(value / unit)) * unit)
+    if is_time and 1 < value <= _TIMES[-1]:
+        return next(time for time in _TIMES if time >= value)
+    scale = 10.0 ** floor(log10(value))
+    return next(multiple for multiple in (1.0, 2.0, 4.0, 8.0, 10.0) if multiple * scale >= value) * scale

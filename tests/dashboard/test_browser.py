@@ -356,7 +356,9 @@ def components(context: Context) -> dict[str, Any]:
         "runs": [SimpleNamespace(status=status, job_id="7", fire_time=now) for status in (*JobStatus, None)],
         "report": SimpleNamespace(missing=["queues"]),
         "minutes": minutes,
-        "charts": charts(minutes, since=minutes[0].key, step=minute, marks=[Mark(now - 5 * minute, "mail paused by bob")]),
+        "charts": charts(
+            minutes, since=minutes[0].key, step=minute, jobs="#", marks=[Mark(now - 5 * minute, "mail paused by bob")]
+        ),
         "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
         "settings": settings_of(Limits),
         "tree": [Branch(node=chain, count=1, is_resolved=False, branches=[pages])],

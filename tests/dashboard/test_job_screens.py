@@ -9,8 +9,9 @@ from sqlalchemy import Engine, func, insert, update
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.dashboard import Access, dashboard
-from sa_jobqueue.dashboard.charts import Span, bar
+from sa_jobqueue.dashboard.charts import Line, Mark, Span, _nice, amount, bar, chart, clock
 from sa_jobqueue.dashboard.rendering import brief
+from sa_jobqueue.observe.minutes import Figures
 from tests.dashboard.conftest import Client
 from tests.dashboard.pages import words
 from tests.fixtures.jobs import Jobs
@@ -81,3 +82,32 @@ def test_every_part_of_a_bar_can_be_seen_and_steps_lie_below_the_part_that_they_
     assert kind == "step"
     assert float(run_x) < float(step_x)
     assert float(step_x) + float(step_width) <= float(run_x) + float(run_width) + 0.2
+
+
+def test_axes_have_short_numbers_and_times_as_on_a_clock() -> None:
+    assert list(map(amount, (0, 0.5, 20, 1500, 80_000, 2_500_000))) == ["0", "0.5", "20", "1,500", "80k", "2.5M"]
+    assert list(map(clock, (0.25, 15, 100, 240, 9000, 259_200))) == ["250 ms", "15 s", "1:40", "4:00", "2:30 h", "3 d"]
+    assert [_nice(value, is_time=True) for value in (13, 70, 500, 4000)] == [20, 120, 1200, 7200]
+
+
+def test_marks_have_labels_where_there_is_room_and_points_lead_to_their_jobs() -> None:
+    at, minute = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
+    points = [Figures(at + number * minute, 60, 1, 1, 0, 0, 0, 1, 1, [], []) for number in range(30)]
+    marks = [Mark(at + 20 * minute, "00:20 mail paused by <bob>"), Mark(at + 21 * minute, "00:21 mail resumed by bob")]
+    drawn = chart(
+        "due",
+        "Due",
+        points,
+        [Line("due", lambda point: 79_000)],
+        since=at,
+        step=minute,
+        count=30,
+        marks=marks,
+        jobs="/jobs?a=1",
+    )
+    assert ">mail paused by &lt;bob&gt;</text>" in drawn
+    assert "mail resumed by bob</text>" not in drawn  # no room; its title has it
+    assert "00:21 mail resumed by bob</title>" in drawn
+    assert ">80k</text>" in drawn
+    assert 'data-jobs="/jobs?a=1" data-step="60"' in drawn
+    assert f'data-at="{at.timestamp():.0f}"' in drawn

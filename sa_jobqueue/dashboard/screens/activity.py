@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.charts import Line, Mark, chart, seconds
+from sa_jobqueue.dashboard.charts import Line, Mark, chart
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.dashboard.sources import MARKED, MOST_MARKS
 from sa_jobqueue.models import AuditMixin
@@ -44,12 +45,14 @@ def activity(
     where = AuditFilter(operations=operations, done_after=since)
     acts = list_audit(session, where=where, limit=MOST_MARKS, model=context.model)
     marks = marked(workers, [act for act in acts if name in act.ids])
+    jobs = context.url("jobs", queue=queue, type=type_name)
     return {
         "range": chosen,
         "ranges": [(label, context.url(page, range=label, name=name), label == chosen, None) for label in RANGES],
         "total": combined(points),
         "last": points[-1] if points else None,
-        "charts": charts(points, since=since, step=step, marks=marks) if points else [],
+        "charts": charts(points, since=since, step=step, marks=marks, jobs=jobs) if points else [],
+        "jobs_url": f"{jobs}&created_after={quote(since.isoformat())}",
     }
 
 
@@ -62,9 +65,9 @@ def folded(context: Context, failures: Iterable[FailedAttempt]) -> list[tuple[Fa
     return [(group[0], text, len(group)) for (_, text), group in groups.items()]
 
 
-def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: list[Mark]) -> list[Any]:
-    """Return the charts of a series: rates, jobs, waits and durations."""
-    common: dict[str, Any] = {"since": since, "step": step, "marks": marks}
+def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: list[Mark], jobs: str) -> list[Any]:
+    """Return the charts of a series: rates, jobs, waits and durations. `jobs`: URL of its list of jobs, with a filter."""
+    common: dict[str, Any] = {"since": since, "step": step, "marks": marks, "jobs": jobs}
     common["count"] = round((points[-1].key - since) / step) + 1
 
     def rate(name: str) -> Line:
@@ -77,12 +80,12 @@ def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: li
 
         return Line(f"p{part * 100:.0f}", value)
 
-    jobs = [Line("due", lambda point: point.due), Line("running", lambda point: point.running)]
+    counts = [Line("due", lambda point: point.due), Line("running", lambda point: point.running)]
     return [
         chart("rates", "Per second", points, [rate("enqueued"), rate("completed"), rate("failed")], **common),
-        chart("backlog", "Jobs", points, jobs, **common),
-        chart("wait", "Wait", points, [share("wait", part) for part in (0.5, 0.95, 0.99)], unit=seconds, **common),
-        chart("run", "Duration", points, [share("run", part) for part in (0.5, 0.95, 0.99)], unit=seconds, **common),
+        chart("backlog", "Jobs", points, counts, **common),
+        chart("wait", "Wait", points, [share("wait", part) for part in (0.5, 0.95, 0.99)], is_time=True, **common),
+        chart("run", "Duration", points, [share("run", part) for part in (0.5, 0.95, 0.99)], is_time=True, **common),
     ]
 
 

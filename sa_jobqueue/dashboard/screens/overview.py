@@ -42,7 +42,9 @@ def view(context: Context) -> dict[str, Any]:
         "workers": sorted(report.workers.workers, key=lambda worker: worker.silent_for, reverse=True),
         "listed": _LISTED,
         "failures": folded(context, report.latest)[: 2 * _LISTED],
-        "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
+        "charts": charts(
+            points, since=recorded.since, step=timedelta(minutes=1), marks=marks, jobs=context.url("jobs", order="newest")
+        )
         if recorded and points
         else [],
     }

@@ -93,6 +93,14 @@
   choice("times", showTimes);
   choice("zone", showTimes);
 
+  // A point of a chart leads to the jobs that were enqueued in its time.
+  document.addEventListener("click", (event) => {
+    const point = event.target.closest(".chart .at"), chart = point?.closest("[data-jobs]");
+    if (!chart) return;
+    const at = Number(point.dataset.at), time = (seconds) => new Date(seconds * 1000).toISOString();
+    location.href = `${chart.dataset.jobs}&created_after=${time(at)}&created_before=${time(at + Number(chart.dataset.step))}`;
+  });
+
   // One box selects all rows of the page.
   const addSelectAll = () => {
     const heading = document.querySelector(".selection thead th");
