@@ -21,7 +21,7 @@ from rich.text import Text
 from sqlalchemy import inspect
 
 from sa_jobqueue.display.objects import objects_in
-from sa_jobqueue.display.printable import printable, printable_json
+from sa_jobqueue.display.printable import printable, printable_json, span
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, error_line, redacted, redacted_error
 
 Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
@@ -128,11 +128,7 @@ def table_of(title: str, columns: Columns | Sequence[str], rows: Iterable[Any]) 
     widths = _widths(headings, cells)
     if output.is_terminal:
         if _excess(widths, output.width) > 0:
-            for row, texts in zip(values, cells, strict=True):
-                texts[:] = [
-                    Text(short_id(value)) if isinstance(value, UUID) else text
-                    for value, text in zip(row, texts, strict=True)
-                ]
+            cells = [[Text(_short_cell(value)) for value in row] for row in values]
         widths = _fitted(_widths(headings, cells), output.width)
     table = Table(header_style="bold")
     for place, (heading, width) in enumerate(zip(headings, widths, strict=False)):
@@ -162,6 +158,14 @@ def _excess(widths: Sequence[int], available: int) -> int:
 
 def _cell(value: Any) -> str:
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if isinstance(value, datetime) else shown(value)
+
+
+def _short_cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        # By the clock of this machine: `--json` and wide terminals have the time of the database.
+        ahead = value - datetime.now(UTC)
+        return f"in {span(ahead)}" if ahead > timedelta(0) else f"{span(-ahead)} ago"
+    return short_id(value) if isinstance(value, UUID) else _cell(value)
 
 
 def _fitted(widths: Sequence[int], available: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,6 +45,19 @@ def test_ids_are_shortened_where_the_table_is_too_wide(monkeypatch: pytest.Monke
     short = f"{str(job_id)[:8]}..{str(job_id)[-6:]}"
     assert any(short in line and text in line for line in printed(monkeypatch, ["id", "error"], [[job_id, text]]))
     assert any(str(job_id) in line for line in printed(monkeypatch, ["id", "queue"], [[job_id, "mail"]]))
+
+
+def test_times_are_relative_where_the_table_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, text = datetime.now(UTC), "x" * 60
+    times = {
+        "2 h 5 min ago": -timedelta(hours=2, minutes=5, seconds=30),
+        "in 3 d 4 h": timedelta(days=3, hours=4, minutes=30),
+    }
+    for relative, distance in times.items():
+        instant = now + distance
+        wide, narrow = (printed(monkeypatch, ["due", "error"], [[instant, text[:length]]]) for length in (40, 60))
+        assert any(f"{instant:%Y-%m-%d %H:%M:%SZ}" in line for line in wide)
+        assert any(relative in line for line in narrow)
 
 
 def test_a_table_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
