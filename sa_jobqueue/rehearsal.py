@@ -25,8 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal, NoReturn
 
-from sqlalchemy import Connection, Engine, event, func, select, text
-from sqlalchemy import inspect as sa_inspect
+from sqlalchemy import Connection, Engine, event, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -202,15 +201,10 @@ class _Recorder:
         end = {"outcome": outcome, "reason": reason, "place": place, "error": error, "effects": self._effects}
         self._send("report", self._job | end | {"queries": self._queries, "seconds": time.monotonic() - self._began})
 
-    def stop(self, reason: str, place: str | None) -> NoReturn:
-        """End the process, and thereby its transaction."""
-        self.report("stopped", reason, place)
+    def stop(self, reason: str, place: str | None = None) -> NoReturn:
+        """End the process, and thereby its transaction. `place`: by default that of the running code."""
+        self.report("stopped", reason, place or self.place_in(traceback.walk_stack(None)))
         os._exit(0)
-
-    def stop_here(self, reason: str) -> None:
-        """End the process at the running code, unless that is allowed."""
-        if not self.allowed_calls:
-            self.stop(reason, self.place_in(traceback.walk_stack(sys._getframe(1))))
 
     def add(self, action: str, name: str, detail: str, values: Mapping[str, Sequence[Any]]) -> None:
         """Add an effect, of a redacted type without its detail and values."""
@@ -242,21 +236,25 @@ class _Recorder:
         if self._session is None:
             self._addresses.add(target)
         elif not is_socket or (target is not None and target not in self._addresses):
-            self.stop_here(f"{name} {'' if self._is_redacted else _plain(target)}".rstrip())
+            self._leave(f"{name} {'' if self._is_redacted else _plain(target)}".rstrip())
+
+    def _leave(self, reason: str) -> None:
+        if not self.allowed_calls:
+            self.stop(reason)
 
     def _is_ours(self, connection: Connection) -> bool:
         return connection.connection.dbapi_connection is self._driver_connection
 
     def _on_commit(self, connection: Connection, *_: Any) -> None:
         if self._session is not None and not self._is_ours(connection):
-            self.stop_here("commit on another connection")
+            self._leave("commit on another connection")
 
     def _before_execute(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
         if self._session is None:
             return
         if not self._is_ours(connection):
             if ENDING.match(statement) or getattr(connection.connection.dbapi_connection, "autocommit", False):
-                self.stop_here("commit on another connection")
+                self._leave("commit on another connection")
         elif (savepoint := _SAVEPOINT.fullmatch(statement)) is None:
             self._queries += self.is_recording
         elif savepoint[1] is not None:
@@ -275,7 +273,7 @@ class _Recorder:
     def _after_flush(self, session: Session, context: object) -> None:
         changes = (("insert", session.new), ("update", session.dirty), ("delete", session.deleted))
         for action, mapped in [(action, mapped) for action, objects in changes for mapped in objects]:
-            state: Any = sa_inspect(mapped)
+            state: Any = inspect(mapped)
             histories = {column.key: state.attrs[column.key].history for column in state.mapper.column_attrs}
             changed = {name: [*(old or ()), *new] for name, (new, _, old) in histories.items() if new or old}
             if session is self._session and not isinstance(mapped, JobMixin) and (changed or action != "update"):
@@ -308,7 +306,7 @@ class _Steps(StepGroups):
     async def _step(self, place: Place, *arguments: Any) -> Any:
         record, attempt = await self._find(place, StepKind.STEP), self._store.attempt
         if place[0] not in attempt.allow_steps and (record is None or record.kind == StepKind.RETRY):
-            attempt.recorder.stop_here(f"step {shown(place)} is not recorded: --allow-step {place[0]} executes it")
+            attempt.recorder.stop(f"step {shown(place)} is not recorded: --allow-step {place[0]} executes it")
         attempt.recorder.allowed_calls += 1
         try:
             return await super()._step(place, *arguments)
@@ -355,6 +353,7 @@ class _Attempt(Inline):
         signal.signal(signal.SIGALRM, partial(self._expire, job, asyncio.current_task()))
         signal.setitimer(signal.ITIMER_REAL, min(job.timeout or self._timeout, self._timeout).total_seconds())
         context = await self.run_attempt(job)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         await self.on(self._add_rows_of_queue)
         if context.error is None:
             self.recorder.report("completes")

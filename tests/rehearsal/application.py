@@ -199,6 +199,8 @@ def act(name: str, session: Session, ctx: AttemptContext) -> None:
             session.add(Payment(order_id=1, code=ctx.step("draft", draft)))
         case "call":
             ctx.step("call", lambda: program(session, ctx))
+        case "nested":
+            ctx.step("call", lambda: ctx.step("draft", draft))
         case "wait":
             session.add(Order(id=5))
             ctx.wait_for("approval", event="approved:1", timeout=LONG)

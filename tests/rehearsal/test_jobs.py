@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -146,6 +148,7 @@ LETTERS: dict[str, tuple[str, str, str]] = {
     "autocommit": (STOPPED, "commit on another connection", ""),
     "commit": ("retries", "sa_jobqueue.errors.HandlerCommitError", ""),
     "commit_text": ("retries", "sa_jobqueue.errors.HandlerCommitError", ""),
+    "commit_driver": ("retries", "", ""),
     "enqueue": ("completes", "", "enqueue act: queue 'mail', input 'second'"),
     "wait": ("waits", "snoozed", ""),
     "child": ("waits", "snoozed", "enqueue act: queue 'default', input 'pay'"),
@@ -186,6 +189,7 @@ def test_the_verdict_on_a_dead_letter_is_what_a_worker_does(engine: Engine, kind
     assert reason in report.reason, report
     assert effect in str(report), report
     assert (report.place or "").endswith(PLACES.get(payload, "")), report
+    assert not re.search("code '(undone|lost|before the bug)'", str(report)), report
     if outcome != STOPPED:  # which a worker would not be
         assert true_outcome(engine, kind, job_id) == outcome
 
@@ -247,6 +251,14 @@ def test_an_allowed_step_may_leave_the_process(engine: Engine) -> None:
     job_id = dead(engine, jobs["act"], "call")
     assert rehearse(sessionmaker(engine), job_id, jobs=jobs).outcome == STOPPED
     assert rehearse(sessionmaker(engine), job_id, jobs=jobs, allow_steps=["call"]).outcome == "completes"
+    report = rehearse(sessionmaker(engine), job_id, jobs=jobs, allow_steps=["call"], input="nested")
+    assert report.reason.startswith("step 'draft' is not recorded"), report
+    assert (report.place or "").endswith("in <lambda>"), report
+
+
+async def test_it_runs_within_an_event_loop(engine: Engine) -> None:
+    job_id = await asyncio.to_thread(dead, engine, jobs["async_act"], "pay")
+    assert rehearse(factory_of(engine, "asyncpg"), job_id, jobs=jobs).outcome == "completes"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -387,7 +399,7 @@ def test_a_killed_rehearsal_leaves_nothing_behind(engine: Engine, programs: Prog
     url = engine.url.render_as_string(hide_password=False)
     environment = {"SA_JOBQUEUE_URL": url, "BLOCKED": str(file)}
     with no_trace(engine):
-        words = ("-m", "sa_jobqueue.cli", "jobs", "rehearse", str(job_id), "--app", APP)
+        words = ("-m", "sa_jobqueue.cli", "jobs", "rehearse", str(job_id), "--app", APP, "--timeout", "1h")
         command = programs.start(*words, cwd=Path.cwd(), env=environment, log=tmp_path / "log")
         deadline = time.monotonic() + PATIENCE
         while not (file.exists() and file.read_text()):
