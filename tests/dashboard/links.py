@@ -11,6 +11,7 @@ from sa_jobqueue.dashboard.screens import SCREENS
 def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
     """Return links to each screen by its name, with parameters of rows: `ids` are those of `write_hostile`."""
     paths_by_screen = {screen.name: [screen.name] for screen in SCREENS}
+    paths_by_screen["search"] = [f"search?q={quote(ids['queue'], safe='')}"]
     paths_by_screen["jobs"].append(f"jobs?queue={quote(ids['queue'], safe='')}&status=dead")
     paths_by_screen["job"] = [f"job?id={quote(ids[name], safe='')}" for name in ("dead", "running", "blocked")]
     paths_by_screen["job-type"] = [f"job-type?name={quote(ids['type'], safe='')}"]

@@ -230,6 +230,25 @@ def test_an_act_is_previewed_done_and_undone_over_its_page(browser: Browser, eng
     assert (resumed.operation, "reason" in resumed.arguments) == ("resume_queues", False)
 
 
+def test_the_palette_opens_what_is_typed(browser: Browser, engine: Engine) -> None:
+    Jobs(engine).add_worker(queues=["mail"], job_types=["send_mail"])
+    opened = Opened(browser, viewport={"width": 1280, "height": 800})
+    page = opened.page
+    with served(dashboard(engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("send")
+        page.locator("#results a", has_text="send_mail").first.wait_for()
+        assert opened.check() == []
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/queue/job-type?name=send_mail")
+        page.keyboard.press("Control+k")
+        page.keyboard.press("Escape")
+        assert not page.locator("#palette").is_visible()
+        assert not opened.logged
+        opened.context.close()
+
+
 @pytest.mark.long
 def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine) -> None:
     down = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})
@@ -558,6 +577,8 @@ def test_the_dashboard_works_by_keyboard_with_visible_focus_and_reduced_motion(b
         page.get_by_role("button", name="Cancel jobs: 1").focus()
         page.keyboard.press("Enter")
         page.get_by_text("cancelled.").wait_for()
+        with page.expect_navigation():
+            page.keyboard.press("Escape")
         page.keyboard.press("?")
         page.get_by_label("Use these keys").focus()
         page.keyboard.press("Space")
@@ -601,7 +622,7 @@ def test_the_dashboard_works_without_javascript(browser: Browser, engine: Engine
         page.goto(url)
         assert "Findings" in page.inner_text("main")
         page.get_by_role("link", name="Jobs", exact=True).click()
-        page.get_by_label("Search").fill("pay")
+        page.get_by_label("Search", exact=True).fill("pay")
         page.get_by_role("button", name="Search").click()
         assert page.locator("tbody tr").count() == 1
         page.locator("tbody input").check()
@@ -612,7 +633,7 @@ def test_the_dashboard_works_without_javascript(browser: Browser, engine: Engine
         page.get_by_text("New schedule").click()
         page.get_by_label("Name", exact=True).fill("a b")
         page.get_by_label("Cron expression").fill("0 3 * * *")
-        page.get_by_label("Job type").fill("mail")
+        page.get_by_label("Job type", exact=True).fill("mail")
         page.get_by_role("button", name="Create").click()
         page.get_by_role("button", name="Set the schedule: 1").click()
         page.get_by_role("link", name="Back").click()

@@ -219,10 +219,10 @@ def test_a_worker_shows_its_jobs_its_memory_its_code_and_the_workers_that_it_rep
     jobs.add_worker("web:1", name="web", started_at=hour, silent_for=300)
     jobs.add_worker("web:3", name="web", started_at=hour, report={"declared": {"type test": "b"}})
     jobs.add_worker("lost:1", name="lost", started_at=hour, silent_for=300)
-    oldest, newer, other = (jobs.add(JobStatus.RUNNING, type_name=name) for name in ("send", "send", "pay"))
+    oldest, newer, pay = (jobs.add(JobStatus.RUNNING, type_name=name) for name in ("send", "send", "pay"))
     with engine.begin() as connection:
         connection.execute(update(Job).values(leased_by="web:2").where(Job.id.in_([oldest, newer])))
-        connection.execute(update(Job).values(leased_by="web:3").where(Job.id == other))
+        connection.execute(update(Job).values(leased_by="web:3").where(Job.id == pay))
         connection.execute(update(Job).values(started_at=hour).where(Job.id == oldest))
     page = client.page("/queue/workers")
     lost, second, third = (words(f"<h1>{row}") for row in re.findall('(?s)<tr id="worker-.*?</tr>', page))

@@ -122,7 +122,7 @@ def test_each_slow_disaster_links_to_its_page(client: Client, engine: Engine, jo
 
 
 @pytest.mark.parametrize(
-    ("code", "summary", "cause", "rest"),
+    ("code", "summary", "cause", "details"),
     [
         (
             Code.CLAIM_AGE,
@@ -152,10 +152,10 @@ def test_each_slow_disaster_links_to_its_page(client: Client, engine: Engine, jo
     ],
     ids=str,
 )
-def test_a_finding_leads_with_its_cause(code: Code, summary: str, cause: str, rest: str) -> None:
+def test_a_finding_leads_with_its_cause(code: Code, summary: str, cause: str, details: str) -> None:
     evidence = {"type_name": "fax"} if code is not Code.PAUSED else {}
     finding = Finding(code=code, severity=Severity.WARNING, summary=summary, advice="", evidence=evidence)
-    assert headline(finding, summary) == (cause, rest)
+    assert headline(finding, summary) == (cause, details)
 
 
 def test_the_causes_of_real_findings_come_first(client: Client, engine: Engine, jobs: Jobs) -> None:

@@ -15,6 +15,7 @@ from sa_jobqueue.dashboard.screens import (
     overview,
     queues,
     schedules,
+    search,
     storage,
     workers,
 )
@@ -22,6 +23,7 @@ from sa_jobqueue.dashboard.screens.base import Act, Screen
 
 SCREENS: Final[tuple[Screen, ...]] = (
     overview.SCREEN,
+    search.SCREEN,
     jobs.SCREEN,
     job.SCREEN,
     chains.SCREEN,

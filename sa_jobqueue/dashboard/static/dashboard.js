@@ -225,6 +225,31 @@
     if (changed) location.reload();
   });
 
+  // Ctrl+K: what the search page finds, as one types. Enter opens the first.
+  const palette = byId("palette"), searched = palette?.querySelector("input");
+  let typed = null;
+  searched?.addEventListener("input", () => {
+    clearTimeout(typed);
+    typed = setTimeout(async () => {
+      const query = new URLSearchParams({ q: searched.value });
+      const response = await fetch(`${searched.form.action}?${query}`).catch(() => null);
+      const answer = new DOMParser().parseFromString(response ? await response.text() : "", "text/html");
+      if (query.get("q") === searched.value) byId("results").replaceChildren(...(answer.getElementById("live")?.childNodes ?? []));
+    }, 150);
+  });
+  searched?.form.addEventListener("submit", (event) => {
+    const first = byId("results").querySelector("a");
+    if (!first) return;
+    event.preventDefault();
+    first.click();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (!palette || event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    palette.showModal();
+    searched.select();
+  });
+
   // Keys, which can be turned off.
   const help = byId("help");
   const keys = byId("keys");
@@ -232,7 +257,7 @@
   keys.addEventListener("change", () => stored.set("keys", keys.checked ? "on" : "off"));
   byId("open-help").addEventListener("click", () => help.showModal());
   document.addEventListener("keydown", (event) => {
-    if (!keys.checked || event.ctrlKey || event.metaKey || event.altKey || help.open || dialog.open) return;
+    if (!keys.checked || event.ctrlKey || event.metaKey || event.altKey || help.open || dialog.open || palette?.open) return;
     if (event.target.closest("input, select, textarea")) return;
     const links = document.querySelectorAll("nav.pages a");
     if (event.key === "?") help.showModal();
