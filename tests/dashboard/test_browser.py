@@ -249,6 +249,39 @@ def test_the_palette_opens_what_is_typed(browser: Browser, engine: Engine) -> No
         opened.context.close()
 
 
+def test_a_telephone_shows_the_current_page_of_the_menu_findings_first_and_names_before_states(
+    browser: Browser, engine: Engine
+) -> None:
+    fill(engine)
+    source = Source(name="queue", engine=engine, operator=engine)
+    opened = Opened(browser, viewport={"width": 390, "height": 844})
+    page = opened.page
+    with served(dashboard([source], authorize=everyone)) as url:
+        source.sampler.sample()
+        for screen in [screen for screen in SCREENS if screen.part_of is None]:
+            page.goto(f"{url}/queue/{screen.name}")
+            current = page.locator("nav.pages [aria-current]").bounding_box()
+            assert current is not None
+            assert 0 <= current["x"] <= 390 - current["width"], screen.name
+            head = page.locator("header").bounding_box()
+            assert head is not None
+            assert head["height"] <= 120
+        page.goto(f"{url}/queue/overview")
+        tops = [page.locator(place).bounding_box() for place in ("#findings", ".age >> nth=0", "#figures")]
+        assert [top["y"] for top in tops if top] == sorted(top["y"] for top in tops if top)
+        for path, name, state in (
+            ("workers", "tbody tr:first-child th a", "tbody tr:first-child .state"),
+            ("jobs", "tbody tr:first-child [data-label=Type] a", "tbody tr:first-child .status"),
+            ("schedules", "tbody tr:first-child th a", "tbody tr:first-child [data-label=State]"),
+        ):
+            page.goto(f"{url}/queue/{path}")
+            boxes = [page.locator(place).first.bounding_box() for place in (name, state)]
+            first, second = ((box["y"], box["x"]) for box in boxes if box)
+            assert first < second, path
+            assert page.locator("tbody tr:first-child .acts button, #selection button, tbody input").count() > 0
+        opened.context.close()
+
+
 @pytest.mark.long
 def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine) -> None:
     down = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})

@@ -23,7 +23,7 @@ _WORKERS: Final = 200
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return links to what a text names; a text that is an id has its job first."""
+    """Return links to the rows that a text names; a text that is an id has its job first."""
     text = (context.params.text("q") or "").strip()
     if not text:
         return {"text": "", "links": [], "jobs_url": ""}

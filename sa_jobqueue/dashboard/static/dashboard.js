@@ -268,6 +268,10 @@
     event.preventDefault();
   });
 
+  // On a narrow screen the menu scrolls: it opens at the current page.
+  const menu = document.querySelector("nav.pages"), here = menu?.querySelector("[aria-current]");
+  if (here) menu.scrollLeft += here.getBoundingClientRect().left - menu.getBoundingClientRect().left - (menu.clientWidth - here.clientWidth) / 2;
+
   shown();
   schedule();
 })();
