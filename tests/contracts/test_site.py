@@ -113,10 +113,10 @@ def test_a_broken_link_is_detected(script: Any, tmp_path: Path, html: str, fault
 def test_the_site_root_redirects_to_the_newest_release(script: Any, tmp_path: Path) -> None:
     for version in ("dev", "0.9", "0.10"):
         (tmp_path / version).mkdir()
-        for name in ("sitemap.xml", "404.html", "llms.txt"):
+        for name in ("sitemap.xml", "404.html", *script.TEXTS):
             (tmp_path / version / name).write_text(version, encoding="utf-8")
     script.write_versions(tmp_path)
-    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("404.html", "llms.txt")] == ["0.10", "0.10"]
+    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("404.html", *script.TEXTS)] == ["0.10"] * 3
     assert 'url=0.10/"' in (tmp_path / "index.html").read_text(encoding="utf-8")
     versions = re.findall(r'"version": "([\w.]+)"', (tmp_path / "versions.json").read_text(encoding="utf-8"))
     assert versions == ["0.10", "0.9", "dev"]
@@ -164,11 +164,13 @@ def test_every_page_has_a_description_and_a_social_card(script: Any, built: Path
 
 
 @pytest.mark.long
-def test_llms_txt_describes_every_page(script: Any, built: Path) -> None:
+def test_llms_txt_describes_every_page_and_the_full_text_has_it(script: Any, built: Path) -> None:
     text = (built / "dev/llms.txt").read_text(encoding="utf-8")
     pages = re.findall(r"^- \[.+\]\(<.+/dev/([\w/.-]+\.md)>\): .+", text, re.MULTILINE)
     assert len(pages) == len(script.pages())
     assert [name for name in pages if not (built / "dev" / name).is_file()] == []
+    whole = (built / "dev/llms-full.txt").read_text(encoding="utf-8")
+    assert [name for name in pages if (built / "dev" / name).read_text(encoding="utf-8").strip() not in whole] == []
 
 
 @pytest.mark.long
