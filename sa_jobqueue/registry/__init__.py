@@ -10,6 +10,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.middleware import Proceed
 from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
+from sa_jobqueue.registry.relationships import job_relationship
 from sa_jobqueue.registry.schedules import Schedule
 from sa_jobqueue.registry.selectors import Candidate, Selector, SelectorOptions
 
@@ -29,4 +30,5 @@ __all__ = [
     "Schedule",
     "Selector",
     "SelectorOptions",
+    "job_relationship",
 ]
