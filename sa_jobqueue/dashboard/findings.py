@@ -110,6 +110,10 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
                 "Resume",
                 {"name": evidence["queue"], "fairness_key": evidence.get("fairness_key", "")},
             )
+        case Code.GROWING:
+            yield Permission.PAUSE_JOB_TYPES, "Pause", {"name": evidence["type_name"]}
+        case Code.LONG_CHAIN:
+            yield Permission.CANCEL_CHAINS, "Cancel", {"id": str(evidence["chain_id"])}
         case Code.CLAIM_AGE if evidence["fairness_key"]:
             key = evidence["fairness_key"]
             yield Permission.PAUSE_QUEUES, f"Pause {key}", {"name": evidence["queue"], "fairness_key": key}

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, func, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, Schedule
-from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.findings import headline, link
+from sa_jobqueue.dashboard import Access, Source, dashboard
+from sa_jobqueue.dashboard.findings import acts, headline, link
 from sa_jobqueue.dashboard.parameters import Params
 from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens.base import Context
@@ -192,3 +192,23 @@ def test_an_advice_is_divided_from_the_command_that_it_ends_with(advice: str, co
     prose, found_command = environment().filters["command"](advice)
     assert found_command == command
     assert advice.startswith(prose)
+
+
+def test_a_runaway_type_is_paused_and_an_endless_chain_cancelled_from_their_findings(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(job_types=["crawl"])
+    job_id = jobs.add(type_name="crawl")
+    client = Client(dashboard(engine, operator=engine, authorize=everyone))
+    source = Source(name="queue", engine=engine, operator=engine)
+    context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
+    evidence = {"type_name": "crawl", "chain_id": job_id}
+    findings = [
+        Finding(code=code, severity=Severity.WARNING, summary="", advice="", evidence=evidence)
+        for code in (Code.GROWING, Code.LONG_CHAIN)
+    ]
+    ends = [act for finding in findings for act in acts(context, finding)]
+    assert [(name, title) for name, title, _ in ends] == [("pause-job-types", "Pause"), ("cancel-chains", "Cancel")]
+    for name, _, arguments in ends:
+        assert "<strong>1</strong>" in client.post(name, arguments, confirmed="1").text
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+    reader = Context(source=source, access=Access(user="eve"), params=Params([]), root=PREFIX)
+    assert [act for finding in findings for act in acts(reader, finding)] == []
