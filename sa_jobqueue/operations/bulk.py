@@ -23,6 +23,7 @@ from sa_jobqueue.operations import wakeups
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection, translated
 from sa_jobqueue.payloads import sealed
+from sa_jobqueue.payloads.references import encoded, unflushed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, row_security
@@ -152,7 +153,13 @@ def _chunks(
     for place, (payload, job_id) in enumerate(zip(payloads, ids, strict=False)):
         # In JSON text in ASCII, only the backslash needs escaping.
         field = f"payloads[{place}]"
-        document = sealed(field, kind.input.document(field, payload), kind.codec).text
+        if kind.input.has_references:
+            checked, _ = encoded(kind.input, payload, kind.codec, field=field)
+            if not checked.text and (error := unflushed(field, checked.value)) is not None:
+                raise error
+        else:
+            checked = sealed(field, kind.input.document(field, payload), kind.codec)
+        document = checked.text
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
         document = document.replace("\\", "\\\\")
         lines.append(f"{job_id}\t{job_id}\t{document}{key}{tail}")

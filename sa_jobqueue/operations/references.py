@@ -7,12 +7,13 @@ unit of work drops the edge: the input is completed after the flush, by one UPDA
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, UOWTransaction, unitofwork
 
@@ -20,7 +21,7 @@ from sa_jobqueue.errors import Cancel, Discard, InvalidPayloadError, ObjectNotFo
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.payloads import Document
-from sa_jobqueue.payloads.references import Ref, Template, replaced
+from sa_jobqueue.payloads.references import Ref, Template, replaced, unflushed
 from sa_jobqueue.statements import references
 
 _SAVE: Final[Any] = getattr(unitofwork, "_SaveUpdateAll", None) or getattr(unitofwork, "SaveUpdateAll", None)
@@ -81,10 +82,21 @@ def complete(session: Session | None, jobs: Iterable[JobMixin[Any]]) -> None:
             session.flush()
         for ref, state in zip(template.refs, states, strict=True):
             _check(ref, session)
-            if state.pending:
-                _refuse(ref, "is pending: flush its session first")
+            if state.pending and (error := unflushed("input", template.value, ref)) is not None:
+                raise error
         _fill(job, template)
         _require_keys(template)
+
+
+@sa.event.listens_for(sa.Engine, "handle_error")
+def _explain(context: ExceptionContext) -> InvalidPayloadError | None:
+    """Name the argument that a statement cannot write: no event completes inputs in `merge`, bulk methods and Core."""
+    if not isinstance(context.original_exception, TypeError):
+        return None
+    # Those of the statement: the driver's are wrapped.
+    rows: Iterable[Mapping[str, Any]] = getattr(context.execution_context, "compiled_parameters", None) or ()
+    errors = (unflushed(name, parameter) for row in rows for name, parameter in row.items())
+    return next((error for error in errors if error is not None), None)
 
 
 def _template(job: JobMixin[Any]) -> Template | None:

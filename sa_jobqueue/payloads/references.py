@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.payloads import Codec, Document, PayloadCodec, check_json, sealed
 from sa_jobqueue.payloads.shapes import REFERENCE
 from sa_jobqueue.types import Json
@@ -310,7 +310,25 @@ class Template(NamedTuple):
         return sealed("input", Document(filled, check_json("input", filled)), self.codec)._replace(template=self)
 
 
-def encoded(codec: Codec[Any], payload: Any, payload_codec: PayloadCodec | None) -> tuple[Document, Json]:
+def unflushed(field: str, document: Any, ref: Ref[Any] | None = None) -> InvalidPayloadError | None:
+    """Return the error for a reference in a document to an object without a row, the first one by default; None without."""
+    level = [(field, document)]
+    for path, node in level:  # which grows
+        if isinstance(node, Ref) and (ref is None or node is ref):
+            name = node._mapped.__name__
+            return InvalidPayloadError(
+                path, f"refers to an object of {name} that has not been flushed: flush its session first"
+            )
+        if isinstance(node, dict):
+            level += [(f"{path}.{name}", part) for name, part in node.items()]
+        elif isinstance(node, list):
+            level += [(f"{path}[{index}]", part) for index, part in enumerate(node)]
+    return None
+
+
+def encoded(
+    codec: Codec[Any], payload: Any, payload_codec: PayloadCodec | None, *, field: str = "input"
+) -> tuple[Document, Json]:
     """Return a payload that may refer to objects as it is stored, and its JSON before a codec encodes it.
 
     Raises: as `Codec.document`.
@@ -318,11 +336,11 @@ def encoded(codec: Codec[Any], payload: Any, payload_codec: PayloadCodec | None)
     collected: list[Ref[Any]] = []
     token = _collecting.set(collected)
     try:
-        document = codec.document("input", payload)
+        document = codec.document(field, payload)
     finally:
         _collecting.reset(token)
     if not collected:
-        return sealed("input", document, payload_codec), document.value
+        return sealed(field, document, payload_codec), document.value
 
     def unmarked(node: Any) -> Any:
         return collected[node[_MARK]] if isinstance(node, dict) and _MARK in node else node

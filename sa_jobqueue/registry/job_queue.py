@@ -19,6 +19,7 @@ from sa_jobqueue.errors.removed import refuse_removed
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.options import DEFAULT_QUEUE, OF_SCHEDULES
+from sa_jobqueue.payloads.references import unflushed
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.dependencies import Provider, provider_of
@@ -296,8 +297,8 @@ class JobQueue(Generic[JobT]):
         # A throw-away job checks all of it as any other; the application's factory is asked for jobs alone.
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         job = registered.job(payload, id=never_written, **options)
-        if job._document is not None and not job._document.text:
-            raise InvalidOptionError("payload", "refers to an object without a row: flush its session first")
+        if (error := unflushed("payload", job.input)) is not None:
+            raise error
         # Stored as it is: a constant of the source, and compared with the row at each start.
         document = kind.open("input", job.input)
         declared = Schedule(

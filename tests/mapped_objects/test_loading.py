@@ -420,7 +420,7 @@ def test_continuations_take_objects_of_the_handlers_session(shop: sessionmaker[S
     with shop.begin() as session:
         order_more.enqueue(session, session.get_one(Order, 7))
     (error,) = drain(jobs, engine, raise_errors=False).errors
-    assert "is pending: flush its session first" in str(error)
+    assert "has not been flushed: flush its session first" in str(error)
 
 
 def test_drain_in_the_tests_own_session_loads_from_it(shop: sessionmaker[Session]) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pydantic
 import pytest
-from sqlalchemy import Engine, create_engine, event, select
+from sqlalchemy import Engine, create_engine, event, insert, inspect, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 from sqlmodel import Field, SQLModel
@@ -419,10 +419,25 @@ def by_a_connection(session: Session, order: Order) -> None:
     send.enqueue(session.connection(), order)
 
 
+def by_a_connection_after_another(session: Session, order: Order) -> None:
+    session.add(order)
+    session.flush()
+    session.add(customer := Customer())
+    remind.enqueue(session.connection(), order=order, customer=customer)
+
+
 def by_copy(session: Session, order: Order) -> None:
+    session.add(flushed := Order())
+    session.flush()
     session.add(order)
     with session.no_autoflush:
-        send.enqueue_many(session, [order])
+        send.enqueue_many(session, [flushed, order])
+
+
+def by_copy_in_a_field(session: Session, order: Order) -> None:
+    session.add(flushed := Order())
+    session.flush()
+    refund.enqueue_many(session, [Refund(orders=[Ref(flushed), Ref(order)])])
 
 
 def by_copy_with_a_key(session: Session, order: Order) -> None:
@@ -433,12 +448,23 @@ def by_copy_with_a_key(session: Session, order: Order) -> None:
 
 def in_bulk(session: Session, order: Order) -> None:
     session.add(order)
-    session.bulk_save_objects([send.job(order)])
+    session.bulk_save_objects([send.job({"$class": "Order", "id": 7}), send.job(order)])  # type: ignore[arg-type]
+
+
+def in_bulk_by_mappings(session: Session, order: Order) -> None:
+    session.add(order)
+    session.bulk_insert_mappings(inspect(Job), [{"id": UUID(int=1), "type_name": "send", "input": send.job(order).input}])
+
+
+def by_core(session: Session, order: Order) -> None:
+    session.add(order)
+    with session.no_autoflush:
+        session.execute(insert(Job).values(id=UUID(int=1), type_name="send", input=send.job(order).input))
 
 
 def by_merge(session: Session, order: Order) -> None:
     session.add(order)
-    session.merge(send.job(order))
+    session.merge(remind.job(order=order))
     session.flush()
 
 
@@ -454,12 +480,6 @@ def in_a_schedule(session: Session, order: Order) -> None:
         (transient_with_a_key, "is in no session"),
         (deleted, "is deleted"),
         (pending_elsewhere, "is pending in another session"),
-        (by_a_connection, "is pending: flush its session first"),
-        (by_copy, "the Order has no primary key yet: flush its session first"),
-        (by_copy_with_a_key, "the Order has no primary key yet: flush its session first"),
-        (in_bulk, "not JSON serializable"),
-        (by_merge, "not JSON serializable"),
-        (in_a_schedule, "refers to an object without a row: flush its session first"),
     ],
     ids=lambda parameter: getattr(parameter, "__name__", ""),
 )
@@ -473,6 +493,35 @@ def test_an_argument_without_a_row_is_refused(
             session.flush()
         session.rollback()
         assert inputs(session) == []
+
+
+@pytest.mark.parametrize(
+    ("write", "field"),
+    [
+        (by_a_connection, "input"),
+        (by_a_connection_after_another, "input.customer"),
+        (by_copy, "payloads[1]"),
+        (by_copy_with_a_key, "payloads[0]"),
+        (by_copy_in_a_field, "payloads[0].orders[1]"),
+        (in_bulk, "input"),
+        (in_bulk_by_mappings, "input"),
+        (by_core, "input"),
+        (by_merge, "input.order"),
+        (in_a_schedule, "payload"),
+    ],
+    ids=lambda parameter: getattr(parameter, "__name__", ""),
+)
+def test_one_error_names_the_field_the_class_and_the_way_out(
+    shop: sessionmaker[Session], write: Callable[[Session, Order], None], field: str
+) -> None:
+    with shop() as session:
+        with pytest.raises(InvalidPayloadError) as raised:
+            write(session, Order())
+        session.rollback()
+        assert inputs(session) == []
+    name = "Customer" if field == "input.customer" else "Order"
+    reason = f"refers to an object of {name} that has not been flushed: flush its session first"
+    assert (raised.value.field, raised.value.reason) == (field, reason)
 
 
 def test_an_argument_of_another_database_is_refused(shop: sessionmaker[Session]) -> None:
