@@ -228,10 +228,10 @@ def test_a_worker_shows_its_jobs_its_memory_its_code_and_the_workers_that_it_rep
     lost, second, third = (words(f"<h1>{row}") for row in re.findall('(?s)<tr id="worker-.*?</tr>', page))
     assert "silent" in lost  # none has replaced it
     assert "replaced 1 pid 1, started" in second
-    assert "2 × send since" in second
+    assert "2 × send first started" in second
     assert "310" in second
     assert f'job?id={oldest}"' in page
-    assert "pay since" in third
+    assert "pay started" in third
     assert "replaced" not in third
     codes = re.findall("0, code ([0-9a-f]{7})", page)
     assert len(set(codes)) == 2
