@@ -98,7 +98,7 @@ def record(
         "id": uuid7(),
         "done_by": by,
         "operation": operation,
-        "arguments": _plain(arguments | {"reason": session.info.get(REASON)}),
+        "arguments": _plain({"reason": session.info.get(REASON)} | arguments),
         "matched": matched,
         "changed": len(ids),
         "ids": _plain(list(ids)),
