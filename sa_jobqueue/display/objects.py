@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+CLASS: Final = "$class"
+"""Key of a stored reference with the name of the class; the other keys are attributes of the primary key."""
 
 
 def objects_in(payload: Any) -> list[str]:
@@ -12,10 +15,10 @@ def objects_in(payload: Any) -> list[str]:
     while level:
         below: list[tuple[str, Any]] = []
         for field, node in level:
-            if isinstance(node, dict) and isinstance(node.get("$class"), str):
-                key = {name: part for name, part in sorted(node.items()) if name != "$class"}
+            if isinstance(node, dict) and isinstance(node.get(CLASS), str):
+                key = {name: part for name, part in sorted(node.items()) if name != CLASS}
                 shown_key = ", ".join(str(part) if len(key) == 1 else f"{name} {part}" for name, part in key.items())
-                names.append(f"{field + ': ' if field else ''}{node['$class']} {shown_key}"[:200])
+                names.append(f"{field + ': ' if field else ''}{node[CLASS]} {shown_key}"[:200])
             elif isinstance(node, dict):
                 below += [(f"{field}.{name}" if field else name, part) for name, part in node.items()]
             elif isinstance(node, list):

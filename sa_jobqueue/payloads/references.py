@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from sa_jobqueue.display.objects import CLASS
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.payloads import Codec, Document, PayloadCodec, check_json, sealed
 from sa_jobqueue.payloads.shapes import REFERENCE
@@ -31,8 +32,6 @@ from sa_jobqueue.types import Json
 
 T_co = TypeVar("T_co", covariant=True)
 
-CLASS: Final = "$class"
-"""Key of a stored reference with the name of the class; the other keys are attributes of the primary key."""
 _MARK: Final = f"$ref:{uuid4()}"
 """Key of a marked reference: no payload of the application has it, because it differs between processes."""
 _LONGEST_TEXT: Final = 2_700
