@@ -36,12 +36,12 @@ class Order(BaseModel, extra="forbid"):
 
 
 @jobs.handler("receipt")
-def send_receipt(order: Order) -> None:
+async def send_receipt(order: Order) -> None:
     print(f"receipt of order {order.order_id}")
 
 
 @jobs.handler("ship")
-def ship(order: Order) -> None:
+async def ship(order: Order) -> None:
     print(f"order {order.order_id} shipped")
 
 
