@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
 from sqlalchemy.orm import Session
@@ -120,17 +120,27 @@ def rehearse(dead_letter_id: str | None, sample: int, **options: Any) -> None:
 @dead_letters.command()
 @_chosen
 @click.option("--from-step", metavar="NAME", help="Run this step and later ones again.  [default: keep all steps]")
+@click.option(
+    "--input", "file", type=click.File(), metavar="FILE", help="Use this JSON as input of one job; - is standard input."
+)
 @opts.changing
-def redrive(database: opts.Database, /, *, from_step: str | None, **chosen: Any) -> None:
+def redrive(database: opts.Database, /, *, from_step: str | None, file: IO[str] | None, **chosen: Any) -> None:
     """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all.
 
-    A thousand jobs per transaction. A job whose deduplication key an open job has is skipped and named.
+    A thousand jobs per transaction. A job whose deduplication key an open job has is skipped and named. --input is checked
+    by the handler's type, so that --app must be a JobQueue; the dead letter keeps the old input.
 
     \b
     Example:
       sa-jobqueue dead-letters redrive --type charge --reason exhausted --dry-run
     """
-    _resolve(database, partial(operations.redrive_dead_letters, from_step=from_step), "job", "redriven", **chosen)
+    options: dict[str, Any] = {"from_step": from_step}
+    if file is not None:
+        app = click.get_current_context().params.get("app")
+        if app is None:
+            raise click.UsageError("--input needs --app: the JobQueue whose handler checks it")
+        options |= {"new_input": opts.json_document(file.read()), "registry": opts.load_jobs(app).registry}
+    _resolve(database, partial(operations.redrive_dead_letters, **options), "job", "redriven", **chosen)
 
 
 @dead_letters.command()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -14,6 +16,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.blocking import blocking
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.display.redaction import REDACTED, is_redacted
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.models import DeadLetterMixin, Job, JobClass
 from sa_jobqueue.operations import pages
 from sa_jobqueue.operations.audit import record
@@ -21,10 +24,14 @@ from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import BulkResult, Filter, Page
 from sa_jobqueue.operations.steps import check_step, restart
 from sa_jobqueue.operations.transactions import translated
+from sa_jobqueue.payloads import stored_untyped
+from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import dead_letters, jobs, listings
-from sa_jobqueue.types import DeadReason, JobId, JobStatus
+from sa_jobqueue.types import DeadReason, JobId, JobStatus, Json
 
 CHUNK = 1000
+_SAME: Final[Any] = object()
+"""In place of a new input: the job keeps its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +133,8 @@ def redrive_dead_letters(
     limit: int = CHUNK,
     dry_run: bool = False,
     from_step: str | None = None,
+    new_input: Json = _SAME,
+    registry: Registry | None = None,
     model: JobClass = Job,
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
@@ -138,10 +147,15 @@ def redrive_dead_letters(
     `limit`: 1 to 1,000, in the order of the jobs' ids.
     `from_step`: name of a step that runs again, with those that completed after it; by default all steps are kept, but a
     wait whose timeout was the last step begins again.
-    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.
+    `new_input`: JSON that replaces the input of the only job that matches, of the handler's version, encoded by its codec.
+    The dead letter keeps the old input, and the audit has the names of the changed fields.
+    `registry`: `jobs.registry` of the `JobQueue` that has the handler, to check `new_input`.
+    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps; with
+    `new_input` also `input` and `input_version`.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids.
-    Raises: InvalidOptionError, including if no job has the step.
+    Raises: InvalidOptionError, including if no job has the step; with `new_input` UnknownJobTypeError, and
+    InvalidPayloadError if it does not fit the type.
     """
     pages.check_limit(limit)
     pages.check_after(model, after)
@@ -149,6 +163,7 @@ def redrive_dead_letters(
     job_ids = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
     page = pages.page_of(job_ids, limit=limit, position=lambda job_id: job_id)
     ids = page.items
+    replacement = None if new_input is _SAME or not ids else _replacement(session, page, new_input, registry, model)
     if dry_run or not ids:
         return BulkResult(ids, len(ids), page.next)
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
@@ -162,6 +177,8 @@ def redrive_dead_letters(
 
     async def change(some: Sequence[JobId]) -> Sequence[JobId]:
         with session.begin_nested():
+            if replacement is not None:
+                session.execute(jobs.replace_input(model), replacement.parameters)
             restart(session, model, some, from_step)
             _change(session, some, model, status=JobStatus.PENDING)
         return some
@@ -170,8 +187,50 @@ def redrive_dead_letters(
     redriven = [*chain.from_iterable(parts)]
     if by:
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
-        record(session, "redrive_dead_letters", by=by, ids=redriven, matched=len(ids), model=model, where=where)
+        about = {} if replacement is None else {"changed_fields": replacement.changed_fields}
+        record(session, "redrive_dead_letters", by=by, ids=redriven, matched=len(ids), model=model, where=where, **about)
     return BulkResult(redriven, len(ids), page.next, conflicts={job_id: str(error) for job_id, error in failed})
+
+
+class _Replacement(NamedTuple):
+    parameters: dict[str, Any]
+    changed_fields: list[str]
+
+
+def _replacement(
+    session: Session, page: Page[Any], new_input: Json, registry: Registry | None, model: JobClass
+) -> _Replacement | None:
+    """Check the new input of the only job of a page; None if the job is not there any more."""
+    if registry is None:
+        raise InvalidOptionError("registry", "is needed to check new_input: jobs.registry of the JobQueue with the handler")
+    if len(page.items) > 1 or page.next is not None:
+        raise InvalidOptionError("new_input", "is for one job, but more match")
+    job = session.get(model, page.items[0], populate_existing=True)
+    if job is None:
+        return None
+    job_type = registry.get(job.type_name)
+    job_type.input.decode("input", new_input)
+    stored = stored_untyped("input", new_input, job_type.codec).value
+    parameters = {"job_id": job.id, "new_input": stored, "new_version": job_type.version}
+    return _Replacement(parameters, _changed_fields(job_type, job.input, new_input))
+
+
+def _changed_fields(job_type: JobType, stored: Json, new: Json) -> list[str]:
+    """Return the names of fields that differ, of those that the type declares: other keys are part of the payload."""
+    declared: set[str] = set()
+    with suppress(Exception):  # not a class, or whatever evaluating an annotation of the application raises
+        declared = get_type_hints(job_type.input.declared).keys() - {"return"}
+    try:
+        old = job_type.open("input", stored)
+    except InvalidPayloadError:
+        old = None
+    if is_redacted(job_type.name) or not (isinstance(old, dict) and isinstance(new, dict)):
+        return ["input"]
+    old_texts, new_texts = (
+        {name: json.dumps(value, sort_keys=True) for name, value in document.items()} for document in (old, new)
+    )
+    names = {name for name in old_texts.keys() | new_texts.keys() if old_texts.get(name) != new_texts.get(name)}
+    return sorted({name if name in declared else "input" for name in names})
 
 
 def dismiss_dead_letters(

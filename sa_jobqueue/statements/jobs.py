@@ -173,6 +173,25 @@ def change(t: Tables, /, ids: Sequence[JobId], **values: Any) -> sa.Update:
 
 
 @statement
+def replace_input(t: Tables) -> sa.Update:
+    """Replace the input of one dead job.
+
+    Parameters: `job_id`, `new_input`, `new_version`. Changes: `input`, `input_version`.
+    Obliges: `lock` it first. Index: the primary key.
+    """
+    columns = t.job.c
+    return (
+        sa.update(t.job)
+        .where(columns.id == sa.bindparam("job_id", type_=columns.id.type), columns.status == status(JobStatus.DEAD))
+        .values(
+            input=sa.bindparam("new_input", type_=columns.input.type),
+            input_version=sa.bindparam("new_version", type_=columns.input_version.type),
+        )
+        .execution_options(synchronize_session=False)
+    )
+
+
+@statement
 def cancel(t: Tables) -> sa.Update:
     """Cancel jobs that have not ended. As the view does, without its function for each row.
 
