@@ -269,7 +269,7 @@ def test_what_the_database_cannot_compare_is_refused() -> None:
 
 
 def test_a_key_whose_text_differs_from_its_json_is_refused() -> None:
-    Day.jobs = job_relationship(close)
+    DayBase.registry.configure()
     with pytest.raises(InvalidOptionError, match=r"Day has a key of the type Date\(\), not an integer, text or a UUID"):
-        DayBase.registry.configure()
+        Day.jobs = job_relationship(close)
     DayBase.registry.dispose()
