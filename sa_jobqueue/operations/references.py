@@ -175,7 +175,8 @@ def load(session: Session, refs: Sequence[Ref[Any]]) -> list[Any]:
         mapped = group[0]._mapped
         for loaded in session.scalars(references.objects(mapped, list(keys), group[0]._options)).unique():
             objects[mapped, sa.inspect(loaded).identity] = loaded
-    return [objects.get((ref._mapped, ref.identity)) or _missing(session, ref) for ref in refs]
+    places = [(ref._mapped, ref.identity) for ref in refs]  # an object may be falsy
+    return [objects[place] if place in objects else _missing(session, ref) for place, ref in zip(places, refs, strict=True)]
 
 
 def _missing(session: Session, ref: Ref[Any]) -> Exception | None:

@@ -352,6 +352,10 @@ class Codec(Generic[T]):
                 "or a serializer that keeps it, without `exclude` (for a secret: text and a codec), or declare the class "
                 "with the field"
             )
+            if any(
+                hasattr(part, "_sa_instance_state") for part in (validated, *getattr(validated, "__dict__", {}).values())
+            ):
+                reason += ". To store which row a mapped object is, annotate it with Ref or with LoadOptions()"
             raise InvalidPayloadError(field + lost.path, reason)
         if not text.isascii() or not text:
             return Document(data, check_json(field, data))
@@ -417,4 +421,4 @@ def _describe(field: str, error: Any) -> tuple[str, str]:
     first = faults[0]
     path = field + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return path, first["msg"] + more
+    return path, first["msg"].removeprefix("Value error, ") + more

@@ -138,6 +138,17 @@ def test_references_are_loaded_by_handlers(shop: sessionmaker[Session], engine: 
             Ref(Order()).load(session)
 
 
+def test_an_object_that_is_falsy_is_found(
+    shop: sessionmaker[Session], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Order, "__len__", lambda order: 0, raising=False)
+    with shop.begin() as session:
+        session.add(order := Order())
+        session.flush()
+        (loaded,) = load(session, [Ref(order)])
+        assert loaded is order
+
+
 def test_keys_of_every_kind_are_found_and_subclasses_loaded(shop: sessionmaker[Session], engine: Engine) -> None:
     jobs, received = JobQueue(), []
 

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pydantic
 import pytest
@@ -74,6 +74,14 @@ def voucher(voucher: Voucher, session: Session) -> None: ...
 class Note(SQLModel, table=True):
     id: int = Field(primary_key=True)
     text: str
+
+
+class Stamp(SQLModel, table=True):
+    id: UUID = Field(primary_key=True)
+
+
+@jobs.handler("seal")
+def seal(stamp: Stamp, session: Session) -> None: ...
 
 
 @jobs.handler("pay")
@@ -381,7 +389,7 @@ def test_the_key_of_a_pending_object_passes_through_the_codec(shop: sessionmaker
 
 def test_the_wrong_class_is_refused_at_the_call() -> None:
     for argument in (Customer(), Ref(Customer()), 7, "Order 7", [Order()]):
-        with pytest.raises(InvalidPayloadError, match=r"input: Value error, must be of the class Order, got"):
+        with pytest.raises(InvalidPayloadError, match=r"input: must be of the class Order, got"):
             send.job(argument)  # type: ignore[arg-type]
     with pytest.raises(InvalidPayloadError, match=r"input\.order: "):
         remind.job(order=Customer())
@@ -560,6 +568,8 @@ def test_classes_that_pydantic_takes_by_value_stay_values(shop: sessionmaker[Ses
         assert toss_loaded.job(coin).input == {"$class": "Coin", "id": 7}
         assert pay.job(money).input == {"$class": "Money", "id": 7}
     assert note.job(Note(id=7, text="now")).input == {"id": 7, "text": "now"}
+    with pytest.raises(InvalidPayloadError, match=r"input\.id: would change.*annotate it with Ref or with LoadOptions\(\)"):
+        seal.job(Stamp(id=uuid4()))  # a table of SQLModel does not convert the text of JSON
     assert note_loaded.job({"note": {"$class": "Note", "id": 7}}).input == {"note": {"$class": "Note", "id": 7}}
 
 
