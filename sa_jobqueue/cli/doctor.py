@@ -461,7 +461,7 @@ def capacity(engine: Engine) -> Check:
     with engine.connect() as connection:
         limits = connection.execute(text(_CAPACITY)).all()
     setting, most, used = min(limits, key=lambda limit: limit.most - limit.used)
-    finding = f"{setting} allows {most}, of which {used} are in use"
+    finding = f"{setting} allows {most}, of which {used} {'is' if used == 1 else 'are'} in use"
     if most - used >= _NEEDED:
         return _check("connections", finding)
     finding += f"; a worker process opens up to {_NEEDED}, {OWN_CONNECTIONS} and one for each of its concurrency"

@@ -20,6 +20,7 @@ from sa_jobqueue.testing.servers import PostgresServer
 from tests.contracts.packages import ROOT
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.poolers import MakePooler
+from tests.fixtures.workers import wait_until
 
 __all__ = ["run"]  # a fixture
 
@@ -215,11 +216,13 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
     try:
         connections_check = checks(url)["connections"]
         assert connections_check.status is Status.WARNING
-        assert connections_check.found.startswith(f"the CONNECTION LIMIT of role {user} allows 22, of which 0 are in use")
+        sentence = f"the CONNECTION LIMIT of role {user} allows 22, of which 0 are in use"
+        # The server may not have ended yet the session that the command before has closed.
+        wait_until(lambda: checks(url)["connections"].found.startswith(sentence), description=sentence)
         assert "up to 23" in connections_check.found
         with engine.begin() as connection:
             connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 23"))
-        assert checks(url)["connections"].status is Status.OK
+        wait_until(lambda: checks(url)["connections"].status is Status.OK, description="there is room")
     finally:
         with engine.begin() as connection:
             connection.execute(text(f"DROP ROLE {user}"))
