@@ -9,7 +9,6 @@ call that goes there, as far as Python's audit hooks and SQLAlchemy's events sho
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import re
 import signal
@@ -44,7 +43,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements.jobs import inserted_jobs
 from sa_jobqueue.statements.steps import sent_events
-from sa_jobqueue.testing._crash_points import Fork, Send
+from sa_jobqueue.testing._crash_points import Fork, Send, all_engines
 from sa_jobqueue.testing.inline import Inline, InlineSteps, start
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus, Json, StepKind
 from sa_jobqueue.worker.finish.outcomes import of_error
@@ -151,8 +150,7 @@ def rehearse(
     check_duration("timeout", timeout)
     check_duration("lock_timeout", lock_timeout)
     attempt = _Attempt(session_factory, job_id, jobs, input, allow_steps, timeout, lock_timeout)
-    engines = [heap_object for heap_object in gc.get_objects() if isinstance(heap_object, Engine)]
-    messages = Fork(attempt.run_in_child, engines).messages(timeout.total_seconds() + _PATIENCE)
+    messages = Fork(attempt.run_in_child, all_engines()).messages(timeout.total_seconds() + _PATIENCE)
     for kind, content in messages:
         if kind == "report":
             return Rehearsal(**content)

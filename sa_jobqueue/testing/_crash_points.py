@@ -39,6 +39,12 @@ _is_completing: ContextVar[bool] = ContextVar("sa_jobqueue_is_completing", defau
 """Whether the running code writes the end of an attempt, after its handler has returned."""
 
 
+def all_engines() -> list[Engine]:
+    """Return the engines of this process."""
+    # By their type: `isinstance` would read an attribute of weak proxies, which raise if their object is gone.
+    return [heap_object for heap_object in gc.get_objects() if issubclass(type(heap_object), Engine)]
+
+
 class Fork:
     """A forked child that calls a function, and ends without cleaning up: the kernel closes its connections.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import os
 import traceback
@@ -34,7 +33,7 @@ from sa_jobqueue.registry.job_types import describe
 from sa_jobqueue.registry.options import HandlerOptions
 from sa_jobqueue.statements import completions
 from sa_jobqueue.statements.blockers import chains_to_unblock
-from sa_jobqueue.testing._crash_points import Fork, Message, Points, Send, prune_nothing, redirect
+from sa_jobqueue.testing._crash_points import Fork, Message, Points, Send, all_engines, prune_nothing, redirect
 from sa_jobqueue.testing._dispatch import run
 from sa_jobqueue.testing.clock import move
 from sa_jobqueue.testing.databases import create_database, database_name, drop_database, wait_for_sessions_to_end
@@ -175,7 +174,7 @@ class CrashTest:
         self._sessions = sessionmaker(create_engine(url, poolclass=NullPool))
         event.listen(self._sessions.kw["bind"], "do_connect", self._connect_to_copy)
         job = handler.job(payload, **options)
-        self._engines = [heap_object for heap_object in gc.get_objects() if isinstance(heap_object, Engine)]
+        self._engines = all_engines()
         # A database that sessions are connected to cannot be copied.
         run(engine.dispose()) if isinstance(engine, AsyncEngine) else engine.dispose()
         self._is_warm = False

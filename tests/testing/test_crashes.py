@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from sa_jobqueue import AttemptContext, Blockers, JobMixin, JobQueue
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import send_event
 from sa_jobqueue.testing import CallRecorder, CrashReport, CrashTest, CrashTestError, crash_test
+from sa_jobqueue.testing._crash_points import all_engines
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_python]
 
@@ -375,6 +378,16 @@ def test_each_point_can_be_a_test_of_its_own(sessions: sessionmaker[Session], su
         for point in test.points:
             with subtests.test(point):
                 assert test.crash(point).passed
+
+
+def test_engines_are_found_beside_weak_proxies_whose_object_is_gone() -> None:
+    class Gone: ...
+
+    present = Gone()
+    proxy, engine = weakref.proxy(present), create_engine("postgresql+psycopg://")
+    del present
+    assert gc.is_tracked(proxy)
+    assert engine in all_engines()
 
 
 def test_a_handler_in_a_separate_process_and_a_factory_without_an_engine_are_refused(
