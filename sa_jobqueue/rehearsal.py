@@ -327,7 +327,7 @@ class _Attempt(Inline):
         self._timeout, self._lock_timeout = limits
 
     def run_in_child(self, send: Send) -> None:
-        """Rehearse in a forked process: send a "report", or why there is none as an "error"."""
+        """Rehearse in a forked process: send a "report", or the reason for having none as an "error"."""
         os.dup2(2, 1)  # what handlers print is not the command's output
         try:
             # Not uvloop, whose connections no audit hook sees.

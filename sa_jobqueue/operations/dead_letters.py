@@ -218,7 +218,7 @@ def _replacement(
 def _changed_fields(job_type: JobType, stored: Json, new: Json) -> list[str]:
     """Return the names of fields that differ, of those that the type declares: other keys are part of the payload."""
     declared: set[str] = set()
-    with suppress(Exception):  # not a class, or whatever evaluating an annotation of the application raises
+    with suppress(Exception):  # not a class, or an annotation of the application raises
         declared = get_type_hints(job_type.input.declared).keys() - {"return"}
     try:
         old = job_type.open("input", stored)

@@ -73,7 +73,7 @@ def _condition(handler: Handler[Any, Any, Any], field: str) -> sa.ColumnElement[
 def _hints(payload_type: Any) -> dict[str, Any]:
     try:
         return typing_extensions.get_type_hints(payload_type, include_extras=True)
-    except Exception:  # not a class, or what evaluating an annotation of the application raises
+    except Exception:  # not a class, or an annotation of the application raises
         return {}
 
 

@@ -168,7 +168,7 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
     async with start(queue):
         await asyncio.wait_for(asked.wait(), PATIENCE)
         jobs.add(input="open", priority=9)
-        await until(lambda: payloads == ["open"], description="what a full window hid goes first when it is read anew")
+        await until(lambda: payloads == ["open"], description="the job that a full window hid goes first later")
         is_open = True
         # Without a notification: the worker polls again.
         await until(lambda: len(payloads) == 6, description="the others")
