@@ -57,6 +57,7 @@ CREATE TABLE ${q}job_bulk_write (
   duplicates bigint NOT NULL,
   rejected bigint NOT NULL,
   fingerprint bigint DEFAULT 0 NOT NULL,
+  row_hashes bytea,
   written_by text,
   written_at timestamptz DEFAULT now() NOT NULL,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -64,6 +65,8 @@ CREATE TABLE ${q}job_bulk_write (
 )
 --;
 CREATE INDEX ${p}ix_job_bulk_write_written_at ON ${q}job_bulk_write (written_at)
+--;
+CREATE INDEX ${p}ix_job_bulk_write_hashes ON ${q}job_bulk_write (written_at) WHERE row_hashes IS NOT NULL
 --;
 CREATE TABLE ${q}job_bulk_reject (
   write_id text NOT NULL,

@@ -26,9 +26,9 @@ from sa_jobqueue.pipeline.operations.bulk import (
     commit_write,
     find_write,
 )
-from sa_jobqueue.pipeline.spark import writing
+from sa_jobqueue.pipeline.spark import staging, writing
 from sa_jobqueue.pipeline.spark.connections import connect
-from sa_jobqueue.pipeline.spark.staging import BadRowError, fingerprint_of, new_writer_number
+from sa_jobqueue.pipeline.spark.staging import BadRowError, Staged, hashes_of, new_writer_number
 from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE
 from tests.fixtures.database import both_servers
@@ -234,8 +234,6 @@ def test_a_write_repeated_with_other_rows_is_refused(database_url: str, session:
     ) as raised:
         write(database_url, rows, **checked)
     assert (raised.value.committed, raised.value.staged) == (3, 5)
-    with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 0"):
-        write(database_url, [], **checked)
     with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 3 others"):
         write(database_url, [*rows[:2], {"input": "2"}], **checked)
     for name, value in (("queue", "other"), ("priority", 3), ("ordering_key", "k")):
@@ -246,12 +244,62 @@ def test_a_write_repeated_with_other_rows_is_refused(database_url: str, session:
     assert (count(session), count(session, Job.Write)) == (3, 1)
 
 
+@both_servers
+@pytest.mark.parametrize("hashes", ["kept", "forgotten", "too many"])
+def test_a_repeat_of_some_rows_is_accepted_if_the_ledger_shows_that_all_were_written(
+    hashes: str,
+    database_url: str,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if hashes == "too many":
+        monkeypatch.setattr(staging, "MOST_HASHES", 5)
+        monkeypatch.setattr(writing, "MOST_HASHES", 5)
+    numbers: list[Row] = [{"input": str(number)} for number in (1, 2, 2, 3, 4, 5)]
+    options = {"type": "t", "writeId": "nightly"}
+    write(database_url, numbers[:2], numbers[2:], **options)
+    if hashes == "forgotten":
+        session.execute(text("UPDATE job_bulk_write SET row_hashes = NULL"))
+        session.commit()
+    assert write(database_url, numbers[4:], numbers[:4], **options).staged == 6
+    assert write(database_url, [], **options).staged == 6
+    for some in (numbers[:1], numbers[1:3], numbers[::-2]):
+        if hashes == "kept":
+            caplog.clear()
+            assert write(database_url, some, **options).staged == 6
+            assert f"repeated with {len(some)} rows of the 6" in caplog.text
+        else:
+            with pytest.raises(RepeatedWriteError, match=f"committed 6 rows, this time there are {len(some)};"):
+                write(database_url, some, **options)
+    for others in ([{"input": "6"}], [numbers[0]] * 2, [numbers[1]] * 3, [*numbers, {"input": "6"}]):
+        with pytest.raises(RepeatedWriteError, match=f"committed 6 rows, this time there are {len(others)}"):
+            write(database_url, others, **options)
+    assert (count(session), count(session, Job.Write)) == (6, 1)
+
+
+@both_servers
+def test_the_hashes_of_rows_are_forgotten_after_a_day(database_url: str, session: Session) -> None:
+    for write_id in ("old", "new"):
+        write(database_url, [{"input": "1"}], type="t", writeId=write_id)
+    session.execute(text("UPDATE job_bulk_write SET written_at = now() - interval '25 hours' WHERE write_id = 'old'"))
+    session.commit()
+    write(database_url, [{"input": "1"}], type="t", writeId="newest")
+    statement = "SELECT write_id FROM job_bulk_write WHERE octet_length(row_hashes) = 8 ORDER BY 1"
+    assert session.scalars(text(statement)).all() == ["new", "newest"]
+
+
 def test_the_fingerprint_of_rows_depends_on_neither_order_nor_batches() -> None:
     rows: list[Row] = [{"input": str(n % 3), "deduplication_key": None if n % 2 else f"k{n}"} for n in range(20)]
-    whole = fingerprint_of(batch(rows))
-    parts = fingerprint_of(batch(rows[:7])) + fingerprint_of(batch(rows[:6:-1]))
-    assert parts % 2**64 == whole % 2**64
-    assert fingerprint_of(batch([*rows[:-1], rows[0]])) != whole
+
+    def fingerprint(*parts: list[Row]) -> int:
+        staged = Staged("w", 0, 0, 0)
+        for part in parts:
+            staged.add(hashes_of(batch(part)))
+        return staged.fingerprint
+
+    assert fingerprint(rows) == fingerprint(rows[:7], rows[:6:-1])
+    assert fingerprint(rows) != fingerprint([*rows[:-1], rows[0]])
 
 
 def test_the_result_says_whether_the_write_had_committed_before(database_url: str, session: Session) -> None:

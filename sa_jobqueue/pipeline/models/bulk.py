@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import BigInteger, Integer, SmallInteger, Text, func, text
+from sqlalchemy import BigInteger, Integer, LargeBinary, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
 from sa_jobqueue.ddl import LATEST, stamp
-from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Where, Xid8, id_parameter, id_type
 
 IdT = TypeVar("IdT")
 
@@ -112,6 +112,9 @@ class WriteMixin(Companion):
     """Number of rows written to `job_bulk_reject`."""
     fingerprint: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
     """Sum of the hashes of the rows, without ids and times: a repeated write is compared with it."""
+    row_hashes: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+    """These hashes, eight bytes each, for a day, of a write of up to a million rows. If it is repeated with fewer rows, they
+    show whether all of them were written."""
     written_by: Mapped[str | None] = mapped_column(Text)
     """Application name of the writer."""
     written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -120,7 +123,10 @@ class WriteMixin(Companion):
     """Id of the transaction that committed it and enqueued its jobs."""
 
     __key__ = ("write_id", "sequence")
-    __indexes__: ClassVar = {"ix_job_bulk_write_written_at": ("written_at",)}
+    __indexes__: ClassVar = {
+        "ix_job_bulk_write_written_at": ("written_at",),
+        "ix_job_bulk_write_hashes": ("written_at", Where("row_hashes IS NOT NULL")),
+    }
     __options__: ClassVar = {"comment": stamp("pipeline", LATEST).comment}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import graphlib
+from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,15 +25,20 @@ from sa_jobqueue.types import JobStatus
 
 LEFT_OVER: Final = timedelta(hours=24)
 """Rows staged longer ago belong to a write that died. One that takes as long refuses to commit."""
+HASHES_KEPT: Final = timedelta(hours=24)
+"""How long the ledger has the hashes of the rows of a write."""
+MOST_HASHES: Final = 1_000_000
+"""Rows of a write whose hashes the ledger has: eight megabytes."""
 _MOST_IDS: Final = 10
 
 
 class RepeatedWriteError(JobQueueError):
     """A write with this id, or this batch of a stream, has committed with other rows; nothing was written.
 
-    `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now; if they are
-    equal, the rows differ in their values: all but ids, blockers, times and traces are compared. `is_stream`: whether the
-    message is for a batch of a stream.
+    Some of the rows are not among those that it committed, or its hashes are not kept, and the rows are not all the same.
+    All values but ids, blockers, times and traces are compared.
+    `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now. `is_stream`:
+    whether the message is for a batch of a stream.
     """
 
     def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:
@@ -98,6 +105,7 @@ def commit_write(
     sequence: int = 0,
     tasks: Mapping[int, int],
     fingerprint: int = 0,
+    row_hashes: bytes | None = None,
     on_duplicate: Literal["skip", "fail"] = "skip",
     on_repeat: Literal["skip", "check"] = "skip",
     on_taken_id: Literal["fail", "reject"] = "fail",
@@ -108,7 +116,8 @@ def commit_write(
 
     `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
     leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
-    `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint.
+    `row_hashes`: these hashes, eight bytes each; None for a write of more than `MOST_HASHES` rows.
+    `on_repeat`: "check" fails if the write has committed before and a row is not among those that it committed then.
     `on_taken_id`: "reject" rejects rows whose id exists, and all but one of those with the same id.
     `session`: READ COMMITTED, with no statement in its transaction yet.
     Changes: inserts a row of the ledger, one for each job, blocker and rejected row; deletes the staged rows of this write,
@@ -126,7 +135,8 @@ def commit_write(
         entry = find_write(session, write_id, sequence=sequence, model=model)
         if entry is None and arrived:  # deleted between two statements
             raise StagedRowsLostError(write_id, 0, 0)
-        if entry and on_repeat == "check" and (entry.staged, entry.fingerprint) != (arrived, fingerprint):
+        are_same = not arrived or entry is None or (entry.staged, entry.fingerprint) == (arrived, fingerprint)
+        if entry and on_repeat == "check" and not are_same and not _are_among(session, key, row_hashes, model):
             raise RepeatedWriteError(write_id, sequence, entry.staged, arrived)
         session.execute(bulk.clear_stage(model), key)
         if entry is None:
@@ -150,15 +160,25 @@ def commit_write(
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
     numbers["fingerprint"] = fingerprint
-    session.execute(bulk.account(model), numbers | {"of_write_id": write_id, "of_sequence": sequence})
+    account = numbers | {"row_hashes": row_hashes, "of_write_id": write_id, "of_sequence": sequence}
+    session.execute(bulk.account(model), account)
     session.execute(bulk.clear_stage(model), key)
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
+        session.execute(bulk.forget_hashes(model), {"age": HASHES_KEPT})
     if enqueued:
         notified = {QueueKey(row.queue, row.fairness_key or "").text if row.queue else ANY_QUEUE for row in counted}
         for queue_key in sorted(notified):
             notify_workers(session, queue_connection(session, model), model, queue_key)
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
+
+
+def _are_among(session: Session, key: dict[str, Any], row_hashes: bytes | None, model: JobClass) -> bool:
+    """Return whether the ledger proves that all rows of a repeated write are among those that it committed."""
+    committed = session.scalars(bulk.row_hashes(model), key).one_or_none()
+    if row_hashes is None or committed is None:
+        return False
+    return Counter(array("Q", row_hashes)) <= Counter(array("Q", committed))
 
 
 def _enqueue(session: Session, staged: dict[str, Any], model: JobClass, *, modes: dict[str, bool], waiting: bool) -> int:

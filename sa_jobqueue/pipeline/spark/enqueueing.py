@@ -70,8 +70,8 @@ def enqueue(
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`, `deadline`: one
     value, or a column; the type's setting by default. `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers`
     (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition.
-    `write_id`: a name for this write; repeating a committed write changes nothing and returns its result, and fails if its
-    rows are others, unless `on_repeat="skip"`, which does not compute them. A write without rows is not recorded.
+    `write_id`: a name for this write; repeating a committed write changes nothing and returns its result, and fails if a row
+    is not among those committed, unless `on_repeat="skip"`, which does not compute it. A write without rows is not recorded.
     `progress`: "lines" prints it on standard error.
     `url`, `options`: options of the data source, such as `on_duplicate="fail"`. With `mode="PERMISSIVE"` each row is checked
     separately.

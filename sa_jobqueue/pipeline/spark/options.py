@@ -229,7 +229,7 @@ OPTIONS: Final = (
     Option(
         "onRepeat",
         WRITING,
-        "Repeated write or batch: `skip` ignores it; `check`, the default, fails if other rows were committed.",
+        "Repeated write or batch: `skip` ignores it; `check`, the default, fails if a row is not among those committed.",
         partial(one_of, keywords=("skip", "check")),
     ),
     Option(

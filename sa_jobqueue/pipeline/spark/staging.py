@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 import pyarrow.csv
@@ -23,6 +24,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.payloads import MAX_BYTES
+from sa_jobqueue.pipeline.operations.bulk import MOST_HASHES
 from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, check_inputs
 from sa_jobqueue.pipeline.statements import bulk
 
@@ -66,7 +68,16 @@ class Staged(WriterCommitMessage):
     partition: int
     rows: int = 0
     fingerprint: int = 0
-    """Of all rows, as `fingerprint_of` a batch."""
+    """Sum of the hashes of all rows, modulo 2**64: the same in whatever order and batches they come."""
+    row_hashes: bytes | None = b""
+    """These hashes, eight bytes each; None if they are more than the ledger keeps."""
+
+    def add(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Count rows that are staged, by their hashes."""
+        self.rows += len(hashes)
+        self.fingerprint = (self.fingerprint + int(hashes.sum(dtype=np.uint64))) % 2**64
+        if self.row_hashes is not None:
+            self.row_hashes = self.row_hashes + hashes.tobytes() if self.rows <= MOST_HASHES else None
 
 
 def new_writer_number() -> int:
@@ -89,10 +100,10 @@ def task_ids_of(task_id: int) -> tuple[int, int]:
     return first, first + (1 << _ATTEMPT_BITS) - 1
 
 
-def fingerprint_of(batch: pa.RecordBatch) -> int:
-    """Return the sum of the hashes of a batch's rows: the same for the same rows, in whatever order and batches.
+def hashes_of(batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    """Return a hash of each row of a batch: of all but ids, blockers, times and traces.
 
-    It covers all but ids, blockers, times and traces, modulo 2**64: these may differ when rows are computed again.
+    These may differ when the rows are computed again.
     """
     hashes = np.zeros(len(batch), np.uint64)
     for name in _FINGERPRINTED:
@@ -103,7 +114,7 @@ def fingerprint_of(batch: pa.RecordBatch) -> int:
             of_column = hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
             of_column[texts.is_null().to_numpy(zero_copy_only=False)] = 0  # as in a frame without the column
             hashes += of_column
-    return int(hash_array(hashes).sum(dtype=np.uint64)) if len(batch) else 0
+    return hash_array(hashes)
 
 
 class Stager:
@@ -126,8 +137,7 @@ class Stager:
         for batch in batches:
             if len(batch):
                 self._stage(batch)
-                self._staged.rows += len(batch)
-                self._staged.fingerprint = (self._staged.fingerprint + fingerprint_of(batch)) % 2**64
+                self._staged.add(hashes_of(batch))
 
     def _stage(self, batch: pa.RecordBatch) -> None:
         checked = self._checker.check(batch)

@@ -26,7 +26,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import DatabaseUnavailableError
-from sa_jobqueue.pipeline.operations.bulk import RepeatedWriteError, WriteResult, clear_write, commit_write, find_write
+from sa_jobqueue.pipeline.operations.bulk import (
+    MOST_HASHES,
+    RepeatedWriteError,
+    WriteResult,
+    clear_write,
+    commit_write,
+    find_write,
+)
 from sa_jobqueue.pipeline.spark.columns import check_columns
 from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, sanitised
 from sa_jobqueue.pipeline.spark.errors import WriteError
@@ -91,7 +98,8 @@ class _Writing:
         on_repeat: Literal["skip", "check"],
     ) -> WriteResult:
         options = self._options
-        return self._in_transaction(
+        rows = sum(message.rows for message in messages)
+        result = self._in_transaction(
             patience=PATIENCE,
             act=lambda session: commit_write(
                 session,
@@ -99,6 +107,7 @@ class _Writing:
                 sequence=sequence,
                 tasks={message.task_id: message.rows for message in messages},
                 fingerprint=_signed(sum(message.fingerprint for message in messages)),
+                row_hashes=_joined(messages) if rows <= MOST_HASHES else None,
                 on_duplicate=options["onDuplicate"],
                 on_repeat=on_repeat,
                 on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
@@ -106,6 +115,10 @@ class _Writing:
                 model=self._queue.model,
             ),
         )
+        if result.repeated and rows != result.staged:
+            fact = "is repeated with %d rows of the %d that it has committed; nothing is enqueued"
+            _log.warning(f"write %s, batch %d, {fact}", write_id, sequence, rows, result.staged)
+        return result
 
     def _clear(self, write_id: str, sequence: int, task_id: int) -> None:
         """Delete the rows that the writer of a task has staged."""
@@ -171,10 +184,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Enqueue the rows that the tasks staged. Raises: as `commit_write`, WriteError."""
         if not self.is_repeated:
-            staged = _staged(messages)
-            # A first write without rows leaves its writeId to later ones, which another driver may be writing.
-            is_checked = self.committed is not None or any(message.rows for message in staged)
-            self._commit(self.write_id, 0, staged, on_repeat="check" if is_checked else "skip")
+            self._commit(self.write_id, 0, _staged(messages), on_repeat=self._options["onRepeat"] or "check")
 
     def _find_write(self) -> WriteResult | None:
         with sanitised(self._options), connect(self._options) as connection, Session(connection) as session:
@@ -258,6 +268,11 @@ def _check_own_columns(queue: Queue) -> None:
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     # A failed task has no message.
     return [message for message in messages if isinstance(message, Staged)]
+
+
+def _joined(messages: Sequence[Staged]) -> bytes | None:
+    parts = [message.row_hashes for message in messages if message.row_hashes is not None]
+    return b"".join(parts) if len(parts) == len(messages) else None
 
 
 def _signed(number: int) -> int:

@@ -70,12 +70,37 @@ def take_write(t: Tables) -> sa.Insert:
 
 @statement
 def account(t: Tables) -> sa.Update:
-    """Record the result of a write. Parameters: `of_write_id`, `of_sequence`, the numbers and `fingerprint` by their names.
+    """Record the result of a write.
 
+    Parameters: `of_write_id`, `of_sequence`; the numbers, `fingerprint` and `row_hashes` by their names.
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
-    numbers = {name: sa.bindparam(name, type_=sa.BigInteger) for name in (*COUNTED, "fingerprint")}
-    return sa.update(t.write).where(*_is_write(t.write, "of_")).values(numbers)
+    names = (*COUNTED, "fingerprint", "row_hashes")
+    values = {name: sa.bindparam(name, type_=t.write.c[name].type) for name in names}
+    return sa.update(t.write).where(*_is_write(t.write, "of_")).values(values)
+
+
+@statement
+def row_hashes(t: Tables) -> sa.Select[Any]:
+    """Return the hashes of the rows of a write.
+
+    Parameters: `write_id`, `sequence`. Shape: `(row_hashes,)`, null if they are not kept, or no row. Locks: none. Index:
+    `pk_job_bulk_write`.
+    """
+    return sa.select(t.write.c.row_hashes).where(*_is_write(t.write))
+
+
+@statement
+def forget_hashes(t: Tables) -> sa.Update:
+    """Delete the hashes of the rows of writes older than an age.
+
+    Parameters: `age`, an interval. Clock: the database's `now()`. Locks: these rows of the ledger, but those that another
+    transaction has locked are left. Index: `ix_job_bulk_write_hashes`.
+    """
+    key = (t.write.c.write_id, t.write.c.sequence)
+    is_old = t.write.c.written_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval)
+    old = sa.select(*key).where(t.write.c.row_hashes.is_not(None), is_old).with_for_update(skip_locked=True)
+    return sa.update(t.write).where(sa.tuple_(*key).in_(old)).values(row_hashes=sa.null())
 
 
 @statement
