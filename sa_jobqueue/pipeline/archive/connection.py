@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -19,8 +19,9 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobClass
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.pipeline.archive.errors import ArchiveBusyError, UnarchivedColumnsError
+from sa_jobqueue.pipeline.archive.errors import ArchiveBusyError, ArchiveError, UnarchivedColumnsError
 from sa_jobqueue.pipeline.archive.options import ArchiveOptions
+from sa_jobqueue.pipeline.rights import missing_right
 from sa_jobqueue.pipeline.statements import archiving
 
 _LOCKED: Final = "55P03"
@@ -33,10 +34,11 @@ def opened(
     """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
 
     Raises: DatabaseUnavailableError, SchemaError, UnsupportedServerError; ArchiveBusyError when another archiver has it for
-    longer than `options.lock_timeout`.
+    longer than `options.lock_timeout`; ArchiveError for a user without the rights of an operator, or of an observer.
     """
     engine = _engine(database)
     with ExitStack() as stack:
+        stack.enter_context(_rights_named("operator" if alone else "observer"))
         try:
             # What is set here must not come back to anybody from a pool.
             connection = stack.enter_context(detached(engine, isolation_level="READ COMMITTED"))
@@ -58,6 +60,18 @@ def opened(
                     raise
                 raise ArchiveBusyError() from error
         yield connection
+
+
+@contextmanager
+def _rights_named(role: Literal["observer", "operator"]) -> Iterator[None]:
+    """Name the role that a refused statement needs."""
+    try:
+        yield
+    except DBAPIError as error:
+        refusal = missing_right(error, role)
+        if refusal is None:
+            raise
+        raise ArchiveError(refusal) from error
 
 
 def bounded(connection: Connection, options: ArchiveOptions, *, guarded: bool) -> None:

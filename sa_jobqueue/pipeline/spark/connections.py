@@ -30,6 +30,7 @@ from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.layout import Layout, Unit
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.pipeline.rights import missing_right
 from sa_jobqueue.pipeline.spark.errors import ReadError, WriteError
 from sa_jobqueue.pipeline.spark.options import WRITING, Options
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -170,8 +171,10 @@ def sanitised(options: Options) -> Iterator[None]:
         yield
     except (DBAPIError, psycopg.Error) as error:
         url = url_of(options)
-        kind = WriteError if options.use in WRITING else ReadError
-        message = _clean(str(getattr(error, "orig", None) or error).strip(), url)
+        is_write = options.use in WRITING
+        kind = WriteError if is_write else ReadError
+        refusal = missing_right(error, "producer" if is_write else "observer")
+        message = _clean(refusal or str(getattr(error, "orig", None) or error).strip(), url)
         # Without its cause if that contains a secret, which a traceback would show.
         raise kind(message) from (None if any(secret in str(error) for secret in secrets_of(url)) else error)
 
