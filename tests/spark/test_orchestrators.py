@@ -1,11 +1,10 @@
-"""The page on orchestrators: its files run as they are there, with the real packages where those are installed."""
+"""The example of orchestrators: its files run as they are, with the real packages where those are installed."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "orchestrators.md"
-FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+FILES = {path.name: path.read_text() for path in (ROOT / "examples" / "orchestrators").glob("*.py")}
 
 AIRFLOW_VARIABLE = "SA_JOBQUEUE_AIRFLOW_PYTHON"
 AIRFLOW = os.environ.get(AIRFLOW_VARIABLE)
@@ -46,7 +44,7 @@ def die(payload: Any) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a folder, on Python's path, with the files of the page."""
+    """Give a folder, on Python's path, with the files of the example."""
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
     monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)
