@@ -1,6 +1,6 @@
 """`job_chain`: each chain as one row, read from a view.
 
-Relationships load when they are first touched (`docs/engineering/decisions.md`): an async session
+Relationships load when they are first touched (`contributing/decisions.md`): an async session
 refreshes them (`await session.refresh(job, ["chain"])`) or asks for them with the query (`selectinload(Job.chain)`).
 """
 

@@ -207,6 +207,6 @@ def number(row: sa.Table) -> sa.ColumnElement[int]:
 def block(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """Return which block of 64 transactions one is in; of a job's `number`, what `ix_job_history` indexes.
 
-    Source: `docs/engineering/decisions.md`.
+    Source: `contributing/decisions.md`.
     """
     return number.bitwise_rshift(sa.literal_column("6", sa.Integer))

@@ -32,7 +32,7 @@ from sa_jobqueue.worker.background.heartbeat import IDLE_MOST
 from tests.fixtures.programs import Programs
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("contributing/*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PAGES = [page for page in PAGES if "Written by scripts/reference" not in page.read_text()]
 RUN_LANGUAGES = {"python", "sql"}
 SHOWN_LANGUAGES = {"", "sh", "text", "dockerfile", "ini", "mermaid", "yaml"}
@@ -341,7 +341,7 @@ def test_scenarios_that_pages_name_exist() -> None:
 
 
 def test_files_that_the_architecture_names_exist() -> None:
-    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    page = (ROOT / "contributing/architecture.md").read_text()
     paths = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))
     assert len(paths) > 40
     assert [path for path in paths if not (ROOT / "sa_jobqueue" / path).exists()] == []

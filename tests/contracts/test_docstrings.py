@@ -1,4 +1,4 @@
-"""Every public name has a docstring, whose first line is a sentence, and labels are those of docs/style.md."""
+"""Every public name has a docstring, whose first line is a sentence, and labels are those of contributing/style.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_everything_public_has_a_docstring() -> None:
 
 
 def test_docstrings_use_the_labels_of_the_style_page() -> None:
-    labels = set(re.findall(r"^\| `(\w+):` \|", (ROOT / "docs/style.md").read_text(), re.MULTILINE))
+    labels = set(re.findall(r"^\| `(\w+):` \|", (ROOT / "contributing/style.md").read_text(), re.MULTILINE))
     used: dict[str, str] = {}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -24,7 +24,16 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
     "optional-dependencies"
 ]
 SHOWN = (
-    *("*.md", "docs/**/*.md", "sa_jobqueue/**/*.py", "benchmarks/**/*.py", "examples/**/*", "scripts/*", ".github/**/*"),
+    *(
+        "*.md",
+        "contributing/*.md",
+        "docs/**/*.md",
+        "sa_jobqueue/**/*.py",
+        "benchmarks/**/*.py",
+        "examples/**/*",
+        "scripts/*",
+        ".github/**/*",
+    ),
     *("tests/fixtures/*.py", "tests/chaos/*.py"),
 )
 """Files that users and developers follow. scripts/published.toml has the texts of both positions."""

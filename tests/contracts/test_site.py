@@ -88,6 +88,12 @@ def test_links_are_rewritten_outside_code_only(script: Any) -> None:
     assert staged_page.endswith(code)
 
 
+def test_the_search_leaves_out_tests_that_promises_name(script: Any) -> None:
+    text = "**Committed.** Once.\n\n- `tests/a/test_b.py::test_c`\n- `other`\n"
+    staged_page = script.staged("docs/a.md", text, {"docs/a.md": "a.md"})
+    assert staged_page == text.replace("test_c`", "test_c`{ data-search-exclude }")
+
+
 def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
     with pytest.raises(SystemExit, match=r"docs/a\.md: \.\./examples/none\.py leads nowhere"):
         script.staged("docs/a.md", "[x](../examples/none.py)", {"docs/a.md": "a.md"})

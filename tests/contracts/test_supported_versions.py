@@ -60,7 +60,7 @@ def test_the_matrix_selects_by_marker() -> None:
 
 def test_each_released_server_is_run_every_night_or_with_each_change() -> None:
     nightly = (ROOT / ".github/workflows/nightly.yml").read_text()
-    releases = (ROOT / "docs/releasing.md").read_text()
+    releases = (ROOT / "contributing/releasing.md").read_text()
     for command in (
         "pytest -m long -n 2 --timeout 600",
         "scripts/python 3.14",
