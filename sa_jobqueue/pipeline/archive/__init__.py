@@ -36,6 +36,7 @@ if find_spec("pyarrow") is None:
     raise MissingExtraError("pyarrow", "archive")
 
 from sa_jobqueue.pipeline.archive.archiving import abandon_run, archive, archive_runs, preview
+from sa_jobqueue.pipeline.archive.erasing import ErasedChains, erase
 from sa_jobqueue.pipeline.archive.options import (
     ArchiveOptions,
     ArchivePreview,
@@ -56,6 +57,7 @@ __all__ = [
     "ArchivePathError",
     "ArchivePreview",
     "ArchiveReport",
+    "ErasedChains",
     "Held",
     "Month",
     "Progress",
@@ -64,6 +66,7 @@ __all__ = [
     "abandon_run",
     "archive",
     "archive_runs",
+    "erase",
     "open_archive",
     "preview",
     "read",

@@ -32,7 +32,7 @@ FILES: Final = "part-*.parquet"
 """Names of the files that engines write."""
 _LIST: Final = "_files.json"
 """In the hidden folder of a run: the names of its files, once they are complete."""
-_PLACE: Final = re.compile(rf"/{DAY}=[^/]+/run=[0-9a-f-]{{36}}/part-[^/]+\.parquet$")
+_PLACE: Final = re.compile(rf"/{DAY}=(?P<day>[^/]+)/run=[0-9a-f-]{{36}}/part-[^/]+\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,15 @@ class Location:
                 files += [File(dataset, day, entry.path, entry.size) for entry in self._list(folder)]
         return files
 
+    def all_files(self, dataset: Dataset) -> list[File]:
+        """Return the files of a dataset that readers see, of every run, sorted."""
+        listed = self.files.get_file_info(
+            fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True)
+        )
+        places = [(entry, _PLACE.search(entry.path)) for entry in listed if entry.is_file]
+        files = [File(dataset, place["day"], entry.path, entry.size) for entry, place in places if place]
+        return sorted(files, key=lambda file: file.path)
+
     def show(self, run_id: UUID, file: File) -> None:
         """Move one file to where readers see it."""
         folder = self.shown_folder(run_id, file.dataset, file.day)
@@ -155,10 +164,7 @@ class Location:
 
     def paths(self, dataset: Dataset) -> list[str]:
         """Return all files of a dataset that readers see, of every run, sorted."""
-        listed = self.files.get_file_info(
-            fs.FileSelector(f"{self.root}/{dataset.name}", allow_not_found=True, recursive=True)
-        )
-        return sorted(entry.path for entry in listed if entry.is_file and _PLACE.search(entry.path))
+        return [file.path for file in self.all_files(dataset)]
 
     def sync(self, path: str) -> None:
         """Wait until a file's content is on the disk. Does nothing if the location is not a local disk."""

@@ -121,21 +121,30 @@ def remove_chains(
     Each new file is written beside the old one, then replaces it. Jobs go last: they determine which of the other
     rows belong to a chain, even after a crash between two files.
     """
-    staying = pa.array(sorted(chain_ids), pa.string())
-    if not len(staying):
-        return
+    for file, column, values in rows_of_chains(location, files, chain_ids):
+        _rewrite(location, file, column, values, on_progress)
+
+
+def rows_of_chains(location: Location, files: Iterable[File], chain_ids: Iterable[str]) -> list[tuple[File, str, Any]]:
+    """Return each file with the column, and its values, by which the rows of chains are known; files of jobs are last."""
+    chains = pa.array(sorted(chain_ids), pa.string())
+    if not len(chains):
+        return []
     every = list(files)
-    jobs = [file for file in every if file.dataset is JOBS]
     ids: list[Any] = []
-    for file in jobs:
-        with _open(location, file.path) as opened:
-            keys = opened.read(columns=["id", "chain_id"])
-        ids += keys.filter(pc.is_in(keys["chain_id"], staying))["id"].to_pylist()
+    for file in every:
+        for keys in read_batches(location, file, ["id", "chain_id"]) if file.dataset is JOBS else ():
+            ids += pc.filter(keys["id"], pc.is_in(keys["chain_id"], chains)).to_pylist()
     job_ids = pa.array(ids, pa.string())
-    for file in (file for file in every if file.dataset is not JOBS):
-        _rewrite(location, file, "job_id", job_ids, on_progress)
-    for file in jobs:
-        _rewrite(location, file, "chain_id", staying, on_progress)
+    files_of_jobs = [(file, "chain_id", chains) for file in every if file.dataset is JOBS]
+    other_files = [(file, "job_id", job_ids) for file in every if file.dataset is not JOBS]
+    return [*other_files, *files_of_jobs]
+
+
+def read_batches(location: Location, file: File, columns: list[str]) -> Iterator[Any]:
+    """Yield some columns of a file, a batch of rows at a time."""
+    with _open(location, file.path) as opened:
+        yield from opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
 
 
 def count(location: Location, files: Iterable[File]) -> tuple[dict[str, int], int]:

@@ -1,4 +1,4 @@
-"""`sa-jobqueue archive`: move finished chains to Parquet, preview, and list the runs."""
+"""`sa-jobqueue archive`: move finished chains to Parquet, preview, list the runs, and erase chains from the files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ _DOING: Final = {
     **{"abandoned files": "selecting chains", "abandoned": "selecting chains"},
 }
 """Description of each step of an archiver."""
+_SHOWN: Final = 10
+"""Ids of erased chains that are printed at most; `--json` has all."""
 _COUNTED: Final = 1_000
 """Unresolved dead letters that a preview counts at most."""
 
 
 @click.command()
-@click.argument("runs", type=click.Choice(["runs"]), required=False)
+@click.argument("action", type=click.Choice(["runs", "erase"]), required=False)
 @click.option(
     "--before",
     type=opts.age_or_instant,
@@ -56,6 +58,16 @@ _COUNTED: Final = 1_000
 @click.option(
     "--max-runs", type=click.IntRange(min=1), metavar="N", help="Stop after this many runs.  [default: when nothing is left]"
 )
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="With erase: chains with a job that has this value, such as input.customer_id=7 or fairness_key=acme; repeatable, "
+    "and all must be true of one job.",
+)
+@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="With erase: the chain with this id, repeatable.")
+@opts.yes_option
 @click.option("--abandon", type=click.UUID, metavar="RUN", help="With runs: give up a run that has only been planned.")
 @opts.json_option
 @opts.with_database
@@ -63,7 +75,7 @@ def archive(
     database: opts.Database,
     /,
     *,
-    runs: str | None,
+    action: str | None,
     before: timedelta | datetime | None,
     path: str | None,
     engine: str,
@@ -71,6 +83,9 @@ def archive(
     include_dead: bool,
     max_jobs: int,
     max_runs: int | None,
+    conditions: tuple[str, ...],
+    chain_ids: tuple[str, ...],
+    yes: bool,
     abandon: UUID | None,
 ) -> None:
     """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
@@ -78,6 +93,7 @@ def archive(
     If it is interrupted, run it again with the same --to, and it continues. A chain stays in the tables while a job of
     another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs;
     `archive runs --abandon RUN` gives up one that has not begun to delete: its files are lost, or cannot be read.
+    `archive erase` erases chains from the files, such as those of a person who asks for it, and from nowhere else.
     Requires the extra "archive".
 
     \b
@@ -87,13 +103,16 @@ def archive(
     from sa_jobqueue.pipeline import archive as archives
 
     if abandon is not None:
-        if runs is None:
+        if action != "runs":
             raise click.UsageError("--abandon goes with runs: sa-jobqueue archive runs --abandon RUN")
         archives.abandon_run(database.url, abandon, model=database.model)
         print_result({"abandoned": abandon}, f"run {abandon} given up; its chains are in the tables")
         return
-    if runs is not None:
+    if action == "runs":
         _print_runs([dict(row._mapping) for row in archives.archive_runs(database.url, model=database.model)])
+        return
+    if action == "erase":
+        _erase(database, path, conditions, chain_ids, dry_run=dry_run, yes=yes)
         return
     if before is None or (path is None and not dry_run):
         raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
@@ -110,6 +129,32 @@ def archive(
             else archives.archive(database.url, path, **keywords)
         )
     _print_report(report)
+
+
+def _erase(
+    database: opts.Database,
+    path: str | None,
+    conditions: tuple[str, ...],
+    chain_ids: tuple[str, ...],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    from sa_jobqueue.pipeline.archive import erase
+
+    if path is None or not (conditions or chain_ids):
+        raise click.UsageError("--to and --where or --chain are required, such as --to PATH --where input.customer_id=7")
+    if malformed := [condition for condition in conditions if "=" not in condition]:
+        raise click.UsageError(f"--where: must be COLUMN=VALUE, such as input.customer_id=7, got {malformed[0]!r}")
+    where = dict(condition.split("=", 1) for condition in conditions)
+    arguments: dict[str, Any] = {"where": where, "chain_ids": chain_ids, "model": database.model}
+    erased = erase(database.url, path, dry_run=True, **arguments)
+    if not dry_run and erased.chain_ids:
+        if not yes:
+            click.confirm(f"Erase {counted(len(erased.chain_ids), 'chain')} from {path}?", abort=True, err=True)
+        erased = erase(database.url, path, **arguments)
+    title = f"{counted(len(erased.chain_ids), 'chain')} {'would be erased' if dry_run else 'erased'} from {path}"
+    print_result(asdict(erased), fields_of(title, asdict(erased) | {"chain_ids": ", ".join(erased.chain_ids[:_SHOWN])}))
 
 
 def _with_spark(database: opts.Database, path: str, **keywords: Any) -> ArchiveReport:

@@ -1,0 +1,146 @@
+"""Erasure of chains from an archive: all rows of the chains that are meant, and no other row."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine
+
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.pipeline.archive import ArchiveOptions, Progress, Step, archive, archive_runs, erase, read, verifying
+from sa_jobqueue.pipeline.archive.errors import ArchiveError
+from tests.archive.sample_data import Rows, chain, fill, in_archive, in_tables
+
+pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
+
+AGE = timedelta(days=30)
+
+
+@pytest.fixture
+def path(engine: Engine, tmp_path: Path) -> Path:
+    """Give an archive of chains 1 to 8 but 7, in several runs."""
+    fill(engine)
+    archive(engine, tmp_path / "archive", before=AGE, options=ArchiveOptions(max_jobs=4))
+    return tmp_path / "archive"
+
+
+def without(rows: Rows, *numbers: int) -> Rows:
+    """Return the rows of an archive without those of chains."""
+    chains = {chain(number) for number in numbers}
+    job_ids = {key[0] for key, job in rows["jobs"].items() if job["chain_id"] in chains}
+    return {
+        name: {key: row for key, row in of_dataset.items() if row["id" if name == "jobs" else "job_id"] not in job_ids}
+        for name, of_dataset in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("where", "chain_ids", "erased"),
+    [
+        ({"fairness_key": "tenant 6"}, [], {6}),
+        ({"ordering_key": "customer 8"}, [], {8}),
+        ({"input.n": "5"}, [], {5}),
+        ({"type_name": "later"}, [], {2}),  # a continuation's
+        ({"type_name": "type0", "input.n": "5"}, [], set()),
+        ({"type_name": "type1", "input.n": "5"}, [], {5}),
+        ({"input.n": "5"}, [chain(2), chain(9)], {2, 5}),  # 9 is in the tables
+        ({"input.n.m": "5"}, [], set()),
+        ({"input.none": "null"}, [], set()),
+        ({"deduplication_key": "null"}, [], set()),
+        ({"input.empty": ""}, [], {2, 4, 5, 6, 8}),
+        ({}, [chain(number) for number in range(1, 9)], {1, 2, 3, 4, 5, 6, 8}),
+    ],
+)
+def test_exactly_the_chains_meant_are_erased_with_all_their_rows(
+    where: dict[str, str], chain_ids: list[str], erased: set[int], path: Path, engine: Engine
+) -> None:
+    before, tables = in_archive(path), in_tables(engine)
+    tried = erase(engine, path, where=where, chain_ids=chain_ids, dry_run=True)
+    assert in_archive(path) == before
+    result = erase(engine, path, where=where, chain_ids=chain_ids)
+    after = in_archive(path)
+    assert result == tried
+    assert result.chain_ids == tuple(sorted(map(chain, erased)))
+    assert after == without(before, *erased)
+    assert {name: len(before[name]) - len(after[name]) for name in after} == {name: getattr(result, name) for name in after}
+    assert in_tables(engine) == tables
+    assert erase(engine, path, where=where, chain_ids=chain_ids).chain_ids == ()
+    assert not list(path.rglob("_rewriting*"))
+
+
+def test_an_erasure_that_was_interrupted_anywhere_is_completed_by_the_next(
+    path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    before = in_archive(path)
+    rewrite, rewrites_left = verifying._rewrite, 0
+
+    def rewrite_and_fail(*arguments: Any) -> None:
+        nonlocal rewrites_left
+        rewrite(*arguments)
+        rewrites_left -= 1
+        if rewrites_left == 0:
+            raise KilledError
+
+    monkeypatch.setattr(verifying, "_rewrite", rewrite_and_fail)
+    for place in (1, 3, 5):
+        rewrites_left = place
+        with pytest.raises(KilledError):
+            erase(engine, path, chain_ids=[chain(2), chain(6)])
+    erase(engine, path, chain_ids=[chain(2), chain(6)])
+    assert in_archive(path) == without(before, 2, 6)
+
+
+def test_an_erasure_waits_for_an_unfinished_run_and_names_wrong_conditions(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+
+    class DiskFullError(Exception):
+        pass
+
+    def fail(progress: Progress) -> None:
+        if progress.step is Step.WRITTEN:
+            raise DiskFullError
+
+    with pytest.raises(DiskFullError):
+        archive(engine, tmp_path, before=AGE, on_progress=fail)
+    (run,) = archive_runs(engine)
+    with pytest.raises(ArchiveError, match=f"run {run.id} is unfinished: archive to .*; nothing was erased"):
+        erase(engine, tmp_path, chain_ids=[chain(2)])
+    archive(engine, tmp_path, before=AGE)
+    assert erase(engine, tmp_path, chain_ids=[chain(2)]).jobs == 3
+    with pytest.raises(InvalidOptionError, match="where"):
+        erase(engine, tmp_path)
+    for name in ("customer", "input", "fairness_key.a", "priority"):
+        with pytest.raises(InvalidOptionError, match=rf"has no column '{name}': use input\.FIELD, .*fairness_key"):
+            erase(engine, tmp_path, where={name: "1"})
+
+
+def test_the_command_shows_and_erases_the_chains_of_one_person(path: Path, database_url: str) -> None:
+    def run(*arguments: object, status: int = 0, answer: str | None = None) -> str:
+        result = CliRunner().invoke(
+            main, ["archive", "erase", *map(str, arguments)], env={"SA_JOBQUEUE_URL": database_url}, input=answer
+        )
+        assert result.exit_code == status, result.output
+        return result.output
+
+    person = ("--to", path, "--where", "fairness_key=tenant 6")
+    assert "1 chain would be erased" in run(*person, "--dry-run")
+    run(*person, status=1, answer="n\n")
+    assert read(path).num_rows == 9
+    assert json.loads(run(*person, "--yes", "--json")) == {
+        **{"chain_ids": [chain(6)], "jobs": 1, "attempts": 2, "dead_letters": 1, "blockers": 0},
+    }
+    assert read(path).num_rows == 8
+    assert "0 chains erased" in run(*person)
+    assert "1 chain erased" in run("--to", path, "--chain", chain(8), answer="y\n")
+    assert "must be COLUMN=VALUE" in run("--to", path, "--where", "x", status=2)
+    assert "--where or --chain are required" in run("--to", path, status=2)
+    assert "has no column 'x'" in run("--to", path, "--where", "x=1", status=2)
