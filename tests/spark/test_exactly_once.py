@@ -220,6 +220,21 @@ def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
     assert result.enqueued == 500
 
 
+def test_spark_counts_rows_and_the_ledger_counts_jobs(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    spark.range(100).selectExpr("CAST(id AS STRING) AS input").coalesce(1).write.parquet(str(tmp_path / "rows"))
+    rows = spark.readStream.schema("input string").parquet(str(tmp_path / "rows"))
+    rows = rows.withColumn("deduplication_key", F.expr("right(input, 1)"))
+    observed = rows.observe("sent", F.count(F.lit(1)).alias("rows"))
+    sink = observed.writeStream.format("jobqueue").options(url=database_url, type="t")
+    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    (progress,) = query.recentProgress
+    assert (progress["observedMetrics"]["sent"]["rows"], progress["sink"]["numOutputRows"]) == (100, 100)
+    result = written(database_url, str(query.id), sequence=0)
+    assert result is not None
+    assert (result.staged, result.enqueued, result.duplicates) == (100, 10, 90)
+
+
 @pytest.mark.parametrize("sink", ["writeStream", "foreachBatch"])
 @pytest.mark.parametrize(
     ("lost", "replayed"),
