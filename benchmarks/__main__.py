@@ -98,9 +98,9 @@ _INTO: Final = click.option(
 def write_table(  # noqa: PLR0917 - click gives options by name
     url: str | None, server: str, out: Path, quick: bool, rounds: int | None, page: Path | None
 ) -> None:
-    """Measure everything that the table of the documentation shows, and write it: 20 minutes on an idle machine.
+    """Measure everything that the table of the documentation shows, and write it: 25 minutes on an idle machine.
 
-    Writes `result.json`, `table.md`, and with a browser at hand `claims.png` and `depth.png`.
+    Writes `result.json` and `table.md`, and prints the targets with their figures.
     """
     out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
@@ -130,6 +130,7 @@ def write_page(document: TextIO, out: Path, page: Path | None) -> None:
 
 def _write_table(document: dict[str, Any], out: Path, page: Path | None) -> None:
     written_table = markdown.write(document)
+    report.show_targets(Console(width=None if sys.stdout.isatty() else 200), document)
     (out / "table.md").write_text(written_table)
     click.echo(out / "table.md")
     if page is not None:

@@ -30,6 +30,8 @@ class Comparison:
     case: str
     figure: str | None = None
     """One of the figures; the rate unless given."""
+    beyond: str | None = None
+    """A case whose figure is subtracted from both: what they add to it is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +218,11 @@ def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]])
     rates = [sample.rate for sample in mine]
     ratio = None
     if case.against is not None and (other_samples := samples[case.against.case]):
-        figure = case.against.figure
+        figure, beyond = case.against.figure, case.against.beyond
+        common = [0.0] * len(mine) if beyond is None else [_measure(sample, figure) for sample in samples[beyond]]
         ratio = statistics.median(
-            _measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other_samples, strict=False)
+            (_measure(a, figure) - less) / (_measure(b, figure) - less)
+            for a, b, less in zip(mine, other_samples, common, strict=False)
         )
     return Result(
         scenario=scenario.name,

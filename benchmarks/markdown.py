@@ -25,6 +25,8 @@ def write(document: Mapping[str, Any]) -> str:
         _systems(document, figures),
         "### What it costs a job",
         _costs(document, figures),
+        "### What a job adds to a transaction",
+        _additions(document),
         "### What it costs to enqueue a job",
         _enqueue_costs(document, figures),
         *_missing(document),
@@ -110,6 +112,23 @@ def _costs(document: Mapping[str, Any], figures: Figures) -> str:
     head = ["system", *_COSTS, "row versions", "dead tuples"]
     head += ["idle: statements/s", "idle: % of a core"]
     return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], text_columns=1)
+
+
+def _additions(document: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            result["case"],
+            _number(result["figures"].get("cpu_us"), ",.0f"),
+            _number(result["per_job"]["client_cpu_us"], ",.0f"),
+            _number(result["per_job"]["server_cpu_us"], ",.0f"),
+            _number(result["ratio"], ".2f"),
+            result["against"] or "",
+        ]
+        for result in document["results"]
+        if result["scenario"] in {"transaction", "bulk transaction"}
+    ]
+    head = ["transaction", "CPU time, us", "client", "server", "added", "times what this adds"]
+    return _table(head, rows, text_columns=1)
 
 
 def _each(document: Mapping[str, Any], row: Callable[[str, str], list[str]]) -> Iterator[list[str]]:

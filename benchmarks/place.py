@@ -87,8 +87,10 @@ class Place:
 
     def clear(self) -> None:
         """Empty every table of the queue, files and indexes with it, and write everything out where we may."""
-        names = ", ".join(str(table) for table in Base.metadata.sorted_tables)
-        self.run(f"TRUNCATE {names}")
+        names = ", ".join(f"'{table}'" for table in Base.metadata.sorted_tables)
+        # A database of the peers' lacks the tables of the pipeline, which this process has imported.
+        created = f"SELECT string_agg(name, ', ') FROM unnest(ARRAY[{names}]) AS name WHERE to_regclass(name) IS NOT NULL"
+        self.run(f"TRUNCATE {self.scalar(created)}")
         self.checkpoint()
 
     def checkpoint(self) -> None:

@@ -78,6 +78,11 @@ def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenar
         mine = [result for result in results if result.scenario == scenario.name]
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.says}", highlight=False)
         console.print(_table(mine))
+    show_targets(console, document)
+
+
+def show_targets(console: Console, document: Mapping[str, Any]) -> None:
+    """Print each target that was measured beside its figure; nothing where none was."""
     targets = [target for target in all_targets(document) if target.is_met is not None]
     if targets:
         table = Table("target", "wanted", "measured", "met", title="\ntargets")

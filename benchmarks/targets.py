@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.peers.catalogue import OURS
+from benchmarks.peers.catalogue import CONNECTION, OURS
+from benchmarks.scenarios.transaction import ADD_ALL, ENQUEUE_MANY
 
 _ALIKE: Final = ("pgqueuer, asyncpg", "awa")
 """The fastest of the others."""
@@ -61,9 +62,13 @@ def all_targets(document: Mapping[str, Any]) -> list[Target]:
 
 
 def _all(figures: Figures) -> Iterator[Target]:
-    peers = [figures.ratio("drain beside peers", name) for name in _ALIKE]
-    fastest = [ratio for ratio in peers if ratio]
-    yield _least("drain, one worker, against the fastest peer", 1.5, 1 / max(fastest) if fastest else None)
+    yield from _transaction(figures)
+    for name in _ALIKE:
+        ratio = figures.ratio("drain beside peers", name)
+        yield _least(f"drain, one worker, against {name}", 1.25, 1 / ratio if ratio else None)
+    costs = [figures.per_job("drain beside peers", OURS.name, f"{side}_cpu_us") for side in ("client", "server")]
+    drained = [cost for cost in costs if cost is not None]
+    yield _most("drain, CPU time of client and server a job, us", 60, sum(drained) if len(drained) == len(costs) else None)
     slow = figures.ratio("drain beside peers", "procrastinate")
     yield _least("drain, one worker, against procrastinate", 10, 1 / slow if slow else None)
     yield _least(
@@ -71,6 +76,13 @@ def _all(figures: Figures) -> Iterator[Target]:
     )
     yield _least("two worker processes against one", 1.6, figures.ratio("two workers", f"{OURS.name}, two"))
     yield _least("`session.add(Job)` against one plain row", 0.8, figures.ratio("single enqueue", "session.add(Job)"))
+    single = figures.rate("single enqueue beside peers", CONNECTION.name)
+    pgqueuer = figures.rate("single enqueue beside peers", _ALIKE[0])
+    yield _least(
+        f"`handler.enqueue` on a connection, one a commit, against {_ALIKE[0]}",
+        1,
+        single / pgqueuer if single and pgqueuer else None,
+    )
     yield _least(
         "bulk, `enqueue_many`, 100,000 in one transaction, jobs/s", 60_000, figures.rate("bulk enqueue", "enqueue_many")
     )
@@ -88,6 +100,23 @@ def _all(figures: Figures) -> Iterator[Target]:
     yield from (target for target in _pipeline(figures) if target.is_met is not None)  # of a separate run
 
 
+def _transaction(figures: Figures) -> Iterator[Target]:
+    for kind in ("sync", "async"):
+        for name, yardstick, limit in (("session.add", "a plain row", 1.9), ("handler.enqueue", "a text INSERT", 1.5)):
+            case = f"{kind}: {name}(job)" if name == "session.add" else f"{kind}: {name}"
+            label = f"CPU time that `{name}` adds to a transaction, against that of {yardstick}, {kind}"
+            yield _most(label, limit, figures.ratio("transaction", case))
+    label = "CPU time a row, 10,000 in one transaction"
+    yield _most(f"{label}: `session.add_all` of jobs against plain rows", 2.5, figures.ratio("bulk transaction", ADD_ALL))
+    yield _most(
+        f"{label}: `enqueue_many` of jobs against `handler.enqueue_many`",
+        3,
+        figures.ratio("bulk transaction", ENQUEUE_MANY),
+    )
+    resumed = figures.figure("events", "child's return to parent", "p50_ms")
+    yield _most("a child's return to its parent, p50, ms", 10, resumed)
+
+
 def _latency(figures: Figures) -> Iterator[Target]:
     for name in ("p50_ms", "p99_ms"):
         ours = figures.figure("latency beside peers", OURS.name, name)
@@ -100,6 +129,8 @@ def _latency(figures: Figures) -> Iterator[Target]:
         if ours is None or not latency_by_peer:
             yield Target(label, "below every peer", _number(ours), None)
             continue
+        oban = latency_by_peer.get("oban")
+        yield _most(f"{label}, against oban", 0.95, ours / oban if oban else None)
         best = min(latency_by_peer, key=lambda name_of_peer: latency_by_peer[name_of_peer])
         target = f"below every peer: {latency_by_peer[best]:.2f} ({best})"
         yield Target(label, target, f"{ours:.2f}", ours < latency_by_peer[best])

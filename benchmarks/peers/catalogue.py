@@ -74,6 +74,9 @@ _PGQUEUER: Final = Promises(
 OBJECTS: Final = replace(OURS, name="sa_jobqueue, objects", orders={"by": "objects"})
 """Ours as most applications enqueue: `session.add(job)`, and `enqueue_many` of jobs. Drained as the other."""
 
+CONNECTION: Final = replace(OURS, name="sa_jobqueue, connection", orders={"by": "connection"})
+"""Ours without a session: `handler.enqueue` on a Core connection."""
+
 PEERS: Final[tuple[System, ...]] = (
     System(
         name="pgqueuer, asyncpg",

@@ -24,6 +24,7 @@ from benchmarks.scenarios import (
     policy,
     single_enqueue,
     steps,
+    transaction,
 )
 
 _MODULES = (
@@ -43,7 +44,7 @@ _PIPELINE = (pipeline_write, pipeline_read, executors)
 def all_scenarios() -> list[Scenario]:
     """Return every scenario, in the order the report shows them: those of the pipeline where Spark is installed."""
     modules = _MODULES + _PIPELINE if find_spec("pyspark") else _MODULES
-    return [module.scenario() for module in modules] + beside_peers()
+    return [transaction.scenario(), transaction.bulk(), *(module.scenario() for module in modules), *beside_peers()]
 
 
 def beside_peers() -> list[Scenario]:

@@ -6,7 +6,7 @@ from benchmarks import systems
 from benchmarks.harness import Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.peers import running
-from benchmarks.peers.catalogue import OBJECTS, System
+from benchmarks.peers.catalogue import CONNECTION, OBJECTS, System
 from benchmarks.place import Place
 
 _SINGLE = 1_000
@@ -17,7 +17,7 @@ def single() -> Scenario:
     return Scenario(
         name="single enqueue beside peers",
         says="one job at a time, each committed, by one process on one connection",
-        cases=systems.cases(_enqueue("enqueue"), most=lambda system: _SINGLE, more_systems=[OBJECTS]),
+        cases=systems.cases(_enqueue("enqueue"), most=lambda system: _SINGLE, more_systems=[OBJECTS, CONNECTION]),
     )
 
 

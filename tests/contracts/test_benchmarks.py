@@ -52,6 +52,28 @@ def test_a_failing_system_is_reported_and_the_others_are_measured() -> None:
     assert failed == {"drain: theirs": "it did not answer"}
 
 
+@pytest.mark.parametrize(("beyond", "ratio"), [(None, 2.0), ("row", 4.0)])
+def test_a_ratio_may_be_of_what_two_cases_add_to_a_third(
+    beyond: str | None, ratio: float, jobqueue_database_url: str
+) -> None:
+    from benchmarks import harness
+    from sa_jobqueue.testing.servers import open_server
+
+    def case(name: str, cost: float, against: harness.Comparison | None = None) -> harness.Case:
+        def run(place: Any, watch: Any, jobs: int) -> int:
+            with watch:
+                watch.figures["cost"] = cost
+            return jobs
+
+        return harness.Case(name=name, run=run, against=against)
+
+    comparison = harness.Comparison(case="text", figure="cost", beyond=beyond)
+    cases = [case("row", 4.0), case("text", 6.0), case("job", 12.0, comparison)]
+    with open_server(jobqueue_database_url) as server:
+        results = harness.run(server, [harness.Scenario(name="transaction", says="", cases=cases)], jobs=1, rounds=2)
+    assert [result.ratio for result in results] == [None, None, ratio]
+
+
 @pytest.mark.long
 def test_drain_stays_within_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
     report = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")

@@ -40,9 +40,19 @@ class Ours(Adapter):
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
-        """Enqueue and commit by one synchronous session."""
+        """Enqueue and commit by one synchronous session, or with `by` "connection" on a connection."""
         off = {"options": "-csa_jobqueue.notify=off"} if self.orders.get("notify") == "off" else {}
-        with Session(create_engine(self.url, connect_args=off)) as session:
+        engine = create_engine(self.url, connect_args=off)
+        if self.orders.get("by") == "connection":
+            with engine.connect() as connection:
+
+                async def put_on_connection(number: int) -> None:
+                    no_op.enqueue(connection, payload(number))
+                    connection.commit()
+
+                yield put_on_connection
+            return
+        with Session(engine) as session:
 
             async def put(number: int) -> None:
                 if self._by_objects:
