@@ -33,7 +33,7 @@ from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe.health import Health, Severity, Thresholds, get_thresholds, set_thresholds, silence_finding
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.figures import Failures
-from sa_jobqueue.observe.health.findings import described, with_error
+from sa_jobqueue.observe.health.findings import described, with_message
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey
 
@@ -121,7 +121,9 @@ def _watched(read: Callable[[], Health], interval: timedelta, times: int | None)
 def document(report: Health) -> dict[str, Any]:
     """Return a report as a JSON document: its figures, and those that follow from them."""
     document = asdict(report)
-    document["findings"] = [asdict(finding) | {"severity": str(finding.severity)} for finding in report.findings]
+    document["findings"] = [
+        asdict(finding) | {"severity": str(finding.severity), "summary": finding.summary} for finding in report.findings
+    ]
     derived = {
         "rates": ("arrived", "completed", "retry_rate"),
         "workers": ("slots", "saturation"),
@@ -140,8 +142,8 @@ def rendered(report: Health) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{str(report.severity).upper()}  {at}", style=_STYLES[report.severity])]
     for finding in report.findings:
         line = Text(f"{finding.severity!s:8} ", style=_STYLES[finding.severity])
-        summary = with_error(finding, lambda type_name, error: first_line(error, type_name))
-        line.append(f"{finding.code}: {shown(summary)}", style="not bold default")
+        full = with_message(finding, lambda type_name, error: first_line(error, type_name))
+        line.append(f"{finding.code}: {shown(full.summary)}", style="not bold default")
         parts += [line, Text(f"         {shown(finding.advice)}", style="dim")]
     parts += [_summary(report), _queues(report), _tables(report)]
     if report.horizon.holders:

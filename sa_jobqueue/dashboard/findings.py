@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.observe.health import Code, Finding
-
-_CAUSES: Final = {
-    code: re.compile(pattern, re.DOTALL)
-    for code, pattern in {
-        Code.CLAIM_AGE: r"(?P<count>.* due for \d[\d.]* [^\d,;.]+(?: \d[^,;.]*)?)[,;.] (?:and |but )?(?P<cause>.+)",
-        Code.DEAD_LETTERS: r"(?P<count>.*? dead letters?) of (?P<cause>.+) (?P<age>\(\w+\); .*)",
-        Code.LOCKED: r"(?P<count>.*?), for a (?P<cause>lock of .*)",
-        Code.LONG_RUNNING: r"(?P<cause>\S+) (?P<count>.*) (?P<more>has been running .*)\.",
-        Code.NO_WORKER: r"(?P<count>[^,]* due), and (?P<cause>.*)",
-        Code.PAUSED: r"(?P<cause>.* has been paused) (?P<age>for .*)",
-        Code.QUEUE_UNSERVED: r"(?P<count>Jobs are due) in (?P<more>.*), which (?P<cause>no live worker serves)(?P<age>\..*)",
-        Code.RETRIES: r"(?P<count>.*?), most of them of (?P<cause>.*)",
-        Code.WORKERS_SILENT: r"(?P<cause>.* no heartbeat[^(]*) (?P<age>\(.*)",
-    }.items()
-}
-"""How the sentence of a finding is divided into its cause, a count and an age."""
-
-
-def headline(finding: Finding, summary: str) -> tuple[str, str]:
-    """Return the cause of a finding, and the rest of its sentences: how many rows it is about, and for how long."""
-    pattern = _CAUSES.get(finding.code)
-    match = pattern.fullmatch(summary) if pattern else None
-    if match is None:
-        first, dot, details = summary.partition(". ")
-        return first + dot.strip(), details
-    parts = dict.fromkeys(("more", "count", "age"), "") | match.groupdict()
-    cause = f"{parts['cause']} {parts['more']}".strip().removesuffix(".")
-    if finding.evidence.get("type_name") is None or finding.code is Code.CLAIM_AGE:  # others begin with the name of a type
-        cause = cause[0].upper() + cause[1:]
-    return cause, f"{parts['count']} {parts['age']}".strip().replace(" .", ".", 1)
 
 
 def link(context: Context, finding: Finding) -> str:

@@ -140,6 +140,8 @@ class Explanation:
     """Why it has this status, or why a pending job does not run."""
     sentence: str
     """The explanation as text, with what to do, if anything."""
+    reason: str = ""
+    """Of a due job, the part of the sentence that says why it waits, as a clause; empty for others."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """Facts by name: counts, instants, durations, ids, errors."""
     blockers: tuple[Explanation, ...] = ()
@@ -230,7 +232,7 @@ class Explainer:
 
 
 Verdict: TypeAlias = tuple[Cause, str]
-"""A cause and its sentence; of a due job, what follows in the sentence after how long it has been due."""
+"""A cause and its sentence; from the functions of `_reasons`, a clause."""
 
 
 def _knows(worker: WorkerStatus, job: Any) -> bool:
@@ -254,6 +256,7 @@ class _Case:
         self.is_late = self.now > job.scheduled_at + _CLAIMED_WITHIN
         self.evidence: dict[str, Any] = {}
         self.blockers: list[Explanation] = []
+        self.reason = ""
 
     def explanation(self) -> Explanation:
         job = self.job
@@ -277,7 +280,7 @@ class _Case:
             sentence += self._on_replica()
         columns = {name: getattr(job, name) for name in ("type_name", "queue", "fairness_key", "status")}
         parts: dict[str, Any] = {"evidence": self.evidence, "blockers": tuple(self.blockers)}
-        return Explanation(job_id=job.id, **columns, cause=cause, sentence=sentence, **parts)
+        return Explanation(job_id=job.id, **columns, cause=cause, sentence=sentence, reason=self.reason, **parts)
 
     def _answer(self) -> Verdict:
         if self.job.status in ENDED:
@@ -479,18 +482,17 @@ class _Case:
             counts = {"live_workers": self.explainer.live, "serving_queue": self.serving, "knowing_type": self.able}
             self.evidence |= {name: len(workers) for name, workers in counts.items()}
             self.evidence |= {"workers": sorted(worker.id for worker in self.ready)}
-        missing = ", and the cause was not found"
+        cause, self.reason = Cause.NOT_MEASURED, "the cause was not found"
         if self.explainer.is_replica:
-            missing = ", and a replica does not show the workers, sessions and locks of its primary"
-        cause, words = Cause.NOT_MEASURED, missing
+            self.reason = "a replica does not show the workers, sessions and locks of its primary"
         for name, reason, is_of_workers in self._reasons():
             if is_of_workers and not has_workers:
                 continue
             with self.reads.part(name):
                 if (verdict := reason()) is not None:
-                    cause, words = verdict
+                    cause, self.reason = verdict
                     break
-        return cause, f"It has been due for {self._ago(self.job.scheduled_at)}{words}."
+        return cause, f"It has been due for {self._ago(self.job.scheduled_at)}; {self.reason}."
 
     def _reasons(self) -> Sequence[tuple[str, Callable[[], Verdict | None], bool]]:
         """Return the possible causes of a wait, in order: its name, its function, and whether workers are needed."""
@@ -529,7 +531,7 @@ class _Case:
                 self.evidence |= {"paused_at": settings.paused_at, "paused_by": settings.paused_by}
                 cause = Cause.TYPE_PAUSED if kind == "type" else Cause.QUEUE_PAUSED
                 ago = f"{self._ago(settings.paused_at)} ago" + (f" by {settings.paused_by}" if settings.paused_by else "")
-                return cause, f", but its {_named(kind, key)} was paused {ago}: sa-jobqueue {kind}s resume {key.arguments}"
+                return cause, f"{_named(kind, key)} was paused {ago}: sa-jobqueue {kind}s resume {key.arguments}"
         return None
 
     def _without_worker(self) -> Verdict | None:
@@ -541,21 +543,21 @@ class _Case:
             elif failing := [silence for silence in self.explainer.silences if silence.is_failing]:
                 worker = failing[0].worker
                 self.evidence |= {"worker": worker.id, "silent": worker.silent_for}
-                words = f", and no worker has a recent heartbeat: {worker.id} is {failing[0].description}"
+                words = f"no worker has a recent heartbeat: {worker.id} is {failing[0].description}"
                 return Cause.NO_WORKER, f"{words}; see the error in its log, or at its /readyz"
-            return Cause.NO_WORKER, f", and {self._no_worker()}: {start}"
+            return Cause.NO_WORKER, f"{self._no_worker()}: {start}"
         if not serving:
             serves = (
                 "the only live worker does not serve" if len(live) == 1 else f"none of {len(live):,} live workers serves"
             )
-            return Cause.QUEUE_UNSERVED, f", and {serves} queue {queue!r}{self._served_before() or self._elsewhere()}"
+            return Cause.QUEUE_UNSERVED, f"{serves} queue {queue!r}{self._served_before() or self._elsewhere()}"
         if self.handling and not self.able:
             latest = max(worker.type_versions[self.job.type_name] for worker in self.handling)
             version = self.job.input_version
             self.evidence |= {"input_version": version, "known_version": latest}
             todo = f"it waits for a deployment with version {version} (sa-jobqueue worker)"
             return Cause.VERSION_UNKNOWN, (
-                f", and its payload has version {version} of {self.job.type_name!r}, while {len(self.handling):,} "
+                f"its payload has version {version} of {self.job.type_name!r}, while {len(self.handling):,} "
                 f"{'worker knows' if len(self.handling) == 1 else 'workers know'} up to version {latest}: {todo}"
             )
         if not self.able:
@@ -567,11 +569,11 @@ class _Case:
             similar = get_close_matches(name, sorted(handled - {name}), 1, 0.7)
             hint = f"; a similar name that they have one for is {similar[0]!r}" if similar else ""
             self.evidence |= {"similar_type": next(iter(similar), None)}
-            return Cause.TYPE_UNKNOWN, f", and {has} for {name!r}{self._served_before(name) or self._elsewhere()}{hint}"
+            return Cause.TYPE_UNKNOWN, f"{has} for {name!r}{self._served_before(name) or self._elsewhere()}{hint}"
         if not self.ready:
             who = ", ".join(worker.id for worker in self.able[:_NAMED]) + (" and others" if len(self.able) > _NAMED else "")
             todo = "they start no more jobs; start another (sa-jobqueue worker)"
-            return Cause.DRAINING, f", and every worker that could run it is draining ({who}): {todo}"
+            return Cause.DRAINING, f"every worker that could run it is draining ({who}): {todo}"
         return None
 
     def _no_worker(self) -> str:
@@ -631,8 +633,8 @@ class _Case:
         self.evidence |= {"expires_at": expires_at}
         ago = self._ago(expires_at)
         if self.job.deadline == expires_at:
-            return Cause.EXPIRED, f", but its deadline passed {ago} ago, and workers cancel it"
-        return Cause.EXPIRED, f", but it did not start in time: it expired {ago} ago, and workers cancel it"
+            return Cause.EXPIRED, f"its deadline passed {ago} ago, and workers cancel it"
+        return Cause.EXPIRED, f"it did not start in time: it expired {ago} ago, and workers cancel it"
 
     def _behind_in_order(self) -> Verdict | None:
         if self.job.ordering_key is None:
@@ -642,7 +644,7 @@ class _Case:
         if first is None or first.id == self.job.id:
             return None
         self.evidence |= key | {"waits_for": first.id}
-        words = f", and waits for job {first.id} of its ordering key {self.job.ordering_key!r}, which is {first.status}"
+        words = f"it waits for job {first.id} of its ordering key {self.job.ordering_key!r}, which is {first.status}"
         with suppress(NotFoundError):
             explanation = self.explainer.explain(get_job(self.session, first.id, model=self.model))
             if explanation.cause is not Cause.WAITING_FOR_ORDERING_KEY:
@@ -675,7 +677,7 @@ class _Case:
                 )
                 runs = f"runs {_times(count, 'job')}, its limit is {limit}{self._longest(self._holders(**kind))}"
                 todo = f"sa-jobqueue {kind_name}s set {queue_key.arguments} --global-concurrency"
-                return Cause.LIMITED, f", but its {_named(kind_name, queue_key)} {runs}: {todo}"
+                return Cause.LIMITED, f"{_named(kind_name, queue_key)} {runs}: {todo}"
         return None
 
     def _limited_by_rate(self) -> Verdict | None:
@@ -693,12 +695,10 @@ class _Case:
             )
             if self._ahead:
                 turn = self._expected(wait + timedelta(seconds=self._ahead * weight / rate.per_second))
-                behind = f", {_many(self._ahead)} are before it and its turn comes in {turn}"
+                behind = f"; {_many(self._ahead)} are before it, and its turn comes in {turn}"
             todo = f"sa-jobqueue {row.what}s set {queue_key.arguments} --rate-limit"
-            words = (
-                f"{behind}, but its {_named(row.what, queue_key)} starts {started_jobs}; the next in {span(wait)}: {todo}"
-            )
-            return Cause.RATE_LIMITED, words
+            starts = f"{_named(row.what, queue_key)} starts {started_jobs}"
+            return Cause.RATE_LIMITED, f"{starts}; the next in {span(wait)}: {todo}{behind}"
         return None
 
     def _locked(self) -> Verdict | None:
@@ -720,7 +720,7 @@ class _Case:
             return None
         self.evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for, "query": holder.query}
         through = f", {holder.through} first" if holder.is_queue else ""
-        return Cause.LOCKED, f", but {holder.description} {verb}{through}; {holder.remedy()}"
+        return Cause.LOCKED, f"{holder.description} {verb}{through}; {holder.remedy()}"
 
     def _failing(self) -> Verdict | None:
         if not self.is_late or any(worker.is_claiming for worker in self.ready):
@@ -730,7 +730,7 @@ class _Case:
         todo = "Correct the cause; they try again every few seconds"
         return (
             Cause.WORKER_FAILING,
-            f", but every worker that could run it keeps failing ({first_worker.id}: {first_worker.failure}). {todo}",
+            f"every worker that could run it keeps failing ({first_worker.id}: {first_worker.failure}). {todo}",
         )
 
     def _type_slots_in_use(self) -> Verdict | None:
@@ -749,7 +749,7 @@ class _Case:
         total_text = f"all {total:,} slots of type {name!r} in {where} are"
         if total == 1:
             total_text = f"the only slot of type {name!r} in {where} is"
-        return Cause.BUSY, f", but {total_text} in use{self._longest(rows)}"
+        return Cause.BUSY, f"{total_text} in use{self._longest(rows)}"
 
     def _not_selected(self) -> Verdict | None:
         """Return the explanation if a selector did not select a due job, or has yet to decide.
@@ -773,11 +773,11 @@ class _Case:
         }
         self.evidence |= {"max_wait": longest}
         if is_full:
-            return Cause.BUSY, f", all slots are in use, and {selector_text} decides which job is next"
+            return Cause.BUSY, f"all slots are in use, and {selector_text} decides which job is next"
         bound = "it has no max_wait, so a job that it never selects never starts"
         if longest is not None:
             bound = f"the job starts without it once it has been a candidate for the max_wait of {span(longest)}"
-        return Cause.NOT_SELECTED, f", and workers have free slots, but {selector_text} did not select it; {bound}"
+        return Cause.NOT_SELECTED, f"workers have free slots, but {selector_text} did not select it; {bound}"
 
     def _busy(self) -> Verdict | None:
         """Return the explanation of the next job of its queue: a slot is free, or it waits for one."""
@@ -794,7 +794,7 @@ class _Case:
                         f"no job of its queue started within the last {span(_CLAIMED_WITHIN)}, and the cause was not "
                         f"found: see the log and /readyz of {self.ready[0].id}, and its poll interval"
                     )
-            return Cause.READY, f", it is next and a worker has a free slot: {then}"
+            return Cause.READY, f"a worker has a free slot, and it is next: {then}"
         stuck = sum(worker.stuck_threads for worker in self.ready)
         self.evidence |= {"stuck_threads": stuck}
         threads = f", {stuck} of them by threads of ended attempts that have not returned" if stuck else ""
@@ -803,7 +803,7 @@ class _Case:
             slots = f"all {self.slots:,} slots of {only} are" if self.slots > 1 else f"the only slot of {only} is"
         else:
             slots = f"all {self.slots:,} slots of {len(self.ready):,} workers are"
-        return Cause.BUSY, f" and is next, but {slots} in use{threads}{self._used_by()}"
+        return Cause.BUSY, f"{slots} in use{threads}{self._used_by()}"
 
     def _used_by(self) -> str:
         """Return the job type that has most of the slots of workers, and its longest running job."""
@@ -815,13 +815,15 @@ class _Case:
         for type_name, n in running.most_common(1):
             first = next(row for row in rows if row.type_name == type_name)
             self.evidence |= {"held_by": [first.job_id], "mostly": type_name}
-            return f"; {n:,} of them by {type_name}, the longest for {self._ago(first.started_at)} (job {first.job_id})"
+            who = f"{n:,} of them by {type_name}" if self.slots > 1 else f"it is used by {type_name}"
+            return f"; {who}, the longest for {self._ago(first.started_at)} (job {first.job_id})"
         return ""
 
     def _queued(self) -> Verdict:
         """Estimate when it starts, by the jobs ahead and the rate of the last minute."""
         job = self.job
-        behind = f", behind {_many(self._ahead)} of {QueueKey(job.queue, job.fairness_key).named}"
+        are = "is" if self._ahead == 1 else "are"
+        behind = f"{_many(self._ahead)} of {QueueKey(job.queue, job.fairness_key).named} {are} before it"
         window = {"window": _WINDOW, "transactions": _TRANSACTIONS, "limit": COUNTED}
         window |= {"queue": job.queue, "fairness_key": job.fairness_key}
         completed_count, seconds = self.session.execute(explaining.recently_ended(self.model), window).one()

@@ -60,6 +60,8 @@ class ScheduleExplanation:
     cause: ScheduleCause
     sentence: str
     """The explanation as text, with what to do, if anything."""
+    reason: str = ""
+    """Of a schedule that is due, the part of the sentence that says why it does not fire, as a clause; empty for others."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """Facts by name. `left_out`: number of its times since it last fired or was changed that created no job."""
 
@@ -108,6 +110,7 @@ def _explained(session: Session, name: str, heartbeat_timeout: timedelta, model:
         sentence = f"It cannot fire: {error}. Set it again with a valid definition (sa-jobqueue schedules set)."
         return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=sentence, evidence=evidence)
     left_out = _left_out(session, schedule, now, evidence, model)
+    reason = ""
     if schedule.paused_at is not None:
         by = f" by {schedule.paused_by}" if schedule.paused_by else ""
         evidence |= {"paused_at": schedule.paused_at, "paused_by": schedule.paused_by}
@@ -115,7 +118,13 @@ def _explained(session: Session, name: str, heartbeat_timeout: timedelta, model:
         sentence = f"It was paused {span(now - schedule.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
     elif schedule.next_fire_at is None or schedule.next_fire_at <= now:
         left_out = ""  # not counted yet
-        cause, sentence = _due(session, schedule, heartbeat_timeout, evidence, model)
+        cause, reason = _due(session, schedule, heartbeat_timeout, evidence, model)
+        due_for = (
+            "Its first time is not computed yet"
+            if schedule.overdue is None
+            else f"It has been due for {span(schedule.overdue)}"
+        )
+        sentence = f"{due_for}; {reason}."
     else:
         due = f"in {span(schedule.next_fire_at - now)}, at {schedule.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
         cause, sentence = ScheduleCause.WAITING, f"It fires next {due}."
@@ -125,39 +134,38 @@ def _explained(session: Session, name: str, heartbeat_timeout: timedelta, model:
                 f"Its last job {schedule.last_job_id} has not ended, and without overlap its times are skipped until then;"
             )
             sentence += f" the next one is {due}."
-    return ScheduleExplanation(name=name, cause=cause, sentence=sentence + left_out, evidence=evidence)
+    return ScheduleExplanation(name=name, cause=cause, sentence=sentence + left_out, reason=reason, evidence=evidence)
 
 
 def _due(
     session: Session, schedule: ScheduleStatus, heartbeat_timeout: timedelta, evidence: dict[str, Any], model: JobClass
 ) -> tuple[ScheduleCause, str]:
-    """Return why a due schedule does not fire."""
+    """Return why a due schedule does not fire, as a clause."""
     late = schedule.overdue or timedelta(0)
-    since = f"It has been due for {span(late)}" if schedule.overdue is not None else "Its first time is not computed yet"
     evidence |= {"overdue": schedule.overdue}
     if session.execute(select(func.pg_is_in_recovery())).scalar_one():
         why = "a replica does not show the workers, sessions and locks of its primary: explain it there"
-        return ScheduleCause.NOT_MEASURED, f"{since}, and {why}."
+        return ScheduleCause.NOT_MEASURED, why
     workers = list_workers(session, model=model).items
     alive = sum(worker.silent_for <= heartbeat_timeout for worker in workers)
     evidence |= {"live_workers": alive}
     if not alive:
         who = "no worker has a recent heartbeat" if workers else "no worker is registered"
-        return ScheduleCause.NO_WORKER, f"{since}, and {who}: start one (sa-jobqueue worker)."
+        return ScheduleCause.NO_WORKER, f"{who}: start one (sa-jobqueue worker)"
     parameters = {"subjects": [schedule.name], "limit": len(RefusedWrite)}
     for refused in session.execute(quarantine.page(model), parameters).mappings():
         if refused["statement"] in {RefusedWrite.FIRE, RefusedWrite.DECLARE}:
             evidence |= {"error": refused["error"], "failures": refused["failures"]}
             why = f"the database rejects the write: {refused['error']}"
-            return ScheduleCause.QUARANTINED, f"{since}, but {why}. Correct the row, or the constraint or trigger."
+            return ScheduleCause.QUARANTINED, f"{why}. Correct the row, or the constraint or trigger"
     row = session.execute(explaining.schedule_locked_by(model), {"name": schedule.name}).mappings().first()
     if row is not None and late > _FIRED_WITHIN and (holder := LockHolder.of_row(row)).is_old:
         evidence |= {"locked_by": holder.pid, "locked_for": holder.locked_for}
-        return ScheduleCause.LOCKED, f"{since}, but {holder.description} has locked its row; {holder.remedy()}."
+        return ScheduleCause.LOCKED, f"{holder.description} has locked its row; {holder.remedy()}"
     if late > _FIRED_WITHIN:
         todo = "a live worker should have fired it by now: see the logs of the workers"
-        return ScheduleCause.ABOUT_TO_FIRE, f"{since}: {todo}."
-    return ScheduleCause.ABOUT_TO_FIRE, f"{since}: a worker is about to fire it."
+        return ScheduleCause.ABOUT_TO_FIRE, todo
+    return ScheduleCause.ABOUT_TO_FIRE, "a worker is about to fire it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -480,7 +480,7 @@ def test_live_updates_are_announced_at_most_every_ten_seconds(browser: Browser, 
 
         def update(findings: int) -> str:
             found = [
-                Finding(code=Code.BLOAT, severity=Severity.WARNING, summary=str(number), advice="", evidence={})
+                Finding(code=Code.BLOAT, severity=Severity.WARNING, cause=str(number), advice="", evidence={})
                 for number in range(findings)
             ]
             given[0] = replace(measured, findings=found)

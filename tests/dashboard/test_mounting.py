@@ -174,7 +174,7 @@ def test_every_health_finding_links_to_an_existing_page(client: Client, engine: 
     evidence |= {"job_id": job_id, "chain_id": job_id}
     anchors: dict[str, set[str]] = defaultdict(set)
     for code in Code:
-        finding = Finding(code=code, severity=Severity.OK, summary="", advice="", evidence=evidence)
+        finding = Finding(code=code, severity=Severity.OK, cause="", advice="", evidence=evidence)
         path, _, anchor = link(context, finding).removeprefix(PREFIX).partition("#")
         anchors[path].add(anchor)
     for path, of_page in anchors.items():

@@ -56,9 +56,7 @@ def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jo
     job = jobs.add(due_in=-7290)
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.NO_WORKER
-    assert (
-        explanation.sentence == "It has been due for 2 h 1 min, and no worker is registered: start one (sa-jobqueue worker)."
-    )
+    assert explanation.sentence == "It has been due for 2 h 1 min; no worker is registered: start one (sa-jobqueue worker)."
 
     workers.add("silent:1", silent=60)
     assert explain_job(session, job).cause is Cause.NO_WORKER
@@ -89,7 +87,10 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
     jobs.add_many(3, queue="mail")
     explanation = explain_job(session, job)
     assert (explanation.cause, explanation.evidence["ahead"]) == (Cause.QUEUED, 40)
-    assert "behind 40 others of queue 'default'; no job of the queue completed in the last minute" in explanation.sentence
+    assert (
+        "40 others of queue 'default' are before it; no job of the queue completed in the last minute"
+        in explanation.sentence
+    )
     for _ in range(10):
         jobs.add(JobStatus.COMPLETED)
     with engine.begin() as connection:
@@ -114,7 +115,7 @@ def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs,
     jobs.add(RUNNING)
     explanation = explain_job(session, jobs.add())
     assert explanation.cause is Cause.BUSY
-    assert "is next, but the only slot of tester:1 is in use" in explanation.sentence
+    assert "; the only slot of tester:1 is in use; it is used by test" in explanation.sentence
 
 
 def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
@@ -145,9 +146,7 @@ def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, 
     second = jobs.add(RUNNING, queue="default", fairness_key="b", worker_id="other:1")
     explanation = explain_job(session, jobs.add())
     assert (explanation.cause, explanation.evidence["held_by"]) == (Cause.LIMITED, [first, second])
-    assert (
-        f"its queue 'default' runs 2 jobs, its limit is 2; the longest running is job {first}, for" in explanation.sentence
-    )
+    assert f"queue 'default' runs 2 jobs, its limit is 2; the longest running is job {first}, for" in explanation.sentence
     upsert_queue(session, QueueSettings(name="default", global_concurrency=9, concurrency_per_key=1))
     session.commit()
     assert explain_job(session, jobs.add(queue="default", fairness_key="b")).evidence["held_by"] == [second]
@@ -302,7 +301,7 @@ def test_explain_names_the_session_that_has_locked_a_late_job(
         monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
         explanation = explain_job(session, job)
         assert (explanation.cause, explanation.evidence["locked_by"]) == (Cause.LOCKED, pid)
-        assert f"but session {pid}" in explanation.sentence
+        assert f"; session {pid}" in explanation.sentence
         assert "(its last statement: SELECT job.id" in explanation.sentence
         assert f"has locked its row; to end it: SELECT pg_terminate_backend({pid})" in explanation.sentence
         assert f"SELECT pg_terminate_backend({pid})" in explanation.sentence
@@ -390,7 +389,7 @@ def test_a_prepared_transaction_that_locks_a_row_is_named(
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("ROLLBACK PREPARED 'order''s'")
     assert explanation.cause is Cause.LOCKED
-    assert """but the prepared transaction "order's" of postgres, prepared 0.""" in explanation.sentence
+    assert """; the prepared transaction "order's" of postgres, prepared 0.""" in explanation.sentence
     assert " s ago has locked its row" in explanation.sentence
     assert explanation.sentence.endswith("to end it: ROLLBACK PREPARED 'order''s', or COMMIT PREPARED.")
 
@@ -451,7 +450,7 @@ def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
     explanation = explain_job(session, last)
     assert (explanation.cause, explanation.evidence["ahead"]) == (Cause.RATE_LIMITED, 120)
     assert timedelta(hours=2) <= explanation.evidence["expected_wait"] <= timedelta(hours=2, minutes=1)
-    assert "120 others are before it and its turn comes in 2 h" in explanation.sentence
+    assert "120 others are before it, and its turn comes in 2 h" in explanation.sentence
 
 
 def test_a_job_behind_another_of_its_ordering_key_has_the_cause_of_that_one(engine: Engine, jobs: Jobs) -> None:
@@ -485,7 +484,7 @@ def test_sentences_of_what_has_passed_do_not_promise_it(engine: Engine, jobs: Jo
     with Session(engine) as session:
         sentences = [explain_job(session, job_id).sentence for job_id in (late, expired, limited)]
     assert sentences[0].endswith("; its timeout passed 40 min ago, and its handler has not stopped.")
-    assert "but it did not start in time: it expired 2 min" in sentences[1]
+    assert "; it did not start in time: it expired 2 min" in sentences[1]
     assert "on gone:1, which has had no heartbeat for 1 min" in sentences[2]
     with Session(engine) as session:
         session.execute(update(Job.Worker).values(state="draining"))

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, func, insert, select, text
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models.minute import BOUNDS
-from sa_jobqueue.observe.health import Code, health, measuring
+from sa_jobqueue.observe.health import Code, Finding, health, measuring
 from sa_jobqueue.observe.health.figures import Health, Workers
 from tests.fixtures.database import SWEEP, both_servers
 from tests.fixtures.jobs import Jobs
@@ -143,15 +143,20 @@ STAGES: dict[Callable[[Scene], None], tuple[Code, str, str]] = {
     unserved: (Code.QUEUE_UNSERVED, "'lonely'", "unserved"),
     late: (Code.CLAIM_AGE, "has no handler for 'send_fax'", "waiting"),
     row_locked: (Code.CLAIM_AGE, "Queue 'locked'", "waiting"),
-    dead: (Code.DEAD_LETTERS, "1 dead letter of refund", "failures"),
+    dead: (Code.DEAD_LETTERS, "Jobs of refund died", "failures"),
     long_running: (Code.LONG_RUNNING, "crunch ", "running"),
     quarantined: (Code.QUARANTINED, "9 cannot be written", "quarantined"),
-    growing: (Code.GROWING, "5,000 jobs of crawl", "growth"),
+    growing: (Code.GROWING, "More jobs of crawl", "growth"),
     long_chain: (Code.LONG_CHAIN, "has 5,001 jobs", "long_chains"),
     restarting: (Code.WORKERS_RESTARTING, "Worker 'leaky' was started 6 times", "starts"),
     disagreeing: (Code.DECLARED_DIFFERENTLY, "schedule 'monthly'", "workers"),
 }
 """Each problem with the code of its finding, words of it that no other has, and the figure that is its evidence."""
+
+
+def is_well_formed(finding: Finding) -> bool:
+    """Return whether the cause is a clause, and the details are sentences."""
+    return not finding.headline.endswith(".") and finding.details[-1:] in {"", "."}
 
 
 def fault(engine: Engine, jobs: Jobs, stages: list[Callable[[Scene], None]]) -> str:
@@ -165,7 +170,7 @@ def fault(engine: Engine, jobs: Jobs, stages: list[Callable[[Scene], None]]) -> 
             stage(Scene(engine, jobs, stack))
             record.append(STAGES[stage][:2])
         findings = list(health(engine).findings)
-    faults = []
+    faults = [f"not a clause and sentences: {finding}" for finding in findings if not is_well_formed(finding)]
     for code, words in record:
         matching = [finding for finding in findings if finding.code is code and words in finding.summary]
         if len(matching) != 1:

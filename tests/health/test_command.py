@@ -24,7 +24,7 @@ def test_the_exit_status_follows_monitoring_plugins(database_url: str, engine: E
     jobs.add(due_in=-120)
     warned = call(database_url)
     assert warned.exit_code == 1
-    assert "warning  claim_age: Queue 'default': 1 job waits. The oldest has been due for 2 min" in warned.output
+    assert "warning  claim_age: A worker has a free slot, and it is next" in warned.output
     assert call(database_url, "--threshold", "claim_age_warning=10m").exit_code == 0
     assert call(database_url, "--threshold", "claim_age_critical=90s").exit_code == 2
 
@@ -73,7 +73,7 @@ def test_health_watch_repeats_the_report_and_exits_with_the_last_status(database
     assert result.exit_code == 2
     output = call(database_url, "--watch", "--interval", "0", "--times", "2")
     assert output.exit_code == 2
-    assert "no worker is registered" in output.output
+    assert "No worker is registered" in output.output
 
 
 def test_the_queues_that_wait_longest_come_first_and_few_are_shown(database_url: str, jobs: Jobs) -> None:

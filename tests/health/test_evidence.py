@@ -35,8 +35,8 @@ def test_queues_that_wait_for_other_workers_have_separate_findings(engine: Engin
     summaries = {finding.summary for finding in findings_of(health(engine), Code.CLAIM_AGE)}
     assert len(summaries) == 2
     for name, queue in (("alpha:1", "qa"), ("beta:1", "qb")):
-        (summary,) = [summary for summary in summaries if summary.startswith(f"Queue '{queue}'")]
-        assert f"the only slot of {name} is in use" in summary
+        (summary,) = [summary for summary in summaries if f" Queue '{queue}': 1 job waits." in summary]
+        assert summary.startswith(f"The only slot of {name} is in use")
 
 
 def test_many_queues_that_wait_for_other_workers_are_not_given_one_cause(engine: Engine, jobs: Jobs) -> None:
@@ -46,7 +46,7 @@ def test_many_queues_that_wait_for_other_workers_are_not_given_one_cause(engine:
         jobs.add(queue=f"q{number}", due_in=-90 - number)
     (finding,) = findings_of(health(engine), Code.CLAIM_AGE)
     assert "6 jobs wait. In 'q5', the oldest has been due for" in finding.summary
-    assert "the only slot of w5:1 is in use" in finding.summary
+    assert "The only slot of w5:1 is in use" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,7 @@ def test_a_rate_limit_is_said_to_end_or_never_to_catch_up(arrived: int, words: s
     jobs.add_many(300, queue="texts")
     report = health(engine)
     (waiting,) = [group for group in report.waiting if group.queue == "texts"]
-    limited = replace(
-        waiting, cause="rate_limited", limit_of=("queue", "texts", ""), per_second=5.0, sentence="It has been due for 2 min."
-    )
+    limited = replace(waiting, cause="rate_limited", limit_of=("queue", "texts", ""), per_second=5.0, reason="it waits")
     rates = replace(report.rates, queues=[QueueRates(queue="texts", arrived=arrived, completed=0, died=0, cancelled=0)])
     (finding,) = findings_of(judge(replace(report, waiting=[limited], rates=rates), Thresholds()), Code.CLAIM_AGE)
     assert finding.summary.endswith(words)
@@ -88,12 +86,13 @@ def test_deadlocks_are_named_with_their_handler_and_message(engine: Engine, jobs
         rows = [{"job_id": job_id, "attempt": 1, "outcome": "failed", "error": error} for job_id in failed]
         connection.execute(insert(Job.Attempt), rows)
     (finding,) = findings_of(health(engine), Code.RETRIES)
-    assert finding.summary == "100% of 20 attempts failed in 1 min, most of them of move_stock: DeadlockDetected."
+    assert finding.headline == "Attempts of move_stock fail: DeadlockDetected"
+    assert finding.details == "100% of 20 attempts failed in 1 min, most of them of this type."
     assert finding.advice.startswith(
         "Let the handler of move_stock lock its rows in one order, such as by id. See the error:"
     )
     assert "dead-letters" not in finding.advice
-    assert "of move_stock: DeadlockDetected: deadlock detected." in run("health", status=2).stdout
+    assert "Attempts of move_stock fail: DeadlockDetected: deadlock detected." in run("health", status=2).stdout
 
 
 def test_many_waits_for_events_are_a_warning(engine: Engine, jobs: Jobs) -> None:

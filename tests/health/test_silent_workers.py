@@ -35,7 +35,7 @@ def test_a_connected_worker_without_heartbeats_is_not_called_gone(is_connected: 
     other.dispose()
     assert explained.cause is Cause.NO_WORKER
     if is_connected:
-        assert finding.summary.startswith("1 job is due, and no worker has a recent heartbeat.")
+        assert finding.summary.startswith("No worker has a recent heartbeat. 1 job is due.")
         assert "(connected, its last statement " in finding.summary
         assert " ago: its heartbeats fail)" in finding.summary
         assert finding.advice.startswith("See the error in the log of web:1, or at its /readyz")

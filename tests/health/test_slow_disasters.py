@@ -47,8 +47,9 @@ def test_a_type_of_which_many_more_jobs_come_than_end_is_named(engine: Engine, j
                 connection.execute(text(minute), {"age": age, "queue": queue, "type_name": type_name, **counts})
     (finding,) = findings_of(health(engine), Code.GROWING)
     assert finding.severity is Severity.WARNING
-    assert finding.summary == (
-        "2,700 jobs of crawl were enqueued and 300 ended within the last 10 min that workers recorded; 2,400 are due."
+    assert finding.cause == "More jobs of crawl are enqueued than end"
+    assert (
+        finding.details == "2,700 were enqueued and 300 ended within the last 10 min that workers recorded; 2,400 are due."
     )
     assert "sa-jobqueue types pause crawl" in finding.advice
 
@@ -99,9 +100,10 @@ def test_a_worker_that_is_started_again_and_again_is_named_with_its_type_and_mem
         workers = connection.scalars(text("SELECT completed_by FROM job WHERE status = 'completed'"))
         assert len(set(workers)) == 12
     (finding,) = findings_of(health(engine), Code.WORKERS_RESTARTING)
-    assert finding.summary == (
-        "Worker 'web-1' was started 8 times or more within the last 10 min, by the ids of the workers that ended attempts; "
-        "1 is live. The largest live one uses 812 MB of memory, and runs leaky."
+    assert finding.cause == "Worker 'web-1' was started 8 times or more within the last 10 min"
+    assert finding.details == (
+        "This is by the ids of the workers that ended attempts; 1 is live. "
+        "The largest live one uses 812 MB of memory, and runs leaky."
     )
 
 

@@ -129,7 +129,7 @@ def test_a_schedule_is_explained_on_a_standby_by_its_row_alone(standby: Standby)
     with Session(standby.replica) as session:
         explained = explain_schedule(session, "nightly")
     assert explained.cause is ScheduleCause.NOT_MEASURED
-    assert explained.sentence.startswith("It has been due for 2 h, and a replica does not show the workers, sessions")
+    assert explained.sentence.startswith("It has been due for 2 h; a replica does not show the workers, sessions")
 
 
 PAGES = """

@@ -262,7 +262,7 @@ def test_explain_names_the_paused_queue_or_type_and_its_actor(session: Session, 
     pause_queues(session, ["default"], by="ann")
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.QUEUE_PAUSED
-    assert re.match(r"It has been due for \d+ min[^,]*, but its queue 'default' was paused \d", explanation.sentence)
+    assert re.match(r"It has been due for \d+ min[^;]*; queue 'default' was paused \d", explanation.sentence)
     assert explanation.sentence.endswith(" ago by ann: sa-jobqueue queues resume default.")
     assert explanation.evidence["paused_by"] == "ann"
     resume_queues(session, ["default"])

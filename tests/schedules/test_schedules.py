@@ -253,7 +253,8 @@ def test_missed_times_are_recorded_until_they_are_run_or_acknowledged(
     if missed is None or finding is None:
         return
     count = missed[0] - missed[1] + 1
-    assert f"left out {count} times, from 2026-05-01 10:30 to " in finding.summary
+    assert finding.cause == f"Schedule 'nightly' left out {count} times: no worker fired it in time"
+    assert finding.details.startswith("It did not fire from 2026-05-01 10:30 to ")
     with sessions.begin() as session:
         run_schedule(session, "nightly", since=times[0], until=last - 80 * MINUTE)  # some of them
     assert recorded() == times

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from sa_jobqueue.dashboard.findings import acts, headline, link, settings
+from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.activity import charts, folded, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
-from sa_jobqueue.observe.health.findings import described, with_error
+from sa_jobqueue.observe.health.findings import described, with_message
 from sa_jobqueue.policies.fairness import QueueKey
 
 _LISTED: Final = 10
@@ -52,12 +52,11 @@ def view(context: Context) -> dict[str, Any]:
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:
     """Return a finding for the page; with the error of its dead letters, if the user may see it."""
-    summary = with_error(finding, context.error_line)
-    cause, details = headline(finding, summary)
+    full = with_message(finding, context.error_line)
     return {
         "severity": finding.severity,
-        "headline": cause,
-        "rest": details,
+        "headline": full.headline,
+        "rest": full.details,
         "advice": finding.advice,
         "link": link(context, finding),
         "acts": list(acts(context, finding)),

@@ -105,12 +105,26 @@ class Finding:
 
     code: Code
     severity: Severity
-    summary: str
-    """One sentence."""
+    cause: str
+    """The problem as a clause, without a full stop."""
     advice: str
     """Advice, in one line."""
+    error: str = ""
+    """The class of the error that jobs failed with; empty for none."""
+    details: str = ""
+    """Further sentences: how many rows it concerns, since when."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The figures behind it, and the threshold."""
+
+    @property
+    def headline(self) -> str:
+        """Return its cause, with the error."""
+        return f"{self.cause}: {self.error}" if self.error else self.cause
+
+    @property
+    def summary(self) -> str:
+        """Return all of it but the advice, as sentences."""
+        return f"{self.headline}. {self.details}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +158,8 @@ class Waiting:
     """The oldest of them."""
     waiting_for: timedelta
     """Time since the oldest became due."""
-    sentence: str
-    """The explanation of the oldest."""
+    reason: str
+    """Why the oldest waits, as a clause."""
     type_name: str
     """Its type."""
     fairness_key: str = ""
@@ -559,8 +573,8 @@ class LateSchedule:
     name: str
     overdue: timedelta | None
     """Time since it should have fired."""
-    sentence: str
-    """Why it does not fire; empty if it is not due."""
+    reason: str
+    """Why it does not fire, as a clause; empty if it is not due, or was not explained."""
     error: str | None
     """Why it cannot fire."""
     missed_from: datetime | None = None

@@ -10,7 +10,6 @@ from datetime import UTC, timedelta
 from typing import Any, Final
 
 from sa_jobqueue.display.printable import byte_size, span
-from sa_jobqueue.display.redaction import error_name
 from sa_jobqueue.observe.health.figures import (
     MISSED,
     SLOTS,
@@ -59,7 +58,7 @@ def _silenced(finding: Finding, report: Health) -> Finding:
             who = f" by {silence.by}" if silence.by else ""
             until = f"Silenced until {silence.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC{who}{reason}."
             evidence = dict(finding.evidence) | {"silenced_until": silence.until, "severity": finding.severity}
-            return replace(finding, severity=OK, summary=f"{finding.summary} {until}", evidence=evidence)
+            return replace(finding, severity=OK, details=f"{finding.details} {until}".lstrip(), evidence=evidence)
     return finding
 
 
@@ -71,10 +70,11 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     """Return one finding for one cause: leave out those that follow from another, which becomes as severe as they are."""
     findings_left = list(findings)
 
-    def fold(child: Finding, into: Finding, summary: str = "") -> None:
+    def fold(child: Finding, into: Finding, sentences: str = "") -> None:
         findings_left.remove(child)
         bad = max(child.severity, into.severity)
-        findings_left[findings_left.index(into)] = replace(into, severity=bad, summary=summary or into.summary)
+        details = f"{into.details} {sentences}".strip()
+        findings_left[findings_left.index(into)] = replace(into, severity=bad, details=details)
 
     def of_code(code: Code) -> list[Finding]:
         return [finding for finding in findings_left if finding.code is code]
@@ -84,20 +84,20 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
             queues = [name for name in unserved.evidence["queues"] if name in silent.evidence["queues"]]
             if queues:
                 never = [name for name in unserved.evidence["queues"] if name not in queues]
-                fold(unserved, silent, f"{silent.summary} Jobs are due in {_names(queues)}, which no other worker serves.")
+                fold(unserved, silent, f"No other worker serves {_names(queues)}, where jobs are due.")
                 findings_left += [_unserved(never)] if never else []
     for code, cause_code, follows, joined in _FOLDS:
         for child in of_code(code):
             for into in [cause for cause in of_code(cause_code) if follows(child.evidence, cause.evidence)][:1]:
-                fold(child, into, "" if joined is None else f"{into.summary} {joined}{child.summary}")
+                fold(child, into, "" if joined is None else f"{joined}{child.summary}")
     bloated = of_code(Code.BLOAT)
     if len(bloated) > 1:
         names = [finding.evidence["name"] for finding in bloated]
         wasted = sum(finding.evidence["wasted_bytes"] for finding in bloated)
-        summary = f"About {byte_size(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
+        cause = f"About {byte_size(wasted)} of {len(names)} tables and indexes is bloat"
         # Tables come first, and a table that is written again has new indexes.
         findings_left[findings_left.index(bloated[0])] = replace(
-            bloated[0], summary=summary, evidence={"names": names, "wasted_bytes": wasted}
+            bloated[0], cause=cause, details=f"{', '.join(names)}.", evidence={"names": names, "wasted_bytes": wasted}
         )
         findings_left = [finding for finding in findings_left if finding not in bloated]
     return findings_left
@@ -146,14 +146,14 @@ _MAY_BE_CRITICAL: Final = {
 def _missing(report: Health) -> Iterator[Finding]:
     if report.missing:
         names = ", ".join(MEASURED.get(name, name) for name in report.missing)
-        summary = f"Not measured, because the server cancelled the statement: {names}."
+        cause, details = f"Not measured, because the server cancelled the statement: {names}", ""
         advice = "Cause not found: look at wait_event in pg_stat_activity, or give it more time (--timeout)."
         for lock in [lock for lock in report.locks if lock.table or lock.waiters][:1]:
-            summary += f" {lock.sentence}"
+            details = lock.sentence
             advice = lock.advice
         # What cannot be seen may be critical: an outage must not lower the severity.
         bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(report.missing) else WARNING
-        yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(report.missing))
+        yield _found(Code.NOT_MEASURED, bad, cause, advice, details, missing=list(report.missing))
 
 
 _NEEDED_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -167,30 +167,29 @@ _NEEDED_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def _hidden(report: Health) -> Iterator[Finding]:
     if report.hidden:
-        summary = f"{in_words(report.hidden)}: this report is about the rows that it sees."
+        cause = f"{in_words(report.hidden)}: this report is about the rows that it sees"
         advice = (
             f'Run it as a role that sees all: ALTER ROLE "{report.hidden[0].role}" BYPASSRLS, or a policy with USING (true).'
         )
         tables = [rows.table for rows in report.hidden]
-        yield _found(Code.ROWS_HIDDEN, WARNING, summary, advice, role=report.hidden[0].role, tables=tables)
+        yield _found(Code.ROWS_HIDDEN, WARNING, cause, advice, role=report.hidden[0].role, tables=tables)
 
 
 def _served(report: Health, _: Thresholds) -> Iterator[Finding]:
     if report.due and not report.workers.live:
-        who = "no worker has a recent heartbeat" if report.workers.workers else "no worker is registered"
-        summary = f"{_many(report.due, 'job')} due, and {who}."
+        cause = "No worker has a recent heartbeat" if report.workers.workers else "No worker is registered"
         advice = "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE."
         if failing := [silence for silence in report.workers.silences if silence.is_failing]:
             advice = _see_error(failing[0])
-        yield _found(Code.NO_WORKER, CRITICAL, summary, advice, due=report.due)
+        yield _found(Code.NO_WORKER, CRITICAL, cause, advice, f"{_many(report.due, 'job')} due.", due=report.due)
     elif report.unserved:
         yield _unserved(report.unserved)
 
 
 def _unserved(queues: Sequence[str]) -> Finding:
-    summary = f"Jobs are due in {_names(queues)}, which no live worker serves."
+    cause = f"No live worker serves {_names(queues)}, where jobs are due"
     advice = f"Start a worker that serves them: sa-jobqueue worker --queues {shlex.quote(','.join(queues[:_NAMED]))}."
-    return _found(Code.QUEUE_UNSERVED, CRITICAL, summary, advice, queues=list(queues))
+    return _found(Code.QUEUE_UNSERVED, CRITICAL, cause, advice, queues=list(queues))
 
 
 def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -204,14 +203,14 @@ def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
     silences = {silence.worker.id: silence for silence in report.workers.silences}
     if silent:
         longest = span(max(worker.silent_for for worker in silent))
-        summary = f"Worker {silent[0].id} on {silent[0].host} has had no heartbeat for {longest}"
+        cause, details = f"Worker {silent[0].id} on {silent[0].host} has had no heartbeat for {longest}", []
         if len(silent) > 1:
             some = ", ".join(worker.id for worker in silent[:_NAMED]) + (" and others" if len(silent) > _NAMED else "")
-            summary = f"{len(silent):,} workers have had no heartbeat, the longest for {longest}: {some}"
+            cause, details = f"{len(silent):,} workers have had no heartbeat, the longest for {longest}", [f"{some}."]
         kinds = Counter(silences[worker.id].description if worker.id in silences else _UNKNOWN for worker in silent)
-        summary += f" ({'; '.join(kind if len(kinds) == 1 else f'{n:,} {kind}' for kind, n in kinds.items())})"
+        cause += f" ({'; '.join(kind if len(kinds) == 1 else f'{n:,} {kind}' for kind, n in kinds.items())})"
         running = sum(worker.running for worker in silent)
-        summary += f"; {_many(running, 'running job')} to be rescued." if running else "."
+        details += [f"{_many(running, 'running job')} to be rescued."] if running else []
         failing = [silences[worker.id] for worker in silent if worker.id in silences and silences[worker.id].is_failing]
         advice = _see_error(failing[0]) if failing else "Check its log, and whether its supervisor has restarted it."
         if running:
@@ -220,7 +219,7 @@ def _workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         evidence: dict[str, Any] = {"workers": [worker.id for worker in silent], "running": running}
         evidence |= {"queues": sorted({queue for worker in silent for queue in worker.queues})}
         bad = WARNING if report.workers.live or not running else CRITICAL
-        yield _found(Code.WORKERS_SILENT, bad, summary, advice, **evidence)
+        yield _found(Code.WORKERS_SILENT, bad, cause, advice, " ".join(details), **evidence)
 
 
 _UNKNOWN: Final = "killed, frozen, or disconnected"
@@ -241,10 +240,10 @@ def _threads(report: Health, _: Thresholds) -> Iterator[Finding]:
     for worker in report.workers.live:
         if worker.stuck_threads:
             some = f"{worker.stuck_threads} of {_times(worker.concurrency, 'slot')}"
-            summary = f"Worker {worker.id} has {some} taken by threads of ended attempts: handlers that did not stop."
+            cause = f"Worker {worker.id} has {some} taken by threads of ended attempts: handlers that did not stop"
             advice = "Have the handlers check ctx.cancelled, or use isolation='process'; restart the worker to free them."
             bad = CRITICAL if worker.used >= worker.concurrency and not worker.running else WARNING
-            yield _found(Code.STUCK_THREADS, bad, summary, advice, worker=worker.id, stuck_threads=worker.stuck_threads)
+            yield _found(Code.STUCK_THREADS, bad, cause, advice, worker=worker.id, stuck_threads=worker.stuck_threads)
 
 
 def _failing_workers(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -253,11 +252,11 @@ def _failing_workers(report: Health, _: Thresholds) -> Iterator[Finding]:
         same = sum(live_worker.failure == failure for live_worker in report.workers.live)
         who = f"Worker {worker.id}" if same == 1 else f"{same:,} workers, such as {worker.id},"
         due = sum(late.due for late in report.waiting if late.cause == "worker_failing")
-        waits = f"; {_times(due, 'job')} {'waits' if due == 1 else 'wait'} for it" if due else ""
-        summary = f"{who} {'keeps' if same == 1 else 'keep'} failing: {failure}{waits}."
+        waits = f"{_times(due, 'job')} {'waits' if due == 1 else 'wait'} for it." if due else ""
+        cause = f"{who} {'keeps' if same == 1 else 'keep'} failing: {failure}"
         advice = "Correct the cause; they try again every few seconds. sa-jobqueue doctor checks privileges and tables."
         bad = CRITICAL if due else WARNING
-        yield _found(Code.WORKER_FAILING, bad, summary, advice, worker=worker.id, failure=failure, due=due)
+        yield _found(Code.WORKER_FAILING, bad, cause, advice, waits, worker=worker.id, failure=failure, due=due)
 
 
 _RESTARTS: Final = 3
@@ -270,19 +269,18 @@ def _restarting(report: Health, _: Thresholds) -> Iterator[Finding]:
         if name.starts <= _RESTARTS * max(len(live), 1):  # a deployment starts each once
             continue
         lost = f"; {_times(name.lost, 'attempt')} {'was' if name.lost == 1 else 'were'} lost with them" if name.lost else ""
-        summary = (
-            f"Worker {name.name!r} was started {name.starts:,} times or more within the last 10 min, by the ids of the "
-        )
-        summary += f"workers that ended attempts; {len(live):,} {'is' if len(live) == 1 else 'are'} live{lost}."
+        cause = f"Worker {name.name!r} was started {name.starts:,} times or more within the last 10 min"
+        details = "This is by the ids of the workers that ended attempts; "
+        details += f"{len(live):,} {'is' if len(live) == 1 else 'are'} live{lost}."
         memory = max((worker.resident_bytes or 0 for worker in live), default=0)
         ids = {worker.id for worker in live}
         types = dict.fromkeys(group.type_name for group in report.running.groups if group.worker_id in ids)
         if memory:
             of_types = f", and runs {', '.join(types)}" if types else ""
-            summary += f" The largest live one uses {byte_size(memory)} of memory{of_types}."
+            details += f" The largest live one uses {byte_size(memory)} of memory{of_types}."
         advice = "See the end of its log and its exit status: 75 is --max-memory, 137 a kill, often for want of memory."
         evidence = _of(name) | {"resident_bytes": memory or None, "job_types": list(types)}
-        yield _found(Code.WORKERS_RESTARTING, WARNING, summary, advice, **evidence)
+        yield _found(Code.WORKERS_RESTARTING, WARNING, cause, advice, details, **evidence)
 
 
 def _lost(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -290,9 +288,9 @@ def _lost(report: Health, _: Thresholds) -> Iterator[Finding]:
     for type_name, count in Counter(failure.type_name for failure in recent).most_common(_NAMED):
         if count >= _RESTARTS:
             job_id = next(failure.job_id for failure in recent if failure.type_name == type_name)
-            summary = f"{count:,} attempts of {type_name} were lost with their workers within the last 10 min."
+            cause = f"{count:,} attempts of {type_name} were lost with their workers within the last 10 min"
             advice = f"Its handler may end its process (memory, a crash): isolation='process', or see jobs show {job_id}."
-            yield _found(Code.WORKERS_RESTARTING, WARNING, summary, advice, type_name=type_name, lost=count, job_id=job_id)
+            yield _found(Code.WORKERS_RESTARTING, WARNING, cause, advice, type_name=type_name, lost=count, job_id=job_id)
 
 
 _RECENT: Final = timedelta(minutes=10)
@@ -312,12 +310,12 @@ def _declared_differently(report: Health, at: Thresholds) -> Iterator[Finding]:
         by_id = {worker.id: worker for worker in workers}
         last = max(by_id[worker_id].started_at for worker_id in ids)
         since = report.measured_at - last
-        summary = f"Workers {ids[0]} and {ids[1]} declare differently: {', '.join(listed[:_NAMED])}{more}. "
-        summary += f"The later one started {span(since)} ago: its schedules and job types were written, queues keep theirs."
+        cause = f"Workers {ids[0]} and {ids[1]} declare differently: {', '.join(listed[:_NAMED])}{more}"
+        details = f"The later one started {span(since)} ago: its schedules and job types were written, queues keep theirs."
         advice = "During a deployment this ends with the old workers; else two versions of the application run."
         bad = WARNING if since >= at.claim_age_critical else OK
         evidence = {"declarations": sorted(differing), "workers": ids}
-        yield _found(Code.DECLARED_DIFFERENTLY, bad, summary, advice, **evidence)
+        yield _found(Code.DECLARED_DIFFERENTLY, bad, cause, advice, details, **evidence)
 
 
 _GROWN: Final = 1_000
@@ -328,21 +326,20 @@ def _growing(report: Health, _: Thresholds) -> Iterator[Finding]:
     for growth in sorted(report.growth, key=lambda growth: growth.ended - growth.enqueued):
         more = growth.enqueued - growth.ended
         if min(growth.due, more) >= _GROWN and 2 * more >= growth.due:
-            summary = (
-                f"{growth.enqueued:,} jobs of {growth.type_name} were enqueued and {growth.ended:,} ended within the last "
-            )
-            summary += f"10 min that workers recorded; {growth.due:,} are due."
+            cause = f"More jobs of {growth.type_name} are enqueued than end"
+            details = f"{growth.enqueued:,} were enqueued and {growth.ended:,} ended within the last 10 min that workers "
+            details += f"recorded; {growth.due:,} are due."
             advice = (
                 f"If that is not meant: sa-jobqueue types pause {shlex.quote(growth.type_name)}, and see what enqueues them."
             )
-            yield _found(Code.GROWING, WARNING, summary, advice, **_of(growth))
+            yield _found(Code.GROWING, WARNING, cause, advice, details, **_of(growth))
 
 
 def _long_chains(report: Health, _: Thresholds) -> Iterator[Finding]:
     for chain in report.long_chains:
-        summary = f"Chain {chain.chain_id} of {chain.type_name} is open and has {chain.jobs:,} jobs."
+        cause = f"Chain {chain.chain_id} of {chain.type_name} is open and has {chain.jobs:,} jobs"
         advice = f"If its handler was not meant to continue for so long: sa-jobqueue chains cancel {chain.chain_id}."
-        yield _found(Code.LONG_CHAIN, WARNING, summary, advice, **_of(chain))
+        yield _found(Code.LONG_CHAIN, WARNING, cause, advice, **_of(chain))
 
 
 def _paused(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -357,22 +354,22 @@ def _paused(report: Health, _: Thresholds) -> Iterator[Finding]:
             waiting = sum(
                 late.due for late in report.waiting if (late.cause, late.type_name) == ("type_paused", setting.name)
             )
-        waits = f", and {_many(waiting, 'job')} due" if waiting else ""
+        waits = f"{_many(waiting, 'job')} due." if waiting else ""
         noun = queue_key.named if setting.what == "queue" else f"job type {setting.name!r}"
-        summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(setting.paused_for)}{who}{waits}."
+        cause = f"{_capitalized(noun)} has been paused for {span(setting.paused_for)}{who}"
         advice = f"Resume it when the reason is resolved: sa-jobqueue {setting.what}s resume {queue_key.arguments}."
         bad = WARNING if waiting or setting.what == "type" else OK
         evidence: dict[str, Any] = {"fairness_key": setting.fairness_key} if setting.fairness_key else {}
         evidence |= {setting.what: setting.name, "paused_for": setting.paused_for, "paused_by": setting.by}
-        yield _found(Code.PAUSED, bad, summary, advice, **evidence)
+        yield _found(Code.PAUSED, bad, cause, advice, waits, **evidence)
 
 
 def _schedules(report: Health, _: Thresholds) -> Iterator[Finding]:
     for schedule in report.schedules:
         if schedule.error is not None:
-            summary = f"Schedule {schedule.name!r} cannot fire: {schedule.error}."
+            cause = f"Schedule {schedule.name!r} cannot fire: {schedule.error}"
             advice = "Set it again (on its page, or with upsert_schedule), or delete it: sa-jobqueue schedules delete."
-            yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=schedule.name, error=schedule.error)
+            yield _found(Code.SCHEDULE_BROKEN, WARNING, cause, advice, schedule=schedule.name, error=schedule.error)
             continue
         if schedule.missed_from is not None and schedule.missed_until is not None:
             times = (
@@ -384,7 +381,7 @@ def _schedules(report: Health, _: Thresholds) -> Iterator[Finding]:
                 time.astimezone(UTC).strftime("%Y-%m-%d %H:%M") for time in (schedule.missed_from, schedule.missed_until)
             )
             when = f"at {last} UTC" if schedule.missed == 1 else f"from {first} to {last} UTC"
-            summary = f"Schedule {schedule.name!r} left out {times}, {when}: no worker fired it in time."
+            cause = f"Schedule {schedule.name!r} left out {times}: no worker fired it in time"
             period = f"--since {first.replace(' ', 'T')}Z --until {last.replace(' ', 'T')}Z"
             run = f"sa-jobqueue schedules run {schedule.name} {period}"
             advice = f"Run them ({run}), or leave them out: sa-jobqueue schedules resume {schedule.name}."
@@ -393,7 +390,7 @@ def _schedules(report: Health, _: Thresholds) -> Iterator[Finding]:
                 "missed_from": schedule.missed_from,
                 "missed_until": schedule.missed_until,
             }
-            yield _found(Code.SCHEDULE_MISSED, WARNING, summary, advice, **evidence)
+            yield _found(Code.SCHEDULE_MISSED, WARNING, cause, advice, f"It did not fire {when}.", **evidence)
 
 
 def _late_schedules(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -407,48 +404,48 @@ def _late_schedules(report: Health, at: Thresholds) -> Iterator[Finding]:
     # Without a live worker, all of them wait for one.
     for same in [late] if late and not report.workers.live else [[pair] for pair in late]:
         overdue, first = same[0]
-        summary = first.sentence.replace("It has been due", f"Schedule {first.name!r} has been due", 1)
+        cause, details = f"Schedule {first.name!r} has been due for {span(overdue)}", ""
+        cause += f"; {first.reason}" if first.reason else ""
         advice = f"See sa-jobqueue schedules explain {shlex.quote(first.name)}."
         if len(same) > 1:
-            many = f"{len(same):,} schedules, such as {first.name!r}, have been due for {span(overdue)}"
-            summary = f"{many}, and no worker has a recent heartbeat: start one (sa-jobqueue worker)."
+            cause = "No worker has a recent heartbeat: start one (sa-jobqueue worker)"
+            details = f"{len(same):,} schedules, such as {first.name!r}, have been due for {span(overdue)}."
         bad = _grade(overdue, at.claim_age_warning, at.claim_age_critical)
         names = [schedule.name for _, schedule in same]
-        yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=first.name, overdue=overdue, schedules=names)
+        evidence = {"schedule": first.name, "overdue": overdue, "schedules": names}
+        yield _found(Code.SCHEDULE_LATE, bad, cause, advice, details, **evidence)
 
 
 def _quarantined(report: Health, _: Thresholds) -> Iterator[Finding]:
     references = [row for row in report.quarantined if row.is_reference]
     for row in references[:_NAMED]:
-        summary = f"Foreign key {row.subject} of the application keeps rows past their retention: {row.error}"
+        cause = f"Foreign key {row.subject} of the application keeps rows past their retention"
         advice = (
             "Delete the rows that refer to them, or declare the key with ON DELETE SET NULL or CASCADE, if it should not."
         )
-        yield _found(Code.QUARANTINED, OK, summary, advice, **_of(row))
+        yield _found(Code.QUARANTINED, OK, cause, advice, f"{row.error.removesuffix('.')}.", **_of(row))
     refused = [row for row in report.quarantined if not row.is_reference]
     for row in refused[:_NAMED]:
         noun, _words = refused_write(row.statement)
-        summary = (
-            f"{noun.capitalize()} {row.subject} cannot be written ({row.statement}): {row.error}; "
-            f"{_times(row.failures, 'failure')} in {span(row.failing_for)}."
-        )
+        cause = f"{noun.capitalize()} {row.subject} cannot be written ({row.statement}): {row.error}"
+        details = f"{_times(row.failures, 'failure')} in {span(row.failing_for)}."
         advice = "Correct the row, or the constraint or trigger that rejects it. The write is retried; other rows continue."
-        yield _found(Code.QUARANTINED, WARNING, summary, advice, **_of(row))
+        yield _found(Code.QUARANTINED, WARNING, cause, advice, details, **_of(row))
     if (more := len(refused) - _NAMED) > 0:
-        summary = f"{_times(more, 'more row')} cannot be written."
-        yield _found(Code.QUARANTINED, WARNING, summary, "See the table quarantine, grouped by error.", rows=len(refused))
+        cause = f"{_times(more, 'more row')} cannot be written"
+        yield _found(Code.QUARANTINED, WARNING, cause, "See the table quarantine, grouped by error.", rows=len(refused))
 
 
 def _bulk_writes(report: Health, at: Thresholds) -> Iterator[Finding]:
     bulk = report.bulk_writes
     if bulk.oldest_for is not None and bulk.oldest_for >= at.bulk_unfinished:
-        summary = f"Bulk write {bulk.oldest_write_id} staged rows {span(bulk.oldest_for)} ago and has not committed."
+        cause = f"Bulk write {bulk.oldest_write_id} staged rows {span(bulk.oldest_for)} ago and has not committed"
         advice = "If its driver has ended, write again with the same writeId, or delete its rows from job_bulk_staging."
-        yield _found(Code.BULK_UNFINISHED, WARNING, summary, advice, **_of(bulk))
+        yield _found(Code.BULK_UNFINISHED, WARNING, cause, advice, **_of(bulk))
     if bulk.rejected_last_day:
-        summary = f"Bulk writes of the last day rejected {_times(bulk.rejected_last_day, 'row')}."
+        cause = f"Bulk writes of the last day rejected {_times(bulk.rejected_last_day, 'row')}"
         advice = "See them with sa-jobqueue writes list and writes show ID; correct and write them, then delete them."
-        yield _found(Code.BULK_REJECTED, WARNING, summary, advice, **_of(bulk))
+        yield _found(Code.BULK_REJECTED, WARNING, cause, advice, **_of(bulk))
 
 
 FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined", "worker_failing"}
@@ -481,11 +478,12 @@ def _waiting(report: Health, at: Thresholds) -> Iterator[Finding]:
         most = "all" if oldest.due_of_key == due else f"{oldest.due_of_key:,}"
         mostly = f", {most} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
         first = "The oldest" if is_one else f"In {oldest.queue!r}, the oldest"
-        sentence = oldest.sentence.replace("It has been due for", f"{first} has been due for", 1)
-        summary = f"{where}{jobs_text}{mostly}. {sentence.removesuffix('.')}{_until(report, oldest, due)}."
+        details = f"{where}{jobs_text}{mostly}. {first} has been due for {span(oldest.waiting_for)}."
+        details += _until(report, oldest, due)
         evidence = _of(oldest) | {"due": due, "queues": queues, "threshold": at.of(oldest.queue).claim_age_warning}
         bad = max(severity for severity, _ in same)
-        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.job_id}.", **evidence)
+        advice = f"See sa-jobqueue explain {oldest.job_id}."
+        yield _found(Code.CLAIM_AGE, bad, _capitalized(oldest.reason), advice, details, **evidence)
 
 
 def _until(report: Health, group: Waiting, due: int) -> str:
@@ -496,8 +494,8 @@ def _until(report: Health, group: Waiting, due: int) -> str:
     arriving = report.rates.per_second(arrived)
     if group.limit_of[0] == "queue" and not group.limit_of[2] and arriving > group.per_second:
         limit = f"the limit lets {group.per_second:g} per second start"
-        return f". {arriving:,.1f} jobs per second arrive, and {limit}: at these rates they are never all started"
-    return f". At {group.per_second:g} per second, {due:,} take {span(timedelta(seconds=due / group.per_second))}"
+        return f" {arriving:,.1f} jobs per second arrive, and {limit}: at these rates they are never all started."
+    return f" At {group.per_second:g} per second, {due:,} take {span(timedelta(seconds=due / group.per_second))}."
 
 
 def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -508,9 +506,9 @@ def _locks(report: Health, at: Thresholds) -> Iterator[Finding]:
         if bad:
             n = len(lock.waiters)
             of_workers = " of workers" if all(name.startswith("sa_jobqueue ") for name in lock.waiter_names) else ""
-            waits = f"{_times(n, 'statement')}{of_workers} {'waits' if n == 1 else 'wait'}"
-            summary = f"{waits}, the longest for {span(lock.waited_for)}, for a lock of {lock.description}{lock.wait}."
-            yield _found(Code.LOCKED, bad, summary, lock.advice, **_of(lock))
+            waits = f"{_times(n, 'statement')}{of_workers} {'waits' if n == 1 else 'wait'} for it"
+            details = f"{waits}, the longest for {span(lock.waited_for)}."
+            yield _found(Code.LOCKED, bad, lock.sentence.removesuffix("."), lock.advice, details, **_of(lock))
 
 
 _WAITS: Final = 10
@@ -520,13 +518,12 @@ _WAITS: Final = 10
 def _backlog(report: Health, at: Thresholds) -> Iterator[Finding]:
     arrived, completed = report.rates.arrived, report.rates.completed
     if report.workers.saturation >= at.saturation and report.due > report.workers.slots and arrived > completed:
-        summary = (
-            f"{arrived:,} jobs arrived and {completed:,} completed in {span(report.rates.window)}, "
-            f"with {report.workers.saturation:.0%} of {report.workers.slots} slots in use."
-        )
+        cause = "More jobs arrive than workers complete"
+        details = f"{arrived:,} jobs arrived and {completed:,} completed in {span(report.rates.window)}, "
+        details += f"with {report.workers.saturation:.0%} of {report.workers.slots} slots in use."
         advice = "Add workers or concurrency, unless the database is the bottleneck."
         evidence = {"arrived": arrived, "completed": completed, "saturation": report.workers.saturation}
-        yield _found(Code.FALLING_BEHIND, WARNING, summary, advice, **evidence)
+        yield _found(Code.FALLING_BEHIND, WARNING, cause, advice, details, **evidence)
 
 
 def _retries(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -535,8 +532,10 @@ def _retries(report: Health, at: Thresholds) -> Iterator[Finding]:
     if bad and ended >= at.retry_minimum:
         kind, error, key = report.rates.failing or ("", "", "")
         of_key = f" and fairness key {key!r}" if key else ""
-        most = f", most of them of {kind}{of_key}" + (f": {error}" if error else "") if kind else ""
-        summary = f"{report.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(report.rates.window)}{most}."
+        failed = f"{report.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(report.rates.window)}"
+        cause, details = (
+            (f"Attempts of {kind}{of_key} fail", f"{failed}, most of them of this type.") if kind else (failed, "")
+        )
         evidence = {"retry_rate": report.rates.retry_rate, "by_outcome": dict(report.rates.unsuccessful), "type_name": kind}
         example = next((failure for failure in report.latest if failure.type_name == kind), None)
         advice = "Find the error in the workers' logs."
@@ -545,7 +544,7 @@ def _retries(report: Health, at: Thresholds) -> Iterator[Finding]:
             evidence |= {"error_type": example.error["type"], "message": example.error["message"]}
         if error.startswith("DeadlockDetected"):
             advice = f"Let the handler of {kind} lock its rows in one order, such as by id. {advice}"
-        yield _found(Code.RETRIES, bad, summary, advice, **evidence)
+        yield replace(_found(Code.RETRIES, bad, cause, advice, details, **evidence), error=error)
 
 
 def _retry_later(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -556,38 +555,36 @@ def _retry_later(report: Health, at: Thresholds) -> Iterator[Finding]:
             why = f": {group.error_type}" if group.error_type else ""
             many = f"At least {_times(group.count, 'job')} of {group.type_name} failed{why}"
             when = " to ".join(dict.fromkeys(map(span, (group.next_in, group.last_in))))
-            summary = f"{many}; they are due again in {when}."
             of_them = f"--status pending --queue {shlex.quote(group.queue)} --type {shlex.quote(group.type_name)}"
             advice = f"If the cause is gone: sa-jobqueue jobs retry ID..., with the ids of sa-jobqueue jobs list {of_them}."
-            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **_of(group))
+            yield _found(Code.RETRY_LATER, WARNING, many, advice, f"They are due again in {when}.", **_of(group))
 
 
 def _expired(report: Health, _: Thresholds) -> Iterator[Finding]:
     if queues := {rate.queue: rate.expired for rate in report.rates.queues if rate.expired}:
         expired = sum(queues.values())
         were = f"{_times(expired, 'job')} of {_names(list(queues))} {'was' if expired == 1 else 'were'} cancelled"
-        summary = f"{were} in {span(report.rates.window)}, as they had not started by expires_at or ended by their deadline."
+        cause = f"{were} in {span(report.rates.window)}"
+        details = "They had not started by expires_at, or not ended by their deadline."
         advice = "Add workers or concurrency for these queues, or enqueue with a later expires_at or deadline."
-        yield _found(Code.EXPIRED, WARNING, summary, advice, expired=expired, queues=list(queues))
+        yield _found(Code.EXPIRED, WARNING, cause, advice, details, expired=expired, queues=list(queues))
 
 
 def _running(report: Health, at: Thresholds) -> Iterator[Finding]:
     if report.running.orphaned:
         bad = WARNING if report.workers.live else CRITICAL
-        summary = f"{_many(report.running.orphaned, 'running job')} leased by a dead worker."
+        cause = f"{_many(report.running.orphaned, 'running job')} leased by a dead worker"
         advice = "A live worker rescues them within seconds; without one, start one."
-        yield _found(Code.ORPHANED, bad, summary, advice, orphaned=report.running.orphaned)
+        yield _found(Code.ORPHANED, bad, cause, advice, orphaned=report.running.orphaned)
     if report.running.overdue:
-        summary = f"{_many(report.running.overdue, 'running job')} past the timeout."
+        cause = f"{_many(report.running.overdue, 'running job')} past the timeout"
         advice = "A live worker rescues it. A handler that ignores its timeout keeps its slot: check its thread."
-        yield _found(Code.OVERDUE, WARNING, summary, advice, overdue=report.running.overdue)
+        yield _found(Code.OVERDUE, WARNING, cause, advice, overdue=report.running.overdue)
     long = [group for group in report.running.longest if group.running_for >= at.of(group.queue).long_running]
     for group in long[:_NAMED]:
-        summary = (
-            f"{group.type_name} {group.job_id} of queue {group.queue!r} has been running for {span(group.running_for)}."
-        )
+        cause = f"{group.type_name} {group.job_id} of queue {group.queue!r} has been running for {span(group.running_for)}"
         advice = f"Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel {group.job_id}."
-        yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **_of(group))
+        yield _found(Code.LONG_RUNNING, WARNING, cause, advice, **_of(group))
 
 
 def _awaited(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -596,12 +593,12 @@ def _awaited(report: Health, at: Thresholds) -> Iterator[Finding]:
         waits = (
             f"{_times(awaited.jobs, 'job')} {'waits' if awaited.jobs == 1 else 'wait'} for {_times(awaited.events, 'event')}"
         )
-        sentence = awaited.sentence.replace("It has waited", "The longest has waited", 1)
+        details = f"Of the one that has waited longest: {awaited.sentence}"
         advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {awaited.job_id}."
         ends_soon = awaited.times_out_in is not None and awaited.waiting_for >= awaited.times_out_in
         is_bad = awaited.similar_event or ends_soon or awaited.jobs >= at.retry_minimum
         bad = WARNING if is_bad or awaited.waiting_for >= at.awaiting_event else OK
-        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **_of(awaited))
+        yield _found(Code.AWAITING_EVENT, bad, waits, advice, details, **_of(awaited))
 
 
 def _failures(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -613,60 +610,54 @@ def _failures(report: Health, at: Thresholds) -> Iterator[Finding]:
         at_least = "at least " if dead.is_capped else ""
         listed = dead.groups[:_GROUPS]
         for group in listed:
-            why = f": {group.error_type}" if group.error_type else ""
             ages = f"{group.last_hour:,} from the last hour, the oldest {span(report.measured_at - group.first_died_at)} old"
             of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
-            count_text = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
-            summary = f"{count_text}{why} ({group.reason}); {ages}."
+            cause = f"Jobs of {group.type_name}{of_key} died"
+            details = _capitalized(f"{at_least}{_times(group.count, 'dead letter')} ({group.reason}); {ages}.")
             died = group.reason == DeadReason.LOST
             todo = (
                 f"Their workers died in each attempt, perhaps because of them (out of memory?). {advice}" if died else advice
             )
             # A sum of groups: only the largest has the severity of all.
-            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, todo, **_of(group))
+            severity = bad if group is listed[0] else WARNING
+            finding = _found(Code.DEAD_LETTERS, severity, cause, todo, details, **_of(group))
+            yield replace(finding, error=group.error_type or "")
         if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
             count_text = "other dead letter" if listed else "dead letter"
-            summary = (
-                f"{at_least}{_many(more, count_text)} unresolved; in all {dead.last_hour:,} from the last hour, "
-                f"{dead.last_day:,} from the last day, the oldest {span(dead.oldest_for)} old."
-            )
-            yield _found(Code.DEAD_LETTERS, WARNING if listed else bad, summary, advice, unresolved=dead.unresolved)
+            cause = _capitalized(f"{at_least}{_many(more, count_text)} unresolved")
+            details = f"In all {dead.last_hour:,} from the last hour, {dead.last_day:,} from the last day, the oldest "
+            details += f"{span(dead.oldest_for)} old."
+            severity = WARNING if listed else bad
+            yield _found(Code.DEAD_LETTERS, severity, cause, advice, details, unresolved=dead.unresolved)
     if dead.waiting:
         types = list(dict.fromkeys(type_name for _, type_name in dead.dead_blockers))
-        of_types = f"; {'it' if dead.dead_chains == 1 else 'they'} died in {_names(types)}" if types else ""
-        summary = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}{of_types}."
+        details = f"{'It' if dead.dead_chains == 1 else 'They'} died in {_names(types)}." if types else ""
+        cause = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}"
         advice = f"They stay blocked until it is redriven: sa-jobqueue explain {dead.example_chain_id}."
         evidence = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
         evidence |= {"job_ids": [job_id for job_id, _ in dead.dead_blockers]}
-        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **evidence)
+        yield _found(Code.BLOCKED_BY_DEAD, WARNING, cause, advice, details, **evidence)
     if dead.behind_cancelled:
-        summary = f"{_many(dead.behind_cancelled, 'job')} blocked by {_times(dead.cancelled_chains, 'cancelled chain')}."
+        cause = f"{_many(dead.behind_cancelled, 'job')} blocked by {_times(dead.cancelled_chains, 'cancelled chain')}"
         some = dead.behind_cancelled_ids[0]
         advice = f"They wait until they are cancelled or completed: sa-jobqueue explain {some}, jobs cancel."
         evidence = {"waiting": dead.behind_cancelled, "chains": dead.cancelled_chains, "chain_id": some, "job_ids": []}
-        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **evidence, cancel=list(dead.behind_cancelled_ids))
+        yield _found(Code.BLOCKED_BY_DEAD, WARNING, cause, advice, **evidence, cancel=list(dead.behind_cancelled_ids))
     if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
         ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
-        summary = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}."
+        cause = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}"
         advice = "Any live worker unblocks them; if there is one, check what locks the blocked jobs' rows (pg_locks)."
         evidence = {"chains_to_unblock": dead.chains_to_unblock, "waits_for": dead.to_unblock_for}
-        yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, summary, advice, **evidence)
+        yield _found(Code.CHAINS_TO_UNBLOCK, WARNING, cause, advice, **evidence)
 
 
-def with_error(finding: Finding, line: Callable[[str, Any], str]) -> str:
-    """Return the sentence of a finding with the message of its error. `line`: shows an error of a job type, redacted."""
-    name, message = finding.evidence.get("error_type"), finding.evidence.get("message")
-    if not name or not message or not finding.evidence.get("type_name"):
-        return finding.summary
-    error = {"type": name, "message": message}
-    text = line(finding.evidence["type_name"], error)
-    if finding.code is Code.DEAD_LETTERS:
-        return finding.summary.replace(f": {name} (", f": {text} (", 1)
-    return (
-        f"{finding.summary.removesuffix(f': {error_name(error)}.')}: {text}."
-        if finding.code is Code.RETRIES
-        else finding.summary
-    )
+def with_message(finding: Finding, line: Callable[[str, Any], str]) -> Finding:
+    """Return a finding whose error has its message. `line`: shows an error of a job type, redacted."""
+    evidence = finding.evidence
+    if not finding.error or not evidence.get("message"):
+        return finding
+    error = {"type": evidence["error_type"], "message": evidence["message"]}
+    return replace(finding, error=line(evidence["type_name"], error))
 
 
 def _horizon(report: Health, at: Thresholds) -> Iterator[Finding]:
@@ -676,11 +667,9 @@ def _horizon(report: Health, at: Thresholds) -> Iterator[Finding]:
         bad = max(by_age, _grade(duration, at.horizon_warning, at.horizon_critical))
         if bad:
             lasting = f"for {span(duration)} and " if holder.held_for is not None else "for "
-            summary = (
-                f"{described(holder)} has held back the xmin horizon {lasting}{holder.age:,} transactions: "
-                "vacuum cannot remove rows that died since."
-            )
-            yield _found(Code.HORIZON, bad, summary, _remedy(holder), **_of(holder))
+            cause = f"{described(holder)} has held back the xmin horizon {lasting}{holder.age:,} transactions"
+            details = "Vacuum cannot remove rows that died since."
+            yield _found(Code.HORIZON, bad, cause, _remedy(holder), details, **_of(holder))
 
 
 def described(holder: Holder) -> str:
@@ -727,34 +716,34 @@ def _tables(report: Health, at: Thresholds) -> Iterator[Finding]:
     for table in report.tables:
         if not table.is_vacuumed:
             advice = f"Turn it on: autovacuum of the server, and autovacuum_enabled of table {table.name}."
-            yield _found(Code.AUTOVACUUM_OFF, CRITICAL, f"Autovacuum is off for {table.name}.", advice, table=table.name)
+            yield _found(Code.AUTOVACUUM_OFF, CRITICAL, f"Autovacuum is off for {table.name}", advice, table=table.name)
         if table.dead > max(table.vacuum_at * at.dead_tuples_factor, at.dead_tuples_minimum):
             doing = f"a vacuum is {table.vacuuming}" if table.vacuuming else "no vacuum is running"
-            summary = f"{table.name} has {table.dead:,} dead rows, and autovacuum starts at {table.vacuum_at:,.0f}; {doing}."
+            cause = f"{table.name} has {table.dead:,} dead rows, and autovacuum starts at {table.vacuum_at:,.0f}; {doing}"
             advice = "Check the xmin horizon first, then whether autovacuum workers are free; or VACUUM the table."
-            yield _found(Code.DEAD_TUPLES, WARNING, summary, advice, table=table.name, dead=table.dead)
+            yield _found(Code.DEAD_TUPLES, WARNING, cause, advice, table=table.name, dead=table.dead)
         yield from _bloat(table, "VACUUM FULL at a quiet time", at)
     size = sum(table.bytes + table.index_bytes for table in report.tables)
     if size >= at.outgrown_bytes:
-        summary = f"The job tables take {byte_size(size)}, more than the threshold of {byte_size(at.outgrown_bytes)}."
-        yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, bytes=size)
+        cause = f"The job tables take {byte_size(size)}, more than the threshold of {byte_size(at.outgrown_bytes)}"
+        yield _found(Code.OUTGROWN, WARNING, cause, _OUTGROWN, bytes=size)
 
 
 def _bloat(report: TableHealth | IndexHealth, cure: str, at: Thresholds) -> Iterator[Finding]:
     wasted = report.wasted_bytes
     if wasted is not None and wasted >= at.bloat_bytes and wasted >= report.bytes * at.bloat_share:
-        summary = f"About {byte_size(wasted)} of the {byte_size(report.bytes)} of {report.name} is bloat."
+        cause = f"About {byte_size(wasted)} of the {byte_size(report.bytes)} of {report.name} is bloat"
         advice = f"When the cause is resolved: {cure}. PostgreSQL also reuses the space over time."
-        yield _found(Code.BLOAT, WARNING, summary, advice, name=report.name, bytes=report.bytes, wasted_bytes=wasted)
+        yield _found(Code.BLOAT, WARNING, cause, advice, name=report.name, bytes=report.bytes, wasted_bytes=wasted)
 
 
 def _indexes(report: Health, at: Thresholds) -> Iterator[Finding]:
     for index in report.indexes:
         yield from _bloat(index, f"REINDEX INDEX CONCURRENTLY {index.name}", at)
         if not index.is_valid:
-            summary = f"Index {index.name} is invalid: every write maintains it, and no query uses it."
+            cause = f"Index {index.name} is invalid: every write maintains it, and no query uses it"
             advice = f"REINDEX INDEX CONCURRENTLY {index.name}; drop it if its name ends in _ccnew or _ccold."
-            yield _found(Code.INVALID_INDEX, WARNING, summary, advice, index=index.name)
+            yield _found(Code.INVALID_INDEX, WARNING, cause, advice, index=index.name)
 
 
 def _replica(report: Health, _: Thresholds) -> Iterator[Finding]:
@@ -762,48 +751,45 @@ def _replica(report: Health, _: Thresholds) -> Iterator[Finding]:
         behind = report.server.replayed_for
         is_behind = behind is None or behind > report.workers.heartbeat_timeout
         ago = "none yet" if behind is None else f"the last one {span(behind)} ago"
-        summary = f"These are the figures of a replica, which has replayed transactions of its primary: {ago}."
-        if is_behind:
-            summary = f"{summary.removesuffix('.')}. It is behind, or nothing writes to the primary."
+        cause = f"These are the figures of a replica, which has replayed transactions of its primary: {ago}"
+        details = "It is behind, or nothing writes to the primary." if is_behind else ""
         advice = "Ask the primary for workers, sessions and locks, which a replica does not see: sa-jobqueue health --url."
-        yield _found(Code.REPLICA, WARNING if is_behind else OK, summary, advice, behind=behind, is_behind=is_behind)
+        bad = WARNING if is_behind else OK
+        yield _found(Code.REPLICA, bad, cause, advice, details, behind=behind, is_behind=is_behind)
 
 
 def _server(report: Health, at: Thresholds) -> Iterator[Finding]:
     server = report.server
     if bad := _grade(server.frozen_age, at.frozen_age_warning, at.frozen_age_critical):
-        summary = f"The oldest unfrozen row is {server.frozen_age:,} transactions old; PostgreSQL stops writes near 2^31."
+        cause = f"The oldest unfrozen row is {server.frozen_age:,} transactions old; PostgreSQL stops writes near 2^31"
         advice = (
             "Resolve what holds back the xmin horizon, then VACUUM (FREEZE) the tables with the greatest age(relfrozenxid)."
         )
-        yield _found(Code.WRAPAROUND, bad, summary, advice, frozen_age=server.frozen_age)
+        yield _found(Code.WRAPAROUND, bad, cause, advice, frozen_age=server.frozen_age)
     if abs(server.clock_ahead) >= _CLOCKS_DIFFER:
         side = "ahead of" if server.clock_ahead > timedelta(0) else "behind"
-        summary = (
-            f"The database's clock is {span(abs(server.clock_ahead))} {side} that of the machine that made this report."
-        )
+        cause = f"The database's clock is {span(abs(server.clock_ahead))} {side} that of the machine that made this report"
         advice = "Check which of them was set (NTP). Jobs are due, and ages are measured, by the database's clock."
-        yield _found(Code.CLOCK, WARNING, summary, advice, clock_ahead=server.clock_ahead)
+        yield _found(Code.CLOCK, WARNING, cause, advice, clock_ahead=server.clock_ahead)
     if server.connections >= server.max_connections * at.connections:
         most = ", ".join(f"{n} of {name!r}" if name else f"{n} without a name" for name, n in report.connected.items())
-        summary = f"{server.connections} of {server.max_connections} connections are in use{f': {most}' if most else ''}."
+        cause = f"{server.connections} of {server.max_connections} connections are in use{f': {most}' if most else ''}"
         advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
         evidence: dict[str, Any] = {"connections": server.connections, "max_connections": server.max_connections}
         evidence |= {"by_name": dict(report.connected)}
-        yield _found(Code.CONNECTIONS, WARNING, summary, advice, **evidence)
+        yield _found(Code.CONNECTIONS, WARNING, cause, advice, **evidence)
     if server.read_only_by is not None:
-        where = f"default_transaction_read_only is on ({server.read_only_by})"
-        summary = f"The database is read-only: {where}. No job can start."
+        cause = f"The database is read-only: default_transaction_read_only is on ({server.read_only_by})"
         advice = "Some hosts turn it on when the disk is full: free or add space. Then turn it off: ALTER DATABASE or ALTER "
         advice += "SYSTEM RESET default_transaction_read_only."
-        yield _found(Code.READ_ONLY, CRITICAL, summary, advice, source=server.read_only_by)
+        yield _found(Code.READ_ONLY, CRITICAL, cause, advice, "No job can start.", source=server.read_only_by)
     if server.notifying >= _NOTIFYING:
-        summary = f"{server.notifying} commits with a NOTIFY wait for each other."
+        cause = f"{server.notifying} commits with a NOTIFY wait for each other"
         advice = "Only idle workers are notified of jobs: find the NOTIFY of the application in pg_stat_statements."
-        yield _found(Code.NOTIFY_CONTENDED, WARNING, summary, advice, waiting=server.notifying)
+        yield _found(Code.NOTIFY_CONTENDED, WARNING, cause, advice, waiting=server.notifying)
     if not server.sees_all:
-        summary = "This role cannot see the queries and transactions of other users' sessions."
-        yield _found(Code.CANNOT_SEE, OK, summary, "GRANT pg_monitor to the role that runs the report.")
+        cause = "This role cannot see the queries and transactions of other users' sessions"
+        yield _found(Code.CANNOT_SEE, OK, cause, "GRANT pg_monitor to the role that runs the report.")
 
 
 _CLOCKS_DIFFER: Final = timedelta(minutes=1)
@@ -815,8 +801,8 @@ _OUTGROWN: Final = "Archive or prune ended chains; then consider a separate data
 def _throughput(report: Health, at: Thresholds) -> Iterator[Finding]:
     rate = report.rates.per_second(report.rates.completed)
     if rate >= at.outgrown_per_second:
-        summary = f"{rate:,.0f} jobs complete per second, more than the threshold of {at.outgrown_per_second:,.0f}."
-        yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, per_second=rate)
+        cause = f"{rate:,.0f} jobs complete per second, more than the threshold of {at.outgrown_per_second:,.0f}"
+        yield _found(Code.OUTGROWN, WARNING, cause, _OUTGROWN, per_second=rate)
 
 
 MEASURED: Final = {
@@ -878,8 +864,12 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
 """Functions that return findings, each with the figures that it needs."""
 
 
-def _found(code: Code, severity: Severity, summary: str, advice: str, **evidence: Any) -> Finding:
-    return Finding(code=code, severity=severity, summary=summary, advice=advice, evidence=evidence)
+def _found(code: Code, severity: Severity, cause: str, advice: str, details: str = "", /, **evidence: Any) -> Finding:
+    return Finding(code=code, severity=severity, cause=cause, advice=advice, details=details, evidence=evidence)
+
+
+def _capitalized(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]
 
 
 def _of(figures: Any) -> dict[str, Any]:

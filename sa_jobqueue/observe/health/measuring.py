@@ -18,7 +18,7 @@ from sa_jobqueue.db.detached import detached
 from sa_jobqueue.db.sessions import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.ddl import read_stamp
-from sa_jobqueue.display.printable import shortened, span
+from sa_jobqueue.display.printable import shortened
 from sa_jobqueue.display.redaction import error_name, redacted_error
 from sa_jobqueue.errors import NotFoundError
 from sa_jobqueue.models import Job, JobClass
@@ -420,7 +420,7 @@ def _waiting(reading: Reading) -> list[figures.Waiting]:
                     due=due,
                     job_id=explained.job_id,
                     waiting_for=max(explainer.now - oldest["oldest_at"], timedelta(0)),
-                    sentence=explained.sentence,
+                    reason=explained.reason,
                     type_name=explained.type_name,
                     limit_of=explained.evidence.get("limit_of"),
                     per_second=explained.evidence.get("per_second") if explained.cause is Cause.RATE_LIMITED else None,
@@ -536,15 +536,15 @@ def _schedules(reading: Reading) -> list[figures.LateSchedule]:
     explained = 0
     for schedule in list_schedules(reading.session, model=reading.model):
         if schedule.overdue is not None or schedule.error is not None or schedule.missed_from is not None:
-            sentence = f"It has been due for {span(schedule.overdue)}." if schedule.overdue else ""
+            reason = ""
             if schedule.overdue is not None and (explained := explained + 1) <= _GROUPS:
                 with suppress(NotFoundError):
                     explanation = explain_schedule(
                         reading.session, schedule.name, heartbeat_timeout=reading.heartbeat_timeout, model=reading.model
                     )
-                    sentence = explanation.sentence
+                    reason = explanation.reason
             missed = len(schedule.missed_times(MISSED))
-            schedules.append(_filled(figures.LateSchedule, asdict(schedule), sentence=sentence, missed=missed))
+            schedules.append(_filled(figures.LateSchedule, asdict(schedule), reason=reason, missed=missed))
     return schedules
 
 
