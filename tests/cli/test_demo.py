@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def test_demo_prints_its_progress_and_leaves_the_database_of_the_environment_alo
 ) -> None:
     result = demo(SA_JOBQUEUE_URL=database_url)
     assert result.returncode == 0, result.stderr
-    assert "all counts are equal" in result.stdout
+    assert "All counts are equal to those without the queue." in result.stdout
+    assert re.search(r"^Worker \d+ was killed, and its \d+ jobs were rescued\.$", result.stdout, re.MULTILINE)
     assert "demo: enqueueing" in result.stdout  # progress, in lines
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM job")).scalar_one() == 0
@@ -80,6 +82,13 @@ def test_demo_reports_a_missing_dashboard_before_starting_a_server(monkeypatch: 
     result = CliRunner().invoke(main, ["demo", "--dashboard"], env={"SA_JOBQUEUE_URL": None})
     assert result.exit_code == 1
     assert f"the dashboard is not installed: {install_command('dashboard')}" in result.stderr
+
+
+def test_progress_is_one_line_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    command._rewrite("demo: running jobs, 1 of 9")
+    command._rewrite("demo: done")
+    assert capsys.readouterr().out == "\r\x1b[2Kdemo: running jobs,\r\x1b[2Kdemo: done"
 
 
 @pytest.fixture

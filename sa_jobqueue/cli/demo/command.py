@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -22,12 +24,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import _options as opts
-from sa_jobqueue.cli._output import echo, fields_of, is_json, print_result
+from sa_jobqueue.cli._output import echo, is_json, print_result
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
 from sa_jobqueue.cli.demo.app import LIBRARY, Base, Job, SourceFile, count, count_file
 from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.operations import list_dead_letters
@@ -89,15 +92,37 @@ def demo(*, with_dashboard: bool, files: int | None) -> None:
             app, token = make_app([make_url(server.url)], Job, read_only=False)
             address = f"{stack.enter_context(served(app))}/?token={token}"
             say(f"serving the dashboard on {address}")
-        with ProgressLines("demo", write=say, interval=1) as lines:
+        is_on_one_line = sys.stdout.isatty() and not is_json()
+        with ProgressLines("demo", write=_rewrite if is_on_one_line else say, interval=1) as lines:
             report_fields = _run(engine, server.url, find(LIBRARY, files), lines, interruption)
         report_fields["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
-        print_result(report_fields, fields_of("sa-jobqueue demo", report_fields))
+        if is_on_one_line:
+            click.echo()
+        print_result(report_fields, *summary(report_fields))
         if with_dashboard:
             ended = ending(signal.SIGINT)
             say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             ended.wait()
     sys.exit(0 if report_fields["ok"] else 1)
+
+
+def _rewrite(line: str) -> None:
+    """Print a line of progress in place of the one before, cut to the width of the terminal."""
+    print(f"\r\x1b[2K{printable(line)[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+
+
+def summary(report_fields: Mapping[str, Any]) -> list[str]:
+    """Return the report of a demo as sentences."""
+    jobs, seconds, completed, dead, rescued = (
+        f"{report_fields[name]:,.0f}" for name in ("files", "seconds", "completed", "dead_letters", "rescued")
+    )
+    errors = ", ".join(report_fields["dead_by_error"])
+    killed = ", ".join(map(str, report_fields["killed_pids"]))
+    return [
+        f"{jobs} jobs in {seconds} s: {completed} completed, {dead} dead letters ({errors}, as without the queue).",
+        *([f"Worker {killed} was killed, and its {rescued} jobs were rescued."] if killed else []),
+        *(report_fields["complaints"] or ["All counts are equal to those without the queue."]),
+    ]
 
 
 def find(root: Path, limit: int | None = None) -> list[str]:
@@ -118,15 +143,19 @@ def _run(
     lines.begin(f"enqueueing {len(paths)} files of {LIBRARY}")
     with Session(engine) as session, session.begin():
         session.add_all(SourceFile(path=path, job=count_file.job(path)) for path in paths)
+    plain: dict[str, Any] = {}
+    # Beside the workers. A daemon, so that an interrupted demo does not wait for its end.
+    counting = threading.Thread(target=lambda: plain.update(count_plainly(paths)), name="demo counts", daemon=True)
     with _workers(url) as check:
         lines.begin("running jobs in two worker processes", total=len(paths))
+        counting.start()
         killed, pids = _work(engine, check, len(paths), lines, interruption)
     lines.begin("all jobs have ended; counting without the queue to compare")
-    begun = time.perf_counter()
-    plain = count_plainly(paths)
-    measured = {"plain_seconds": time.perf_counter() - begun, "pids": pids}
+    while counting.is_alive():
+        counting.join(0.1)
+        interruption.check()
     with Session(engine) as session:
-        return report(session, plain, killed) | measured
+        return report(session, plain, killed) | {"pids": pids}
 
 
 @contextmanager
