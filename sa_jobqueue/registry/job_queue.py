@@ -79,7 +79,7 @@ class JobQueue(Generic[JobT]):
         """Register a function as the handler of `type_name`. Its first parameter is the payload.
 
         `type_name`, `options`: those of `HandlerOptions`.
-        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, InvalidHandlerError.
+        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError.
         """
         return HandlerDecorator(self._declare(HandlerOptions, type_name, options))
 

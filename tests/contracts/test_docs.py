@@ -56,11 +56,9 @@ def dispose_engines():
     for engine in [one for one in gc.get_objects() if isinstance(one, Engine)]:
         engine.dispose()
 
-def create_tables():
-    import sa_jobqueue.pipeline  # adds its tables
-    from sa_jobqueue import Job
-    from sqlalchemy import NullPool, create_engine
-    Job.metadata.create_all(create_engine(os.environ["SA_JOBQUEUE_URL"], poolclass=NullPool))
+def create_tables():  # as the head of the guides says
+    run_shell("sa-jobqueue migrate upgrade --pipeline")
+    shown.seek(shown.truncate(0))
 
 def write_file(path, text, mode="w"):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
