@@ -31,8 +31,10 @@ from sa_jobqueue.db.sessions import own_engine
 from sa_jobqueue.db.urls import URL_VARIABLE, read_url
 from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
+from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.operations.audit import COMMAND, MAX_REASON, REASON
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements.jobs import with_ends
@@ -260,12 +262,37 @@ def user_name() -> str:
         return "sa-jobqueue"
 
 
-by_option: Final[Callable[[F], F]] = click.option(
+_RECORDED: Final = "sa_jobqueue.recorded"
+"""Key in the meta of a click context of what the audit records with a change: `Session.info` of its sessions."""
+
+
+def _recorded(context: click.Context) -> dict[str, Any]:
+    values: dict[str, Any] = context.meta.setdefault(_RECORDED, {})
+    return values
+
+
+def _named(context: click.Context, _: click.Parameter, by: str) -> str:
+    _recorded(context)[COMMAND] = str(uuid7())
+    return by
+
+
+def _reasoned(context: click.Context, option: click.Parameter, reason: str | None) -> None:
+    if reason is not None and not (1 <= len(reason) <= MAX_REASON and reason.isprintable()):
+        raise click.BadParameter(f"must be 1 to {MAX_REASON} printable characters", context, option)
+    _recorded(context)[REASON] = reason
+
+
+name_option: Final[Callable[[F], F]] = click.option(
     "--by",
     default=user_name,
     metavar="NAME",
     show_default="your user name",
     help="Name to record with the change; see `audit`.",
+    callback=_named,
+)
+by_option: Final = stacked(
+    name_option,
+    click.option("--why", metavar="TEXT", help="Reason to record with it.", callback=_reasoned, expose_value=False),
 )
 
 
@@ -294,6 +321,8 @@ class Database:
             except DBAPIError as error:
                 raise unavailable(error, self.url) from error
             session.rollback()  # ends the transaction of the check; commands begin and end their own
+            context = click.get_current_context(silent=True)
+            session.info.update(context.meta.get(_RECORDED, {}) if context else {})
             yield session
 
     def run(self, operation: Callable[..., T], *arguments: Any, **options: Any) -> T:

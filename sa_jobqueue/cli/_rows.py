@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -42,6 +42,7 @@ def print_page(
     key: str = "",
     without: Sequence[str] = (),
     read_id: Callable[[str], Any] | None = None,
+    rows: Callable[[Iterable[Any]], Sequence[Any]] = list,
     limit: int,
     after: str | None,
     oldest_first: bool,
@@ -50,7 +51,8 @@ def print_page(
     """Print one page of a list.
 
     `where`: makes the filter from `filters`, the other options of the command. `key`: name of the rows in the JSON document,
-    by default the noun's plural. `read_id`: reads `after`, by default as the id of a job.
+    by default the noun's plural. `read_id`: reads `after`, by default as the id of a job. `rows`: makes the
+    rows of the table.
     """
     filters |= {name: database.job_ids(ids) for name, ids in filters.items() if name.endswith("_ids")}
     try:
@@ -68,7 +70,7 @@ def print_page(
         )
     document = {key or f"{noun}s": [row_of(row, without=without) for row in page], "next_after": page.next}
     more = [] if page.next is None else [f"next page: --after {page.next}"]
-    print_result(document, table_of(counted(len(page.items), noun), columns, page), *more)
+    print_result(document, table_of(counted(len(page.items), noun), columns, rows(page)), *more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from sa_jobqueue.cli._output import Columns
 from sa_jobqueue.cli._rows import page_options, print_page
 from sa_jobqueue.cli.prune import print_pruned
 from sa_jobqueue.operations import AuditFilter, list_audit
+from sa_jobqueue.operations.audit import by_command
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 
 _COLUMNS: Final[Columns] = {
@@ -50,9 +51,12 @@ audit: Final = noun_group("audit")
 @page_options
 @opts.reading
 def list_(database: opts.Database, /, **options: Any) -> None:
-    """List audit records, newest first: one for each change that was made with a name (`--by`)."""
+    """List what was changed with a name (`--by`), newest first.
+
+    A command has one row, and one record for each of its transactions; --json has the records.
+    """
     names: dict[str, Any] = {"noun": "record", "key": "audit", "columns": _COLUMNS, "read_id": click.UUID}
-    print_page(database, list_audit, AuditFilter, **names, **options)
+    print_page(database, list_audit, AuditFilter, rows=by_command, **names, **options)
 
 
 @audit.command()

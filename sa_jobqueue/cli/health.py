@@ -271,7 +271,7 @@ def set_(database: opts.Database, /, *, pairs: tuple[str, ...], queue: str, by: 
     metavar="NAME",
     help="Only findings about this queue, job type, schedule or worker.  [default: all]",
 )
-@opts.by_option
+@opts.name_option
 @opts.reading
 def silence(database: opts.Database, /, *, code: str, subject: str, reason: str, by: str, **options: timedelta) -> None:
     """Silence the finding CODE for a while: reports show it as ok, with who did it, until when and why.

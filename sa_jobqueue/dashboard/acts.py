@@ -14,12 +14,10 @@ from sa_jobqueue.dashboard.guard import FIELD, check_token
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Changes, Context
 from sa_jobqueue.display.printable import printable
-from sa_jobqueue.operations.audit import REASON
+from sa_jobqueue.operations.audit import MAX_REASON, REASON
 
 MAX_BODY: Final = 1 << 20
 """Maximum size of a form in bytes."""
-MAX_REASON: Final = 200
-"""Maximum number of characters of the reason for an act."""
 _FIELDS: Final = 1100
 _LOGGED: Final = 100
 """Maximum number of ids in an audit line."""

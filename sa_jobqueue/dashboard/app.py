@@ -136,6 +136,7 @@ class _Pages:
                 for screen in SCREENS
                 for name, download in screen.downloads.items()
             ),
+            Route("/{source}/measure", self._measure, methods=["POST"]),
             *(Route(f"/{{source}}/acts/{name}", self._act, methods=["POST"], name=name) for name in ACTS),
         ]
         errors = (HTTPException, ParameterError, JobQueueError, DBAPIError, PoolTimeoutError, Exception)
@@ -215,6 +216,13 @@ class _Pages:
         if is_fragment:
             return render("base.html", variables, block="title") + render(template, variables, block="live")
         return render(template, variables)
+
+    async def _measure(self, request: Request) -> Response:
+        """Return to the page, which measures a new report."""
+        await read_form(request)
+        context = self._context(request, [])
+        context.source.measure_again()
+        return RedirectResponse(context.url(SCREENS[0].name), 303)
 
     async def _act(self, request: Request) -> Response:
         fields = await read_form(request)

@@ -139,6 +139,12 @@ class Source:
             self._begin(session, read_only=False)
             yield session
 
+    def measure_again(self) -> None:
+        """Have the next page measure whole reports instead of the parts that cost little."""
+        self._whole = None
+        for sampler in (self.sampler, self.shares, self.recorded):
+            sampler.expire()
+
     def dispose(self) -> None:
         """Close the connections that were opened in place of an async engine's; engines that were given stay as they are."""
         for application_engine, used in ((self.engine, self._reader), (self.operator, self._writer)):

@@ -7,10 +7,11 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from itertools import groupby
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +30,10 @@ RECORDED: Final = 100
 """Maximum number of ids, names or values of one kind in a record."""
 REASON: Final = "sa_jobqueue.reason"
 """Key in `Session.info` of the reason for the changes of its transaction, which their records have as an argument."""
+MAX_REASON: Final = 200
+"""Maximum number of characters of a reason."""
+COMMAND: Final = "sa_jobqueue.command"
+"""Key in `Session.info` of the id of a command, which the records of all its transactions have as an argument."""
 _PAYLOADS: Final = frozenset({"input", "output"})
 _log = logging.getLogger("sa_jobqueue.audit")
 
@@ -70,6 +75,50 @@ def list_audit(
     return pages.scanned_page(session, statement, limit=limit, scan_limit=scan_limit)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedCommand:
+    """Records that follow each other and are of one command, added up; `AuditMixin` has the meaning of the other fields."""
+
+    id: UUID
+    """Id of the last of them in the list."""
+    done_at: datetime
+    """Time of the first of them in the list."""
+    done_by: str
+    operation: str
+    arguments: Any
+    matched: int
+    changed: int
+    ids: Sequence[Any]
+    records: int
+    """How many there are: one for each transaction."""
+
+
+def by_command(records: Iterable[AuditMixin]) -> list[AuditedCommand]:
+    """Return the records of a list by command. One without a command, such as of the dashboard, has a row. Pure."""
+    commands = []
+    for _, group in groupby(records, lambda record: (record.operation, _command_of(record) or record.id)):
+        same = list(group)
+        first = same[0]
+        commands.append(
+            AuditedCommand(
+                id=same[-1].id,
+                done_at=first.done_at,
+                done_by=first.done_by,
+                operation=first.operation,
+                arguments=first.arguments,
+                matched=sum(record.matched for record in same),
+                changed=sum(record.changed for record in same),
+                ids=[row_id for record in same for row_id in record.ids][:RECORDED],
+                records=len(same),
+            )
+        )
+    return commands
+
+
+def _command_of(record: AuditMixin) -> Any:
+    return record.arguments.get("command") if isinstance(record.arguments, dict) else None
+
+
 def check_by(by: str | None) -> None:
     """Check the name of a user."""
     if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
@@ -98,7 +147,7 @@ def record(
         "id": uuid7(),
         "done_by": by,
         "operation": operation,
-        "arguments": _plain({"reason": session.info.get(REASON)} | arguments),
+        "arguments": _plain({"reason": session.info.get(REASON), "command": session.info.get(COMMAND)} | arguments),
         "matched": matched,
         "changed": len(ids),
         "ids": _plain(list(ids)),

@@ -48,7 +48,7 @@ def test_routes_are_exactly_the_screens_and_actions() -> None:
     pages = {("GET", f"/queue/{screen.name}") for screen in SCREENS}
     pages |= {("GET", f"/queue/{name}") for screen in SCREENS for name in screen.downloads}
     acts = {("POST", f"/queue/acts/{name}") for name in ACTS}
-    assert protected == pages | acts | {("GET", "/"), ("GET", "/static/other.js")}
+    assert protected == pages | acts | {("GET", "/"), ("GET", "/static/other.js"), ("POST", "/queue/measure")}
 
 
 @pytest.mark.parametrize(("authorize", "status"), [(None, 503), (lambda request: None, 401)], ids=["not set", "refuses"])

@@ -44,7 +44,7 @@ def test_links_keep_the_mount_prefix(engine: Engine, prefix: str) -> None:
         assert len(on_page) > 10
         links_of_pages |= on_page
     assert all(link.startswith(f"{prefix}/") for link in links_of_pages), links_of_pages
-    pages = sorted(link for link in links_of_pages if "/acts/" not in link)
+    pages = sorted(link for link in links_of_pages if "/acts/" not in link and not link.endswith("/measure"))
     if prefix not in {"", "/a/b%20c/queue"}:  # these two follow every link, the others a file and some pages
         pages = [*pages[::8], next(page for page in pages if "/static/" in page)]
     for page in pages:

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
 from sa_jobqueue import JobStatus
-from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, Sampler
+from sa_jobqueue.dashboard import Access, Source, dashboard
+from sa_jobqueue.dashboard.sampler import AT_LEAST, AT_MOST, SHARE, Sampler
 from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import JobQueueError
@@ -61,6 +61,48 @@ def test_a_report_is_cached_for_a_multiple_of_its_cost(engine: Engine) -> None:
     clock.now += AT_MOST.total_seconds()
     sampler.sample()
     assert len(calls) == 3
+
+
+def test_who_asks_for_a_new_report_gets_one_at_most_every_two_seconds() -> None:
+    clock, calls = Clock(), []
+
+    def read() -> int:
+        calls.append(clock.now)
+        clock.now += 2.5
+        return len(calls)
+
+    sampler = Sampler(read, clock=clock)
+    assert sampler.sample().value == 1
+    clock.now += AT_LEAST.total_seconds() + 0.1
+    assert sampler.sample().value == 1  # it is kept for twenty times what it took
+    sampler.expire()
+    assert sampler.sample().value == 2
+    sampler.expire()
+    assert sampler.sample().value == 2
+    clock.now += AT_LEAST.total_seconds() + 0.1
+    assert sampler.sample().value == 3
+    clock.now += AT_LEAST.total_seconds() + 0.1
+    assert sampler.sample().value == 3
+
+
+def test_measure_now_measures_the_parts_that_are_kept_longest_as_well(engine: Engine, jobs: Jobs) -> None:
+    source = Source(name="queue", engine=engine)
+    client = Client(dashboard([source], authorize=lambda request: Access(user="eve")))
+    page = client.page("/queue/overview")
+    assert 'action="/admin/jobs/queue/measure"' in page
+    report = source.sampler.last
+    assert report is not None
+    for sampler in (source.sampler, source.shares, source.recorded):
+        sampler._tried_at -= AT_LEAST.total_seconds() + 1  # as if that long ago
+    assert client.request("POST", "/queue/measure", data={}).status_code == 403  # no token
+    sent = {"data": {"csrf_token": client.token()}, "headers": {"Sec-Fetch-Site": "same-origin"}}
+    response = client.request("POST", "/queue/measure", **sent)
+    assert (response.status_code, response.headers["location"]) == (303, "/admin/jobs/queue/overview")
+    client.page("/queue/overview")
+    new = source.sampler.last
+    assert new is not None
+    assert new.measured_at > report.measured_at
+    assert new.older_at is None  # all of it, not the cheap part alone
 
 
 def test_a_failed_report_keeps_the_last_one_and_shows_one_sentence(engine: Engine) -> None:

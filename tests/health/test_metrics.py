@@ -141,6 +141,7 @@ def test_the_exporter_shows_limits_in_use_and_blocked_and_due_jobs_by_type(
     upsert_queue(session, QueueSettings(name="pay", global_concurrency=9, concurrency_per_key=2))
     upsert_queue(session, QueueSettings(name="pay", fairness_key="stark", global_concurrency=3))
     upsert_job_type(session, TypeSettings(type_name="charge", global_concurrency=4))
+    upsert_job_type(session, TypeSettings(type_name="text", rate_limit=50, rate_period=timedelta(minutes=1), rate_burst=70))
     session.commit()
     for key in ("stark", "stark", "wayne", ""):
         jobs.add(JobStatus.RUNNING, queue="pay", fairness_key=key, type_name="charge")
@@ -159,6 +160,8 @@ def test_the_exporter_shows_limits_in_use_and_blocked_and_due_jobs_by_type(
         names = ("concurrency_in_use", "concurrency_limit")
         labels = frozenset({("kind", kind), ("name", name)})
         assert tuple(samples[f"sa_jobqueue_{name}", labels] for name in names) == values, subject
+    rates = {labels: left for (name, labels), left in samples.items() if name == "sa_jobqueue_rate_tokens"}
+    assert rates == {frozenset({("kind", "type"), ("name", "text")}): 70}  # a full bucket
     assert value(samples, "blocked_jobs") == 1
     assert value(samples, "due_jobs_by_type", job_type="send") == 3
     assert value(samples, "running_jobs", queue="pay") == 4

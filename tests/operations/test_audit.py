@@ -16,8 +16,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, operations
 from sa_jobqueue.errors import InvalidOptionError, NotFoundError
 from sa_jobqueue.operations import AuditFilter, DeadLetterFilter, JobFilter, WorkerFilter, list_audit
+from sa_jobqueue.operations.audit import by_command
+from sa_jobqueue.operations.pages import MAX_PAGE
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.settings import QueueSettings, TypeSettings
+from tests.fixtures.commands import Run, document
 from tests.fixtures.jobs import WORKER, Jobs
 
 Act = Callable[..., Any]
@@ -251,3 +254,22 @@ def test_a_dry_run_raises_for_unknown_ids_like_the_operation(session: Session) -
 def test_audit_retention_is_configured_on_the_registry() -> None:
     jobs = JobQueue(retention=Retention(audit=timedelta(days=365)))
     assert jobs.retention_rules.default.audit == timedelta(days=365)
+
+
+def test_the_transactions_of_a_command_are_one_row_with_its_reason(session: Session, jobs: Jobs, run: Run) -> None:
+    jobs.add_many(MAX_PAGE + 500)
+    jobs.add(type_name="other")
+    run("jobs", "cancel", "--type", "other", "--by", "ann", "--yes")
+    why = "the customer closed the account"
+    run("jobs", "cancel", "--type", "test", "--by", "ann", "--why", why, "--yes")
+    last, first, other = list_audit(session)
+    assert (last.changed, first.changed, other.changed) == (500, MAX_PAGE, 1)
+    assert first.arguments["command"] == last.arguments["command"] != other.arguments["command"]
+    assert first.arguments["reason"] == last.arguments["reason"] == why
+    command, single = by_command(list_audit(session))
+    assert (command.changed, command.matched, command.records, command.id) == (MAX_PAGE + 500, MAX_PAGE + 500, 2, first.id)
+    assert (single.changed, single.records) == (1, 1)
+    rows = [line for line in run("audit", "list").output.splitlines() if "cancel_jobs" in line]
+    assert [str(MAX_PAGE + 500) in row for row in rows] == [True, False]
+    assert len(document(run("audit", "list", "--json"))["audit"]) == 3
+    run("jobs", "cancel", "--type", "test", "--why", "x" * 201, "--yes", status=2)

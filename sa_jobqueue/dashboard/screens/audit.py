@@ -9,6 +9,7 @@ from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import as_json
 from sa_jobqueue.dashboard.screens.base import PAGE, Context, Screen
 from sa_jobqueue.operations import AuditFilter, list_audit
+from sa_jobqueue.operations.audit import by_command
 from sa_jobqueue.operations.pages import SCAN_LIMIT
 
 
@@ -24,8 +25,9 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         page = list_audit(session, where=where, after=_position(context), limit=PAGE, model=context.model)
     filters: dict[str, Any] = params.given("operation", "by", "since", "before")
+    commands = by_command(page)
     return {
-        "records": [(record, as_json(record.arguments), [str(row_id) for row_id in record.ids]) for record in page],
+        "records": [(command, as_json(command.arguments), [str(row_id) for row_id in command.ids]) for command in commands],
         "filters": filters,
         "next_url": None if page.next is None else context.url("audit", **filters, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,

@@ -553,7 +553,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restriction:
-    """A queue, a fairness key of one, or a job type, that is paused or has a limit of running jobs."""
+    """A queue, a fairness key of one, or a job type, that is paused or has a limit of running jobs or a rate."""
 
     what: str
     """`queue` or `type`; `key` for the limit of each fairness key of a queue."""
@@ -564,6 +564,8 @@ class Restriction:
     """None if it is not paused."""
     by: str | None = None
     limit: int | None = None
+    tokens: float | None = None
+    """Cost that may start now under its rate, negative for an overdrawn bucket; None without a rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

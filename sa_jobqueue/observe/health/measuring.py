@@ -45,8 +45,9 @@ from sa_jobqueue.operations.lock_holders import list_lock_holders
 from sa_jobqueue.operations.pages import member_or_text
 from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.operations.silence import list_silent
+from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, recent, schema, sessions, steps, storage
+from sa_jobqueue.statements import horizon, jobs, limits, quarantine, recent, schema, sessions, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import JobStatus, RefusedWrite
 
@@ -479,16 +480,24 @@ def _statuses(reading: Reading) -> dict[str, int]:
 
 def _settings(reading: Reading) -> list[figures.Restriction]:
     settings = []
+    tokens: dict[tuple[bool, str, str], float] = {}
+    for row in reading.session.execute(limits.current(reading.model), {"limit": COUNTED}):
+        if (rate := Rate.of(row)) is not None:
+            tokens[row.is_type, row.name, row.fairness_key] = rate.left
     for queue in list_queues(reading.session, model=reading.model):
-        settings.append(_restriction(reading, "queue", queue.name, queue))
+        left = tokens.get((False, queue.name, queue.fairness_key))
+        settings.append(_restriction(reading, "queue", queue.name, queue, left))
         if (most := queue.concurrency_per_key) is not None:
             settings.append(figures.Restriction(what="key", name=queue.name, limit=most))
     return settings + [
-        _restriction(reading, "type", kind.type_name, kind) for kind in list_job_types(reading.session, model=reading.model)
+        _restriction(reading, "type", kind.type_name, kind, tokens.get((True, kind.type_name, "")))
+        for kind in list_job_types(reading.session, model=reading.model)
     ]
 
 
-def _restriction(reading: Reading, kind: str, name: str, row: QueueStatus | TypeStatus) -> figures.Restriction:
+def _restriction(
+    reading: Reading, kind: str, name: str, row: QueueStatus | TypeStatus, tokens: float | None
+) -> figures.Restriction:
     return figures.Restriction(
         what=kind,
         name=name,
@@ -496,6 +505,7 @@ def _restriction(reading: Reading, kind: str, name: str, row: QueueStatus | Type
         paused_for=None if row.paused_at is None else reading.now - row.paused_at,
         by=row.paused_by,
         limit=row.global_concurrency,
+        tokens=tokens,
     )
 
 

@@ -99,7 +99,7 @@ _NEEDS: Mapping[str, set[str]] = {
         ({"rates"}, "arrivals_per_second completions_per_second retry_ratio"),
         ({"running"}, "running_jobs longest_running_seconds"),
         ({"waiting"}, "waiting_jobs"),
-        ({"settings"}, "paused concurrency_limit"),
+        ({"settings"}, "paused concurrency_limit rate_tokens"),
         ({"settings", "running"}, "concurrency_in_use"),
         ({"due_by_type"}, "due_jobs_by_type"),
         ({"growth"}, "jobs_growth"),
@@ -186,6 +186,8 @@ def _settings(report: Health) -> Iterator[Sample]:
     yield sample("concurrency_limit", "Most jobs that run at a time in all workers together; key: of each key.", limited)
     in_use = ((restriction, report.running.under(restriction)) for restriction, _ in limited)
     yield sample("concurrency_in_use", "Jobs that run under the limit; key: of the key with the most.", in_use)
+    rates = ((restriction, restriction.tokens) for restriction in report.settings if restriction.tokens is not None)
+    yield sample("rate_tokens", "Cost that may start now under the rate limit; negative: overdrawn.", rates)
 
 
 def _jobs(report: Health) -> Iterator[Sample]:
