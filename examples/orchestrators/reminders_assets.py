@@ -23,15 +23,15 @@ def when_ended(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.
     """Materialize `reminders_sent` for the days whose jobs have ended."""
     loaded = context.instance.get_materialized_partitions(reminders_loaded.key)
     days = sorted(loaded - context.instance.get_materialized_partitions(reminders_sent.key))
-    found = []
+    run_requests = []
     for day in days:
         try:
             has_ended = reminders.has_ended(f"reminders.{day}")
         except reminders.JobsDiedError:
             has_ended = True  # the run raises the error, and fails
         if has_ended:
-            found.append(dg.RunRequest(run_key=day, partition_key=day))
-    return found or dg.SkipReason(f"{len(days)} days have open jobs")
+            run_requests.append(dg.RunRequest(run_key=day, partition_key=day))
+    return run_requests or dg.SkipReason(f"{len(days)} days have open jobs")
 
 
 definitions = dg.Definitions(assets=[reminders_loaded, reminders_sent], sensors=[when_ended])

@@ -263,7 +263,7 @@ def user_name() -> str:
 
 
 _RECORDED: Final = "sa_jobqueue.recorded"
-"""Key in the meta of a click context of what the audit records with a change: `Session.info` of its sessions."""
+"""Key in the meta of a click context of the entries that `Session.info` of its sessions gets for the audit."""
 
 
 def _recorded(context: click.Context) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of this package writes to a stream.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,11 @@ def console() -> Console:
 def echo(text: Any, *, err: bool = False) -> None:
     """Print one line."""
     click.echo(printable(str(text)), err=err)
+
+
+def rewrite_line(line: str) -> None:
+    """Print a line of progress in place of the one before, cut to the width of the terminal."""
+    print(f"\r\x1b[2K{printable(line)[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
 
 
 def echo_script(statements: Iterable[str]) -> None:

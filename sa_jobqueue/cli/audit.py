@@ -51,7 +51,7 @@ audit: Final = noun_group("audit")
 @page_options
 @opts.reading
 def list_(database: opts.Database, /, **options: Any) -> None:
-    """List what was changed with a name (`--by`), newest first.
+    """List the changes that were made with a name (`--by`), newest first.
 
     A command has one row, and one record for each of its transactions; --json has the records.
     """

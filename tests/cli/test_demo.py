@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from sqlalchemy import Engine, NullPool, create_engine, text
 
 from sa_jobqueue.cli import main
+from sa_jobqueue.cli._output import rewrite_line
 from sa_jobqueue.cli.demo import app, command
 from sa_jobqueue.cli.demo.command import compare, count_plainly, find
 from sa_jobqueue.errors.extras import install_command
@@ -86,8 +87,8 @@ def test_demo_reports_a_missing_dashboard_before_starting_a_server(monkeypatch: 
 
 def test_progress_is_one_line_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    command._rewrite("demo: running jobs, 1 of 9")
-    command._rewrite("demo: done")
+    rewrite_line("demo: running jobs, 1 of 9")
+    rewrite_line("demo: done")
     assert capsys.readouterr().out == "\r\x1b[2Kdemo: running jobs,\r\x1b[2Kdemo: done"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,13 +23,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import _options as opts
-from sa_jobqueue.cli._output import echo, is_json, print_result
+from sa_jobqueue.cli._output import echo, is_json, print_result, rewrite_line
 from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.dashboard import make_app, require_extra, served
 from sa_jobqueue.cli.demo.app import LIBRARY, Base, Job, SourceFile, count, count_file
 from sa_jobqueue.db.urls import URL_VARIABLE, shown_url
-from sa_jobqueue.display.printable import printable
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.operations import list_dead_letters
@@ -93,22 +91,17 @@ def demo(*, with_dashboard: bool, files: int | None) -> None:
             address = f"{stack.enter_context(served(app))}/?token={token}"
             say(f"serving the dashboard on {address}")
         is_on_one_line = sys.stdout.isatty() and not is_json()
-        with ProgressLines("demo", write=_rewrite if is_on_one_line else say, interval=1) as lines:
+        with ProgressLines("demo", write=rewrite_line if is_on_one_line else say, interval=1) as lines:
             report_fields = _run(engine, server.url, find(LIBRARY, files), lines, interruption)
         report_fields["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
         if is_on_one_line:
-            click.echo()
+            echo("")
         print_result(report_fields, *summary(report_fields))
         if with_dashboard:
             ended = ending(signal.SIGINT)
             say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             ended.wait()
     sys.exit(0 if report_fields["ok"] else 1)
-
-
-def _rewrite(line: str) -> None:
-    """Print a line of progress in place of the one before, cut to the width of the terminal."""
-    print(f"\r\x1b[2K{printable(line)[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
 
 
 def summary(report_fields: Mapping[str, Any]) -> list[str]:

@@ -485,8 +485,8 @@ def _settings(reading: Reading) -> list[figures.Restriction]:
         if (rate := Rate.of(row)) is not None:
             tokens[row.is_type, row.name, row.fairness_key] = rate.left
     for queue in list_queues(reading.session, model=reading.model):
-        left = tokens.get((False, queue.name, queue.fairness_key))
-        settings.append(_restriction(reading, "queue", queue.name, queue, left))
+        tokens_left = tokens.get((False, queue.name, queue.fairness_key))
+        settings.append(_restriction(reading, "queue", queue.name, queue, tokens_left))
         if (most := queue.concurrency_per_key) is not None:
             settings.append(figures.Restriction(what="key", name=queue.name, limit=most))
     return settings + [
