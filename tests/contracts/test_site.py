@@ -94,6 +94,15 @@ def test_the_search_leaves_out_tests_that_promises_name(script: Any) -> None:
     assert staged_page == text.replace("test_c`", "test_c`{ data-search-exclude }")
 
 
+def test_lines_that_matter_are_marked(script: Any) -> None:
+    text = "<!-- highlight: job( | run -->\n```python\nx = 1\njob(x)\nrun()\njob(2)\n```\n"
+    assert script.staged("docs/a.md", text, {"docs/a.md": "a.md"}) == (
+        '```python hl_lines="2 3 4"\nx = 1\njob(x)\nrun()\njob(2)\n```\n'
+    )
+    with pytest.raises(SystemExit, match="no line of the program has nothing"):
+        script.staged("docs/a.md", text.replace("run -->", "nothing -->"), {"docs/a.md": "a.md"})
+
+
 def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
     with pytest.raises(SystemExit, match=r"docs/a\.md: \.\./examples/none\.py leads nowhere"):
         script.staged("docs/a.md", "[x](../examples/none.py)", {"docs/a.md": "a.md"})
