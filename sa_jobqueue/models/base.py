@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -95,6 +96,24 @@ class NotifyingXid(Xid8):
     def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
         """Return the type of a value that it is compared with."""
         return Xid8()
+
+
+class ReadBack:
+    """The `eager_defaults` of a mapper: true, but for a flush that has set `is_lazy`.
+
+    Returned values are a third of the cost that the INSERT of a job adds to a transaction, and a session that expires
+    objects at its commit reads them for nothing. Their attributes are expired instead, and loaded on first access.
+    Source: `Mapper._prefer_eager_defaults` asks for each INSERT.
+    """
+
+    def __init__(self) -> None:
+        self.is_lazy: ContextVar[bool] = ContextVar("sa_jobqueue_is_lazy", default=False)
+
+    def __bool__(self) -> bool:
+        return not self.is_lazy.get()
+
+
+READ_BACK: Final = ReadBack()
 
 
 def _queue_key(value: Any) -> str:

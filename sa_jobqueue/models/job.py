@@ -23,7 +23,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import checks
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
-from sa_jobqueue.models.base import CURRENT_XID, NotifyingXid, Xid8, enum_type, expressed, id_type
+from sa_jobqueue.models.base import CURRENT_XID, READ_BACK, NotifyingXid, Xid8, enum_type, expressed, id_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, map_chain
 from sa_jobqueue.models.creation import register, register_pipeline
@@ -215,6 +215,8 @@ class JobMixin(Generic[IdT]):
         layout = cls.__jobqueue__
         cls.__table__.c.changed_xid.type = NotifyingXid(layout.quoted_schema, layout.name("job_notify_due"))
         expressed(cast("sa.Table", cls.__table__), "onupdate")
+        if mapper.eager_defaults == "auto":  # not the application's own
+            mapper.eager_defaults = READ_BACK  # type: ignore[assignment]
         cls._map_companions(_companions(layout))
         cls.Chain = map_chain(cls, mapper.registry)
         register(cast("sa.Table", cls.__table__), layout)

@@ -25,6 +25,7 @@ from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import READ_BACK
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations import hooks, references
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
@@ -54,6 +55,8 @@ from sa_jobqueue.statements._parts import table
 from sa_jobqueue.tracing import announce, is_announced
 from sa_jobqueue.types import JobStatus
 
+_FEW: Final = 3
+"""Largest number of jobs in a flush that are written one by one, without RETURNING; more share a statement, which has it."""
 _flushed: WeakKeyDictionary[Session, list[list[Edge]]] = WeakKeyDictionary()
 """The edges of a flush that is under way, by queue."""
 
@@ -65,6 +68,7 @@ def before_flush(session: Session, context: UOWTransaction, instances: object) -
     if waiting := [job for job in new if job._blockers]:
         add_blockers(session, waiting)
         new = [job for job in session.new if isinstance(job, JobMixin)]
+    READ_BACK.is_lazy.set(session.expire_on_commit and len(new) <= _FEW)
     references.before_flush(session, context, new)
     if is_announced():
         for kind in {type(job) for job in new}:
@@ -84,6 +88,8 @@ def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
             "that add jobs during the flush, do not. Add the job itself to the session before the flush",
         )
     check_connection(connection, type(job))
+    if connection.dialect.is_async:  # reading the columns later could not load them
+        READ_BACK.is_lazy.set(False)
     references.before_insert(object_session(job), job)
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     state.pop("changed_xid", None)
@@ -103,6 +109,7 @@ def before_update(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
 
 def after_flush(session: Session, context: object) -> None:
     """Write the edges of jobs that were flushed, and inputs that lacked a key."""
+    READ_BACK.is_lazy.set(False)
     look_again_after_flush(session)
     references.after_flush(session)
     for edges in _flushed.pop(session, ()):

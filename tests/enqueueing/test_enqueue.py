@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -298,6 +298,43 @@ def test_an_added_job_sends_only_what_it_sets_and_the_rest_is_read_without_a_que
     job.ordering_key = None
     session.flush()
     assert session.scalar(select(Job.ordering_key).where(Job.id == job.id)) is None
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_a_flush_returns_columns_only_to_a_session_that_keeps_them(engine: Engine, expires: bool) -> None:
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with Session(engine, expire_on_commit=expires) as session:
+        job = Job("test")
+        session.add(job)
+        session.flush()
+        assert ["RETURNING" in statement for statement in statements] == [not expires]
+        assert job.created_at == job.scheduled_at == session.scalar(select(func.now()))
+        assert (job.root_id, job.has_waiters, job.timeout) == (None, False, None)
+        session.add_all([Job("test") for _ in range(4)])
+        session.flush()  # in one statement, which SQLAlchemy writes for RETURNING alone
+        assert statements[-1].count("VALUES") == 1
+        assert "RETURNING" in statements[-1]
+
+
+def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
+    job = Job("test")
+    session.add(job)
+    session.flush()
+    first = session.scalars(select(func.now())).one()
+    session.rollback()
+    session.add(job)
+    session.commit()
+    assert job.created_at > first
+
+
+async def test_an_async_session_reads_the_columns_of_an_added_job(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+    async with async_sessions() as session:
+        job = Job("test")
+        session.add(job)
+        await session.flush()
+        assert job.created_at == job.scheduled_at
+        assert (job.root_id, job.has_waiters) == (None, False)
 
 
 def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session, jobs: Jobs) -> None:
