@@ -232,8 +232,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def record_of(title: str, row: Mapping[str, Any]) -> list[RenderableType]:
-    """Return a row as names and values, and the traceback of its error below it, indented as no other output is."""
-    shortened, tracebacks = dict(row), []
+    """Return a row as names and values that are not empty, and the traceback of its error below it, indented."""
+    shortened, tracebacks = {name: value for name, value in row.items() if value not in (None, "", [])}, []
     if objects := objects_in(row.get("input")):
         shortened["objects"] = objects
     for name in ERRORS & row.keys():

@@ -222,6 +222,8 @@ def test_jobs_show_names_the_chain_and_the_blockers(run: Run, chains: Chains) ->
     assert [blocker["chain"]["id"] for blocker in shown["blockers"]] == [str(waited)]
     printed = run("jobs", "show", last).stdout
     assert f"chain {root} (test, blocked): job 2 of 2" in printed.replace("\n", " ")
+    assert "leased_by" not in printed  # empty fields are in the document only
+    assert shown["job"]["leased_by"] is None
     assert str(waited) in printed
     assert [job["id"] for job in document(run("jobs", "list", "--chain", root, "--json"))["jobs"]] == [str(last), str(root)]
 
