@@ -33,8 +33,7 @@ STATED: Final[dict[str, list[tuple[str, str, float]]]] = {
         ("bound", "instead of {:g} s |", HEARTBEAT_TIMEOUT + HEARTBEAT_INTERVAL),
         ("constant", "at most `{} + concurrency`", OWN_CONNECTIONS),
     ],
-    "docs/guides/workers-in-production.md": [("constant", "at most `{} + concurrency`", OWN_CONNECTIONS)],
-    "docs/guides/scaling.md": [
+    "docs/guides/workers-in-production.md": [
         ("constant", "at most `{} + concurrency`", OWN_CONNECTIONS),
         ("bound", "up to [{:,} jobs a second]", PLANNED_PER_SECOND),
     ],
