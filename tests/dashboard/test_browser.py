@@ -249,6 +249,37 @@ def test_the_palette_opens_what_is_typed(browser: Browser, engine: Engine) -> No
         opened.context.close()
 
 
+def test_a_job_of_a_list_is_shown_beside_it_and_acted_upon_there(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    job_id, other_id = jobs.add(type_name="send_mail"), jobs.add(type_name="send_fax")
+    opened = Opened(browser, viewport={"width": 1280, "height": 800})
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        for shown_id in (job_id, other_id):
+            page.locator(f'tbody a.id[title="{shown_id}"]').click()
+            page.locator("#panel-title", has_text=str(shown_id)).wait_for()
+            assert page.locator("#panel .timeline").is_visible()
+            assert opened.check() == []
+        assert page.url.endswith("/queue/jobs")
+        page.keyboard.press("Escape")
+        assert not page.locator("#panel").is_visible()
+        assert page.evaluate("document.activeElement.title") == str(other_id)
+        page.keyboard.press("Enter")
+        page.locator("#panel button", has_text="Cancel").click()
+        page.locator("#act[open] button.danger, #act[open] form button").first.wait_for()
+        page.keyboard.press("Escape")
+        assert page.locator("#panel").is_visible()  # the act alone was left
+        page.locator("#panel-title a").click()
+        page.wait_for_url(f"**/queue/job?id={other_id}")
+        assert not opened.logged
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(f"{url}/queue/jobs")
+        page.locator(f'tbody a.id[title="{job_id}"]').click()
+        page.wait_for_url(f"**/queue/job?id={job_id}")
+        opened.context.close()
+
+
 def test_a_telephone_shows_the_current_page_of_the_menu_findings_first_and_names_before_states(
     browser: Browser, engine: Engine
 ) -> None:

@@ -225,6 +225,35 @@
     if (changed) location.reload();
   });
 
+  // A job of a list is shown beside it; its link opens the page. On a narrow screen there is only the page.
+  const panel = byId("panel");
+  let opener = null;
+  const closePanel = () => {
+    panel.close();
+    panel.replaceChildren();
+    opener?.focus();
+  };
+  live.addEventListener("click", async (event) => {
+    const link = event.target.closest("tbody a.id[href*='/job?id=']");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || innerWidth < 1000) return;
+    event.preventDefault();
+    const response = await fetch(link.href).catch(() => null);
+    if (!response?.ok) { location.href = link.href; return; }
+    const answer = new DOMParser().parseFromString(await response.text(), "text/html");
+    const title = Object.assign(document.createElement("h2"), { id: "panel-title", tabIndex: -1 });
+    title.append(Object.assign(document.createElement("a"), { href: link.href, textContent: `Job ${link.title}` }));
+    const close = Object.assign(document.createElement("button"), { type: "button", textContent: "Close" });
+    close.addEventListener("click", closePanel);
+    panel.replaceChildren(close, title, ...answer.getElementById("live").childNodes);
+    opener = link;
+    panel.show();
+    title.focus();
+    showTimes();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && panel.open && !document.querySelector("dialog:modal")) closePanel();
+  });
+
   // Ctrl+K: what the search page finds, as one types. Enter opens the first.
   const palette = byId("palette"), searched = palette?.querySelector("input");
   let typed = null;
