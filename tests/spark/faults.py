@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator, MutableMapping
@@ -88,6 +89,8 @@ class Fault:
         assert task is not None
         if self.name in {"raise after staging", "raise by turns"} and self.once(f"{mark}-{task.partitionId()}"):
             raise InjectedError("after staging")
+        if self.name == "nothing":
+            (self.marks / f"{os.getpid()}-{task.partitionId()}-{gc.get_freeze_count()}").touch()
 
 
 def _die_in_copy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -427,6 +428,9 @@ def test_the_tasks_of_a_python_worker_share_a_connection(
     task = SimpleNamespace(stageId=lambda: 1, partitionId=lambda: 2, attemptNumber=lambda: 0)
     monkeypatch.setattr(connections, "_task", lambda: task)
     monkeypatch.setattr(connections, "KEEP_SECONDS", 600.0)
+    freezings: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: freezings.append(1))
+    connections.freeze_modules.cache_clear()
     options = writer(database_url, ["type_name"], type="a")._options
 
     def backend() -> int:
@@ -435,6 +439,7 @@ def test_the_tasks_of_a_python_worker_share_a_connection(
 
     first = backend()
     assert [backend(), backend()] == [first, first]
+    assert freezings == [1]
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": first})
     second = backend()  # the server has ended the one that was kept

@@ -7,6 +7,7 @@ read again on each executor.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,6 +143,17 @@ class _Kept:
             self._closing = Timer(KEEP_SECONDS, self._engine.dispose)
             self._closing.daemon = True
             self._closing.start()
+            freeze_modules()
+
+
+@cache
+def freeze_modules() -> None:
+    """Take all objects of this process out of the garbage collection that a Python worker of Spark runs after each task.
+
+    These are the imported modules for the most part, whose traversal costs ten times as much CPU time as a small task.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @lru_cache(maxsize=8)
