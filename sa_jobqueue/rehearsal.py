@@ -47,7 +47,7 @@ from sa_jobqueue.testing._crash_points import Fork, Send, all_engines
 from sa_jobqueue.testing.inline import Inline, InlineSteps, start
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus, Json, StepKind
 from sa_jobqueue.worker.finish.outcomes import of_error
-from sa_jobqueue.worker.run.sessions import ENDING, GUARD, guard
+from sa_jobqueue.worker.run.guard import ENDING, GUARD, guard
 from sa_jobqueue.worker.run.step_groups import StepGroups
 from sa_jobqueue.worker.run.steps import Place, shown
 

@@ -34,8 +34,8 @@ from sa_jobqueue.types import ENDED, JobId, JobStatus
 from sa_jobqueue.worker.finish.completer import event_of
 from sa_jobqueue.worker.finish.outcomes import failed
 from sa_jobqueue.worker.run.calls import Call, encode, unwrapped
+from sa_jobqueue.worker.run.guard import Guard
 from sa_jobqueue.worker.run.middleware import surround
-from sa_jobqueue.worker.run.sessions import Guard
 from sa_jobqueue.worker.run.step_groups import StepGroups
 from sa_jobqueue.worker.run.steps import Suspended, WorkerSteps
 

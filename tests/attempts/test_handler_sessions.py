@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
-from sa_jobqueue.worker.run.sessions import ENDING
+from sa_jobqueue.worker.run.guard import ENDING
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick

@@ -34,7 +34,8 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
-from sa_jobqueue.worker.run.sessions import Guard, Sessions, UnconnectedError, guard
+from sa_jobqueue.worker.run.guard import Guard, UnconnectedError, guard
+from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.threads import Threads
 from sa_jobqueue.worker.shared import Part, Shared
 

@@ -51,8 +51,9 @@ from sa_jobqueue.registry.annotations import AnnotationError, return_hint
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, chains, completions, steps
 from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
+from sa_jobqueue.worker.run.guard import Guard, backend_pid, guard
 from sa_jobqueue.worker.run.own_locks import OwnLocks
-from sa_jobqueue.worker.run.sessions import Guard, Sessions, backend_pid, guard
+from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.step_failures import Caught, check_catch, failure_document, rebuilt
 from sa_jobqueue.worker.shared import Shared
 
