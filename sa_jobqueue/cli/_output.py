@@ -222,8 +222,14 @@ def shown(value: Any) -> str:
 
 
 def shown_duration(value: timedelta) -> str:
-    """Return a duration as text; a negative one in seconds, as Python writes it with "-1 day"."""
-    return f"{value.total_seconds():g} s" if value < timedelta(0) else str(value)
+    """Return a duration to the millisecond in all its units, such as `2 h 5 min`; a negative one in seconds."""
+    seconds_left = round(value.total_seconds(), 3)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds_left >= size:
+            parts.append(f"{int(seconds_left // size)} {unit}")
+            seconds_left = round(seconds_left % size, 3)
+    return " ".join([*parts, *([f"{seconds_left:g} s"] if seconds_left or not parts else [])])
 
 
 def counted(count: int, noun: str) -> str:

@@ -71,3 +71,17 @@ def test_any_number_of_columns_fits_or_only_the_first_is_left(monkeypatch: pytes
     lines = printed(monkeypatch, [f"column {n}" for n in range(columns)], [["x" * 15] * columns])
     assert sum("x" * 15 in line for line in lines) == 1
     assert all(len(line) <= WIDTH for line in lines if "Not shown" not in line)
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (timedelta(0), "0 s"),
+        (timedelta(seconds=5.756619), "5.757 s"),
+        (timedelta(minutes=5), "5 min"),
+        (timedelta(days=1, hours=2, seconds=3.5), "1 d 2 h 3.5 s"),
+        (timedelta(seconds=-2), "-2 s"),
+    ],
+)
+def test_durations_have_the_units_of_other_texts(duration: timedelta, text: str) -> None:
+    assert _output.shown(duration) == text
