@@ -35,7 +35,7 @@ def copy_text(statement: ClauseElement) -> tuple[bytes, dict[str, Any]]:
 
 def blocks(
     connection: Connection, query: bytes, parameters: Mapping[str, Any], *, size_bytes: int | None = None
-) -> Iterator[bytes]:
+) -> Iterator[bytearray]:
     """Run a COPY, as `copy_text` gives it, and yield its CSV, whole lines, in blocks of about `size_bytes`.
 
     Locks: none. The connection is busy until the last block was taken, or the iterator is closed.
@@ -43,16 +43,15 @@ def blocks(
     driver: Any = connection.connection  # not its `driver_connection`: one that is detached from its pool has none
     most = size_bytes or BLOCK_BYTES
     with driver.cursor() as cursor, cursor.copy(query, parameters) as copy:
-        block: list[Any] = []
-        size = 0
+        # Not a list of lines: each is a memoryview, which the garbage collector tracks, and traverses the whole process for.
+        block = bytearray()
         for line in copy:  # one row each: the protocol's promise for COPY TO
-            block.append(line)
-            size += len(line)
-            if size >= most:
-                yield b"".join(block)
-                block, size = [], 0
+            block += line
+            if len(block) >= most:
+                yield block
+                block = bytearray()
         if block:
-            yield b"".join(block)
+            yield block
 
 
 @dataclass(frozen=True, slots=True)

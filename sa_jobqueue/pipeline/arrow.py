@@ -21,7 +21,7 @@ TYPES: Final = {
 }
 
 
-def csv_reader(fields: Iterable[Any], *, use_threads: bool = False) -> Callable[[bytes], pa.Table]:
+def csv_reader(fields: Iterable[Any], *, use_threads: bool = False) -> Callable[[bytearray], pa.Table]:
     """Return a function that converts a block of COPY's CSV, whole lines, to a table with these columns."""
     types = {field.name: field.type for field in fields}
     convert = csv.ConvertOptions(
@@ -37,7 +37,7 @@ def csv_reader(fields: Iterable[Any], *, use_threads: bool = False) -> Callable[
     # In a single column, a null is an empty line.
     parse = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 
-    def read(block: bytes) -> pa.Table:
+    def read(block: bytearray) -> pa.Table:
         # A single block of Arrow, because a row may have any length.
         options = csv.ReadOptions(column_names=list(types), use_threads=use_threads, block_size=len(block) + 1)
         return csv.read_csv(pa.py_buffer(block), options, parse, convert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections import Counter
@@ -31,7 +32,7 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.schemas import NASTY_SCHEMA
 from tests.fixtures.workers import wait_until
 from tests.spark import applications
-from tests.spark.reading import batches, read, reader, stream
+from tests.spark.reading import ATTEMPT, batches, read, reader, stream
 
 HOSTILE = [
     "",
@@ -192,6 +193,32 @@ def test_read_filters_select_matching_rows(database_url: str, engine: Engine, jo
         assert {row["queue"] for row in read(database_url, "jobs", **options)} == queues, options
     assert {row["queue"] for row in read(database_url, "dead_letters", queue="c")} == {"c"}
     assert read(database_url, "dead_letters", completedAfter="2020-01-01") == []  # none is resolved
+
+
+def test_rows_that_wait_to_be_decoded_are_no_work_for_the_garbage_collector(database_url: str, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(ATTEMPT, (1, 5_000))
+    collections: list[int] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            collections.append(1)
+
+    thresholds, is_enabled = gc.get_threshold(), gc.isenabled()
+    gc.set_threshold(100, *thresholds[1:])
+    gc.callbacks.append(note)
+    gc.enable()
+    try:
+        dataset_reader = reader(database_url, "attempts")
+        (part,) = dataset_reader.partitions()
+        collections.clear()
+        assert sum(len(batch) for batch in dataset_reader.read(part)) == 5_000
+    finally:
+        if not is_enabled:
+            gc.disable()
+        gc.callbacks.remove(note)
+        gc.set_threshold(*thresholds)
+    assert len(collections) < 25, "lines kept as memoryviews make a hundred"
 
 
 @both_servers
