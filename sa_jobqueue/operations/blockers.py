@@ -211,6 +211,7 @@ def unblock(
     walk = _Walk({chain_id: chains[chain_id] or lowest for chain_id in outcomes})
     unwoken = _wake_parents(connection, model, list(outcomes), result) if outcomes else set()
     statement = blockers.unblock(model, only=only is not None)
+    has_failed = any(outcome != JobStatus.COMPLETED for outcome in outcomes.values())
     for _ in range(ROUNDS):
         if walk.is_at_end:
             break
@@ -219,7 +220,7 @@ def unblock(
             "outcomes": [str(outcomes[chain_id]) for chain_id in walk.last_ids],
             "afters": list(walk.last_ids.values()),
             "limit": BATCH,
-            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
+            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH if has_failed else 0),
             "excluded": list(excluded),
             "ids": list(only or ()),
         }

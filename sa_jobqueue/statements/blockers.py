@@ -125,8 +125,8 @@ def unblock(t: Tables, *, only: bool = False) -> sa.Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
-    `limit`; `dead_letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it
-    looks at none but edges of the jobs in `ids`.
+    `limit`; `dead_letter_ids`, `limit` fresh ids, or none if all `outcomes` are completed; `excluded`, waiting jobs to leave
+    out, none unless given. With `only` it looks at none but edges of the jobs in `ids`.
     Shape: `(chain_id, job_id, held, status, queue, fairness_key, type_name, attempt, has_waiters)` in two kinds of rows,
     unordered. One for each blocker examined, whose `status` is null; `held`: another transaction held the job, so it is
     still to be done. One for each job that changed, with its own chain: `status` is pending, or dead, and then
