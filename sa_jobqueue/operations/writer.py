@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -30,6 +31,7 @@ from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations import hooks, references
 from sa_jobqueue.operations.blockers import Edge, add_blockers, declare, write_edges
 from sa_jobqueue.operations.rows import (
+    DEFAULTS,
     arrays,
     group_by_columns,
     input_text,
@@ -57,6 +59,10 @@ from sa_jobqueue.types import JobStatus
 
 _FEW: Final = 3
 """Largest number of jobs in a flush that are written one by one, without RETURNING; more share a statement, which has it."""
+_AS_DEFAULT: Final = ("chain_index", "status", "open_blockers", "attempt")
+"""Columns that an INSERT of many jobs leaves to the database: RETURNING a value costs less than a parameter for each row."""
+_is_many: ContextVar[bool] = ContextVar("sa_jobqueue_is_many", default=False)
+"""Whether the flush that is under way inserts more than a `_FEW` jobs, none of which waits for others."""
 _flushed: WeakKeyDictionary[Session, list[list[Edge]]] = WeakKeyDictionary()
 """The edges of a flush that is under way, by queue."""
 
@@ -69,6 +75,7 @@ def before_flush(session: Session, context: UOWTransaction, instances: object) -
         add_blockers(session, waiting)
         new = [job for job in session.new if isinstance(job, JobMixin)]
     READ_BACK.is_lazy.set(session.expire_on_commit and len(new) <= _FEW)
+    _is_many.set(len(new) > _FEW and not waiting)
     references.before_flush(session, context, new)
     if is_announced():
         for kind in {type(job) for job in new}:
@@ -91,6 +98,10 @@ def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
     if connection.dialect.is_async:  # reading the columns later could not load them
         READ_BACK.is_lazy.set(False)
     references.before_insert(object_session(job), job)
+    if _is_many.get():
+        for name in _AS_DEFAULT:
+            if state.get(name) is DEFAULTS[name]:
+                del state[name]
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     state.pop("changed_xid", None)
     notify_with_insert(object_session(job), connection, job)

@@ -181,14 +181,16 @@ def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, a
 
 def test_a_producer_without_read_access_to_payloads_can_enqueue(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
     blind = acting("producer")
-    filled = "root_id, queue, priority, input_version, max_attempts, timeout, rate_cost, "
-    filled += "has_waiters, created_at, scheduled_at, changed_xid"
+    filled = "id, root_id, queue, priority, input_version, max_attempts, timeout, rate_cost, "
+    filled += "has_waiters, created_at, scheduled_at, changed_xid, chain_index, status, open_blockers, attempt"
     with engine.begin() as connection:
         connection.execute(text(f"REVOKE ALL ON job FROM {roles}_producer"))
         connection.execute(text(f"GRANT INSERT, SELECT ({filled}) ON job TO {roles}_producer"))
     with Session(blind, expire_on_commit=False) as session:
         job = Job("test", "secret")
         session.add(job)
+        session.commit()
+        session.add_all([Job("test") for _ in range(5)])
         session.commit()
         assert jobs.status(job.id) is JobStatus.PENDING
         assert is_refused(session.connection(), "SELECT input FROM job")

@@ -317,6 +317,25 @@ def test_a_flush_returns_columns_only_to_a_session_that_keeps_them(engine: Engin
         assert "RETURNING" in statements[-1]
 
 
+def test_many_added_jobs_send_no_default_and_have_it_without_a_query(engine: Engine) -> None:
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with Session(engine, expire_on_commit=False) as session:
+        new = [Job("test") for _ in range(4)]
+        session.add_all(new)
+        session.commit()
+        sent = [set(statement.partition("(")[2].partition(")")[0].split(", ")) for statement in statements]
+        assert all(columns.isdisjoint({"chain_index", "status", "open_blockers", "attempt"}) for columns in sent)
+        values = {(job.status, job.chain_index, job.open_blockers, job.attempt) for job in new}
+        assert values == {(JobStatus.PENDING, 0, 0, 0)}
+        statements_of_insert = len(statements)
+        # Those that wait have another status, and all of a flush share their columns.
+        session.add_all([Job("test", blockers=new[:1]), *(Job("test") for _ in range(4))])
+        session.flush()
+    inserts = [statement for statement in statements[statements_of_insert:] if statement.startswith("INSERT INTO job (")]
+    assert all("open_blockers" in statement.partition(")")[0] for statement in inserts)
+
+
 def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
     job = Job("test")
     session.add(job)
