@@ -127,6 +127,12 @@ def after_flush(session: Session, context: object) -> None:
         write_edges(queue_connection(session, type(edges[0].job)), edges)
 
 
+def forget_columns(session: Session, job: object) -> None:
+    """Have a job whose INSERT was rolled back read as before its flush: no row has the columns that were to be loaded."""
+    if isinstance(job, JobMixin):
+        instance_state(job).expired_attributes.clear()
+
+
 def write_one(session: Session, job: JobMixin[Any]) -> Any:
     """Insert one job and notify workers with one statement, in the caller's transaction; return the job's id.
 
@@ -277,6 +283,7 @@ LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
     ("before_flush", before_flush),
     # Then `before_insert` for each job.
     ("after_flush", after_flush),
+    ("persistent_to_transient", forget_columns),
     ("before_commit", look_again),
     ("after_commit", hooks.hand_on),
     ("after_soft_rollback", discard_rolled_back),

@@ -342,9 +342,12 @@ def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
     session.flush()
     first = session.scalars(select(func.now())).one()
     session.rollback()
+    assert (job.queue, job.created_at, job.type_name) == (None, None, "test")  # as before the flush
     session.add(job)
+    assert job.queue is None
     session.commit()
     assert job.created_at > first
+    assert job.queue == "default"
 
 
 async def test_an_async_session_reads_the_columns_of_an_added_job(async_sessions: async_sessionmaker[AsyncSession]) -> None:

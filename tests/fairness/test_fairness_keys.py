@@ -194,7 +194,7 @@ def test_explain_names_a_fairness_keys_limit_and_its_queues_pause(engine: Engine
     with Session(engine) as session:
         explanation = explain_job(session, limited_id)
         assert (explanation.cause, explanation.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
-        assert "its fairness key 'a' of queue 'default' runs 1 job," in explanation.sentence
+        assert "fairness key 'a' of queue 'default' runs 1 job," in explanation.sentence
         assert "sa-jobqueue queues set default --fairness-key a --global-concurrency" in explanation.sentence
         assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
         pause_queues(session, ["default"])
