@@ -342,9 +342,10 @@ def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
     session.flush()
     first = session.scalars(select(func.now())).one()
     session.rollback()
-    assert (job.queue, job.created_at, job.type_name) == (None, None, "test")  # as before the flush
+    names = ("queue", "created_at", "type_name")
+    assert [getattr(job, name) for name in names] == [None, None, "test"]  # as before the flush
     session.add(job)
-    assert job.queue is None
+    assert [getattr(job, name) for name in names] == [None, None, "test"]
     session.commit()
     assert job.created_at > first
     assert job.queue == "default"
