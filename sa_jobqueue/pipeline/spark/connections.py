@@ -41,6 +41,13 @@ from sa_jobqueue.statements import schema
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
 """Timeout after which the server ends an idle transaction, because Spark may kill a task without notice."""
 CONNECT_TIMEOUT_SECONDS: Final = 10
+_NAME_AND_LOOK: Final = (
+    "SELECT set_config('application_name', %s, false),"
+    " (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::float8"
+)
+_REFUSED_BY_POOLER: Final = "unsupported startup parameter"
+"""Source: PgBouncer, `handle_client_startup`."""
+_DIRECT: Final = "give Spark the server's own address"
 KEEP_SECONDS: Final = 10.0
 """How long a Python worker keeps a connection without a task: a new one costs as much as staging a thousand rows."""
 
@@ -112,6 +119,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
         # Without its cause: the driver's error contains the connection parameters, including the password.
+        reason += f"; {_DIRECT}" if _REFUSED_BY_POOLER in reason else ""
         raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
     with reusable.returned(connection):
         yield connection
@@ -169,9 +177,13 @@ def _engine(url: URL, arguments: tuple[tuple[str, Any], ...], *, is_kept: bool) 
     @event.listens_for(engine, "checkout")
     def name_connection(driver: Any, *_: Any) -> None:
         try:
-            driver.execute("SELECT set_config('application_name', %s, false)", [_application_name()])
+            row = driver.execute(_NAME_AND_LOOK, [_application_name()]).fetchone()
         except psycopg.OperationalError as error:
             raise DisconnectionError(str(error)) from error  # the pool connects again
+        if timedelta(milliseconds=row[1]) != IDLE_TIMEOUT:
+            raise DatabaseUnavailableError(
+                f"cannot use {shown_url(url)}: a pooler drops the options of connections; {_DIRECT}"
+            )
 
     return _Kept(engine)
 
