@@ -128,9 +128,14 @@ def after_flush(session: Session, context: object) -> None:
 
 
 def forget_columns(session: Session, job: object) -> None:
-    """Have a job whose INSERT was rolled back read as before its flush: no row has the columns that were to be loaded."""
+    """Have a job whose INSERT failed or was rolled back read as before its flush.
+
+    No row has the columns that were to be loaded, and defaults that the INSERT left out are set again.
+    """
     if isinstance(job, JobMixin):
         instance_state(job).expired_attributes.clear()
+        for name in _AS_DEFAULT:
+            job.__dict__.setdefault(name, DEFAULTS[name])
 
 
 def write_one(session: Session, job: JobMixin[Any]) -> Any:
@@ -284,6 +289,7 @@ LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
     # Then `before_insert` for each job.
     ("after_flush", after_flush),
     ("persistent_to_transient", forget_columns),
+    ("pending_to_transient", forget_columns),
     ("before_commit", look_again),
     ("after_commit", hooks.hand_on),
     ("after_soft_rollback", discard_rolled_back),

@@ -336,6 +336,21 @@ def test_many_added_jobs_send_no_default_and_have_it_without_a_query(engine: Eng
     assert all("open_blockers" in statement.partition(")")[0] for statement in inserts)
 
 
+def test_many_jobs_whose_flush_failed_read_as_before(session: Session, jobs: Jobs) -> None:
+    (taken_id,) = enqueue_many(session, [Job("test")])
+    session.commit()
+    new = [Job("test") for _ in range(4)]
+    session.add_all([*new, Job("test", id=taken_id)])
+    with pytest.raises(IntegrityError):
+        session.flush()
+    session.rollback()
+    assert {(job.status, job.attempt) for job in new} == {(JobStatus.PENDING, 0)}
+    session.add_all(new[:2])
+    enqueue_many(session, new[2:])
+    session.commit()
+    assert {jobs.status(job.id) for job in new} == {JobStatus.PENDING}
+
+
 def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
     job = Job("test")
     session.add(job)
