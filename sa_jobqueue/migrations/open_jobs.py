@@ -104,7 +104,7 @@ class NoJobs:
         if holders:
             names = ", ".join(f"process {row.pid} ({row.name or 'unnamed'})" for row in holders[:_NAMED])
             older = f"transactions that wrote to {self.layout.qualified('job')} before have not ended within"
-            sentences.insert(0, f"{older} {self.patience}, and what they enqueued is not known: {names}")
+            sentences.insert(0, f"{older} {span(self.patience)}, and what they enqueued is not known: {names}")
         counts = ", ".join(f"{row.jobs:,} {row.status} in queue {row.queue!r}" for row in rows)
         summary = f"{self._jobs} are open at {checked_at}: {counts}"
         sentences.insert(0, summary if rows else f"no open {self._jobs} were committed at {checked_at}")

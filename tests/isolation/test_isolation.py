@@ -201,7 +201,7 @@ async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then
     worker.events.subscribe(note_if_running)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
     for job_id in (job_ids[0], job_ids[1], terminated, killed):
-        assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0:00:00.200000"
+        assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0.2 s"
         assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
     assert jobs.get(job_ids[2])["output"] is False  # it had asked for more
     assert jobs.get(job_ids[3])["output"] == int(heeded.read_text())  # who stops when asked keeps its child
