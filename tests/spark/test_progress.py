@@ -54,5 +54,5 @@ def test_enqueue_prints_a_progress_line_at_its_start_and_end(
     assert begun == "enqueue nightly: staging tasks"
     assert ended.startswith("enqueue nightly: done after ")
     assert count(session) == 2
-    enqueue(rows, "t", url=database_url, write_id="nightly", progress="lines")
+    enqueue(rows, "t", url=database_url, write_id="nightly", progress="lines", on_repeat="skip")
     assert capsys.readouterr().err == ""  # a committed write has nothing to do
