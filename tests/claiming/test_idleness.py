@@ -244,15 +244,33 @@ async def test_the_polls_after_an_announcement_outlast_a_transaction_that_looks_
     now, announced = 0.0, Announced()
     listener: Any = announced
     idle = Idleness(listener, lambda: now)
-    assert [idle.poll_in() for _ in range(3)] == [0.005, 0.01, 0.02]  # no producer notifies it yet
+    delays = []
+    for _ in range(3):  # no producer notifies it yet
+        delays.append(idle.poll_in())
+        now += delays[-1] or 0.0
+    assert delays == pytest.approx([0.005, 0.01, 0.02])
     await idle.announce()
-    polls = []
+    announced_at, polls = now, []
     while (delay := idle.poll_in()) is not None:
         now += delay
-        polls.append(now)
-    assert polls[0] == 0.005
+        polls.append(now - announced_at)
+    assert polls[0] == pytest.approx(0.005)
     assert len(polls) <= 6
     assert polls[-1] >= 3 * LOOK_AGAIN_AFTER.total_seconds()
+
+
+def test_sleeps_that_end_early_do_not_put_off_the_next_poll() -> None:
+    """A job that this worker reschedules ends its sleep: after ten of them it would not have polled for five seconds."""
+    now = 0.0
+    listener: Any = Announced()
+    idle = Idleness(listener, lambda: now)
+    planned = 0.0
+    for _ in range(10):
+        delay = idle.poll_in()
+        assert delay is not None
+        planned = now + delay
+        now += 0.0001
+    assert planned == pytest.approx(0.005)
 
 
 def test_at_most_seventeen_locks_announce_a_worker_of_any_number_of_queues(engine: Engine) -> None:

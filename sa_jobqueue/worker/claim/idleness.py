@@ -35,7 +35,7 @@ class Idleness:
         self._listener, self._clock = listener, clock
         self._earned = float("-inf")
         """Theoretical arrival time of the generic cell rate algorithm (ITU-T I.371)."""
-        self._polls_until = float("-inf")
+        self._polls_until = self._poll_at = float("-inf")
         self._delay = _FIRST_POLL
 
     @property
@@ -47,7 +47,7 @@ class Idleness:
         """Count notifications, or jobs that were started."""
         now = self._clock()
         self._earned = min(max(self._earned, now) + count * _INTERVAL, now + _MOST)
-        self._delay = _FIRST_POLL
+        self._poll_soon()
         if self._listener is not None and self.is_busy:
             self._listener.withdraw()
 
@@ -55,15 +55,24 @@ class Idleness:
         """Announce the worker unless it is or much arrives; return whether to look for jobs once more before sleeping."""
         if self._listener is None or self.is_busy or not await self._listener.announce():
             return False
-        self._delay, self._polls_until = _FIRST_POLL, self._clock() + _POLLS
+        self._polls_until = self._clock() + _POLLS
+        self._poll_soon()
         return True
 
+    def _poll_soon(self) -> None:
+        self._delay, self._poll_at = _FIRST_POLL, float("-inf")
+
     def poll_in(self) -> float | None:
-        """Return in how many seconds to poll for jobs of which no notification may have been sent; None: for none."""
+        """Return in how many seconds to poll for jobs of which no notification may have been sent; None: for none.
+
+        A sleep that ends before the poll is due does not put it off: a job that this worker reschedules ends one, too.
+        """
         if self._listener is None:
             return None
         is_unannounced = self._listener.listening.is_set() and not self._listener.is_announced
-        if not (self.is_busy or is_unannounced or self._clock() < self._polls_until):
+        now = self._clock()
+        if not (self.is_busy or is_unannounced or now < self._polls_until):
             return None
-        delay, self._delay = self._delay, 2 * self._delay
-        return delay
+        if now >= self._poll_at:
+            self._poll_at, self._delay = now + self._delay, 2 * self._delay
+        return self._poll_at - now
