@@ -98,7 +98,7 @@ _INTO: Final = click.option(
 def write_table(  # noqa: PLR0917 - click gives options by name
     url: str | None, server: str, out: Path, quick: bool, rounds: int | None, page: Path | None
 ) -> None:
-    """Measure everything that the table of the documentation shows, and write it: 25 minutes on an idle machine.
+    """Measure everything that the table of the documentation shows, and write it: a quarter of an hour on an idle machine.
 
     Writes `result.json` and `table.md`, and prints the targets with their figures.
     """
@@ -134,7 +134,7 @@ def _write_table(document: dict[str, Any], out: Path, page: Path | None) -> None
     (out / "table.md").write_text(written_table)
     click.echo(out / "table.md")
     if page is not None:
-        page.write_text(markdown.into_page(page.read_text(), written_table))
+        page.write_text(markdown.into_page(page.read_text(), markdown.write_summary(document)))
         click.echo(page)
 
 

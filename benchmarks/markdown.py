@@ -16,17 +16,25 @@ _LIMIT = "pgbench, our SQL"
 _OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
 
 
-def write(document: Mapping[str, Any]) -> str:
-    """Return the page."""
-    figures = Figures(document)
-    parts = [
+def write_summary(document: Mapping[str, Any]) -> str:
+    """Return the tables of the documentation's page."""
+    summary = [
         *_setting(document),
         "### Beside other systems",
-        _systems(document, figures),
-        "### What it costs a job",
-        _costs(document, figures),
+        _systems(document, Figures(document)),
         "### What a job adds to a transaction",
         _additions(document),
+    ]
+    return "\n\n".join(summary) + "\n"
+
+
+def write(document: Mapping[str, Any]) -> str:
+    """Return all tables of a run."""
+    figures = Figures(document)
+    parts = [
+        write_summary(document).rstrip(),
+        "### What it costs a job",
+        _costs(document, figures),
         "### What it costs to enqueue a job",
         _enqueue_costs(document, figures),
         *_missing(document),

@@ -24,10 +24,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "full_page_writes": "on",
     "shared_buffers": "256MB",
     "max_connections": "350",  # 50 databases, or 100 clients of pgbench and what other scenarios keep open meanwhile
-    # No checkpoint and no vacuum in the middle of a case: each begins on fresh tables, after a checkpoint.
+    # No checkpoint in the middle of a case: each begins on fresh tables, after a checkpoint.
     "max_wal_size": "4GB",
     "checkpoint_timeout": "1h",
-    "autovacuum": "off",
+    "autovacuum": "on",
     # It counts statements for the cases that ask for it, and nothing for the others.
     "shared_preload_libraries": "pg_stat_statements",
     "pg_stat_statements.track": "none",

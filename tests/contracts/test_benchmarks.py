@@ -87,6 +87,14 @@ def test_drain_stays_within_its_budget_of_round_trips_commits_and_row_versions(j
     assert drained["per_job"]["dead_tuples"] <= 2.05
 
 
+def test_the_page_has_the_tables_of_the_results_that_are_kept() -> None:
+    from benchmarks import markdown
+
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    document = json.loads((ROOT / "benchmarks/results.json").read_text())
+    assert page == markdown.into_page(page, markdown.write_summary(document))
+
+
 def test_a_benchmark_run_replaces_the_previous_results_in_the_page() -> None:
     from benchmarks import markdown
 

@@ -60,13 +60,13 @@ def test_the_threshold_is_twice_the_rate_to_plan_with() -> None:
 def test_the_summary_of_the_benchmarks_has_the_values_of_the_table() -> None:
     text = (ROOT / "docs/benchmarks.md").read_text()
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+ \|.*)$", text, re.MULTILINE))
-    ours = rows["**sa_jobqueue 0.1.0**"].split("|")
+    ours = rows["**sa_jobqueue 0.1.0a1**"].split("|")
     limit = rows["the limit: `pgbench` with our SQL"].split("|")
     oban = rows["oban 0.7.0"].split("|")
     others = [
         float(row.split("|")[1]) for name, row in rows.items() if name.startswith(("pgqueuer", "chancy", "oban", "awa"))
     ]
-    assert f"{min(others):g} times the fastest other queue" in text
+    assert f"{min(others):.1f} times the fastest other queue" in text
     assert f"and {float(limit[1]):g} of\n  what `pgbench` does" in text
     assert f"{float(ours[4]):.1f} ms from the commit to the handler (p50)" in text
     assert f"faster at the median, {float(oban[4]):.1f} ms" in text
