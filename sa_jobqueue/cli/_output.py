@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
+from sa_jobqueue.display.durations import shown_duration
 from sa_jobqueue.display.objects import objects_in
 from sa_jobqueue.display.printable import printable, printable_json, span
 from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, error_line, redacted, redacted_error
@@ -219,17 +220,6 @@ def shown(value: Any) -> str:
         case dict() | list():
             return printable_json(value, default=plain, indent=2)
     return printable(str(value))
-
-
-def shown_duration(value: timedelta) -> str:
-    """Return a duration to the millisecond in all its units, such as `2 h 5 min`; a negative one in seconds."""
-    seconds_left = round(value.total_seconds(), 3)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds_left >= size:
-            parts.append(f"{int(seconds_left // size)} {unit}")
-            seconds_left = round(seconds_left % size, 3)
-    return " ".join([*parts, *([f"{seconds_left:g} s"] if seconds_left or not parts else [])])
 
 
 def counted(count: int, noun: str) -> str:

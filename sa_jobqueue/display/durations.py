@@ -35,3 +35,14 @@ def write_duration(value: timedelta) -> str:
     second_text = f"{seconds}.{value.microseconds:06}".rstrip("0").rstrip(".") if value.microseconds else str(seconds)
     parts = ((str(value.days), "d"), (str(hours), "h"), (str(minutes), "m"), (second_text, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number != "0") or "0"
+
+
+def shown_duration(value: timedelta) -> str:
+    """Return a duration to the millisecond in all its units, such as `2 h 5 min`; a negative one in seconds."""
+    seconds_left = round(value.total_seconds(), 3)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds_left >= size:
+            parts.append(f"{int(seconds_left // size)} {unit}")
+            seconds_left = round(seconds_left % size, 3)
+    return " ".join([*parts, *([f"{seconds_left:g} s"] if seconds_left or not parts else [])])

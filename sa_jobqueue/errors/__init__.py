@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sa_jobqueue.ddl import Stamp
-from sa_jobqueue.display.printable import span
+from sa_jobqueue.display.durations import shown_duration
 from sa_jobqueue.errors.base import InvalidOptionError, JobQueueError
 from sa_jobqueue.errors.extras import install_command
 from sa_jobqueue.errors.signals import AttemptSignal, Cancel, Discard, Retry, Snooze
@@ -240,9 +240,8 @@ class ChainTimeoutError(JobQueueError, TimeoutError):
         self.timeout = timeout
         self.more_chains = more_chains
         more = f", nor have {more_chains:,} others" if more_chains else ""
-        super().__init__(
-            f"chain {chain_id} has not ended within {span(timeout)}{more}; it continues, and can be waited for again"
-        )
+        within = f"{shown_duration(timeout)}{more}"
+        super().__init__(f"chain {chain_id} has not ended within {within}; it continues, and can be waited for again")
 
 
 class RowSecurityError(JobQueueError):
@@ -354,8 +353,8 @@ class SchemaBusyError(SchemaError):
         self.holders = tuple(holders)
         holding = "; ".join(self.holders) or "sessions that have ended since"
         super().__init__(
-            f"table {table} and its dependent objects could not be locked within {span(patience)}; they are held by "
-            f"{holding}. Nothing was changed: wait for those transactions to end, or terminate them, and try again"
+            f"table {table} and its dependent objects could not be locked within {shown_duration(patience)}; they are held "
+            f"by {holding}. Nothing was changed: wait for those transactions to end, or terminate them, and try again"
         )
 
 
@@ -634,7 +633,7 @@ class AttemptTimeoutError(JobQueueError, TimeoutError):
 
     def __init__(self, timeout: timedelta) -> None:
         self.timeout = timeout
-        super().__init__(f"ran past its timeout of {span(timeout)}")
+        super().__init__(f"ran past its timeout of {shown_duration(timeout)}")
 
 
 class DeadlinePassedError(JobQueueError, TimeoutError):

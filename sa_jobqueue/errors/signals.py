@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sa_jobqueue.display.printable import span
+from sa_jobqueue.display.durations import shown_duration
 from sa_jobqueue.errors.base import MODULE, InvalidOptionError, Portable
 from sa_jobqueue.errors.bounds import check_duration, check_instant
 
@@ -25,7 +25,7 @@ def _check_when(delay: timedelta | None, at: datetime | None) -> None:
 
 
 def _words(delay: timedelta | None, at: datetime | None) -> str:
-    return f"until {at.isoformat()}" if at is not None else f"for {span(delay or timedelta(0))}"
+    return f"until {at.isoformat()}" if at is not None else f"for {shown_duration(delay or timedelta(0))}"
 
 
 class Snooze(AttemptSignal):

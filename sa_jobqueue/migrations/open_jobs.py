@@ -19,7 +19,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, event, text
 from sqlalchemy.dialects import postgresql
 
-from sa_jobqueue.display.printable import span
+from sa_jobqueue.display.durations import shown_duration
 from sa_jobqueue.errors import InvalidOptionError, OpenJobsError, require_postgresql
 from sa_jobqueue.errors.bounds import check_duration, check_number
 from sa_jobqueue.layout import Layout
@@ -104,7 +104,7 @@ class NoJobs:
         if holders:
             names = ", ".join(f"process {row.pid} ({row.name or 'unnamed'})" for row in holders[:_NAMED])
             older = f"transactions that wrote to {self.layout.qualified('job')} before have not ended within"
-            sentences.insert(0, f"{older} {span(self.patience)}, and what they enqueued is not known: {names}")
+            sentences.insert(0, f"{older} {shown_duration(self.patience)}, and what they enqueued is not known: {names}")
         counts = ", ".join(f"{row.jobs:,} {row.status} in queue {row.queue!r}" for row in rows)
         summary = f"{self._jobs} are open at {checked_at}: {counts}"
         sentences.insert(0, summary if rows else f"no open {self._jobs} were committed at {checked_at}")
@@ -131,7 +131,7 @@ class NoJobs:
             minutes, ended = connection.execute(verbatim(self._ended)).one()
             pace = f"at the rate of the last {minutes} recorded minutes ({ended:,} ended, of all versions)"
             count = sum(row.jobs for row in rows)
-            estimate = f"about {span(timedelta(minutes=count * minutes / ended))} {pace}" if ended else "not known"
+            estimate = f"about {shown_duration(timedelta(minutes=count * minutes / ended))} {pace}" if ended else "not known"
             due = (
                 f"; the last of them is due at {latest}"
                 if (latest := max(filter(None, (row.latest for row in rows)), default=None))

@@ -100,7 +100,7 @@ def test_a_retry_stores_its_reason_or_the_error_it_was_raised_from() -> None:
     stored = retried(Retry(SECOND, reason="the bank is closed"))
     assert (stored["type"], stored["message"]) == ("sa_jobqueue.errors.Retry", "the bank is closed")
     assert "KeyError: 'busy'" in stored["traceback"]
-    assert retried(Retry(SECOND), suppress=True)["message"] == "postponed for 1.0 s"
+    assert retried(Retry(SECOND), suppress=True)["message"] == "postponed for 1 s"
     end = of_error(job(3), raised(Retry(SECOND, reason="still closed")), job_type())
     assert end.error is not None
     assert end.error["message"] == "still closed"
@@ -182,7 +182,7 @@ def test_a_long_traceback_keeps_its_end() -> None:
 def test_a_timeout_error_has_no_traceback() -> None:
     assert outcomes.describe(raised(TIMEOUT)) == {
         "type": "sa_jobqueue.errors.AttemptTimeoutError",
-        "message": "ran past its timeout of 1.0 s",
+        "message": "ran past its timeout of 1 s",
         "traceback": "",
     }
 

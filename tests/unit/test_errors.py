@@ -152,3 +152,7 @@ def test_every_error_can_be_pickled(kind: type[Exception]) -> None:
     error = kind(*EXAMPLES.get(kind.__name__, ()))
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), str(back), vars(back)) == (kind, str(error), vars(error))
+
+
+def test_a_short_timeout_is_shown_as_it_was_set() -> None:
+    assert str(errors.AttemptTimeoutError(timedelta(milliseconds=40))) == "ran past its timeout of 0.04 s"
