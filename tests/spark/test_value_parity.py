@@ -148,6 +148,56 @@ def test_a_number_in_json_text_keeps_its_digits_or_its_row_is_refused(
     assert rejected == {("input.extra.n[0]", reason), ("input[0]", reason)}
 
 
+def test_a_number_in_json_text_without_handlers_is_refused_if_a_float_lacks_its_digits(
+    spark: SparkSession, database_url: str, engine: Engine, session: Session
+) -> None:
+    exact = ["[0.1234567890123456]", "[1.7976931348623157E-300, 12345678.9]", '{"sa_jobqueue.codec": "x", "n": 1.10}']
+    rounded = [
+        "[12345678901234567.8]",
+        "[1e-400]",
+        "[1e-99999999999999999999]",
+        "[12345678901234560e1, 12345678901234567e-1]",
+    ]
+    marked = '{"sa_jobqueue.codec": "x", "n": [0.12345678901234567890]}'
+    rows = spark.createDataFrame([(text,) for text in [*exact, *rounded, marked]], "input STRING")
+    options = {"url": database_url, "type": "any", "mode": "PERMISSIVE", "writeId": "digits"}
+    rows.write.format("jobqueue").mode("append").options(**options).save()
+    assert sorted(received(engine), key=str) == sorted(map(json.loads, exact), key=str)
+    rejected = list_rejected_rows(session, "digits").items
+    assert sorted(row.field for row in rejected) == sorted(["input[0]"] * 3 + ["input[1]", "input.n[0]"])
+    assert {row.reason.partition(", ")[2].partition(":")[0] for row in rejected} == {"with more digits than a float keeps"}
+
+
+def test_a_double_that_java_writes_differently_keeps_its_value(
+    spark: SparkSession, database_url: str, engine: Engine
+) -> None:
+    numbers = [5e-324, -8.8232046013403952e16, 2.0e-3, 1e23, 1.7976931348623157e308, 123456789012345680.0]
+    rows = spark.createDataFrame([(numbers,)], "numbers ARRAY<DOUBLE>")
+    ((shown,),) = rows.select(F.to_json(F.struct("numbers"))).collect()
+    assert "4.9E-324" in shown
+    assert "-8.8232046013403952E16" in shown
+    for target in (parity_app.anything, "any"):
+        enqueue(rows, target, url=database_url)
+        (payload,) = received(engine)
+        assert list(map(float, payload["numbers"])) == numbers  # PostgreSQL writes the large ones without an exponent
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["{0}", "array('x', {0})", "named_struct('s', {0})", "map('x', array({0}))", "map({0}, 1)", "map('x', map({0}, NULL))"],
+)
+def test_a_text_that_is_not_utf8_is_refused(
+    spark: SparkSession, database_url: str, session: Session, expression: str
+) -> None:
+    odd = expression.format("CAST(if(id = 1, X'41FF', X'C3A9') AS STRING)")
+    rows = spark.range(2).select(F.expr(odd).alias("odd"))
+    for target in (parity_app.anything, "any"):
+        result = enqueue(rows, target, payload=["odd"], url=database_url, mode="PERMISSIVE")
+        assert (result.enqueued, result.rejected) == (1, 1)
+        (rejected,) = list_rejected_rows(session, result.write_id).items
+        assert rejected.reason == "has bytes that are not UTF-8"
+
+
 @pytest.mark.parametrize(
     "value", ["TIMESTAMP'+10000-01-01 00:00:00'", "DATE'+10000-01-01'", "TIMESTAMP_NTZ'-0001-01-01 00:00:00'"]
 )

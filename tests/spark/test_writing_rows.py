@@ -66,6 +66,32 @@ def rejects(session: Session) -> dict[int, tuple[str, str]]:
     return {reject.row: (reject.field, reject.reason) for reject in session.scalars(select(Job.Reject))}
 
 
+@pytest.mark.parametrize(
+    "name", ["input", "type_name", "queue", "fairness_key", "deduplication_key", "ordering_key", "id", "blockers"]
+)
+@pytest.mark.parametrize("app", [{}, {"app": "tests.spark.parity_app:jobs"}], ids=["by name", "with an app"])
+def test_a_text_that_is_not_utf8_is_a_bad_row(database_url: str, session: Session, name: str, app: dict[str, str]) -> None:
+    is_list = name == "blockers"
+    odd = pa.array([None, [b"x", b"A\xff"], None] if is_list else [None, b"A\xff", None])
+    odd = odd.cast(pa.list_(pa.binary())) if is_list else odd
+    columns = {"input": pa.array(["1", "2", "3"])} | {
+        name: pa.ListArray.from_arrays(odd.offsets, odd.values.view(pa.string()), mask=odd.is_null())
+        if isinstance(odd, pa.ListArray)
+        else odd.view(pa.string())
+    }
+    rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+    strict = writer(database_url, columns, type="any", **app)
+    with pytest.raises(BadRowError, match=rf"row 1.*: {name} has bytes that are not UTF-8"):
+        strict.write(iter([rows]))
+    permissive = writer(database_url, columns, type="any", mode="PERMISSIVE", **app)
+    permissive.commit([permissive.write(iter([rows]))])
+    bulk_write = account(database_url, permissive.write_id)
+    assert bulk_write.rejected == 1
+    assert rejects(session)[1] == (name, "has bytes that are not UTF-8")
+    (record,) = (reject.record for reject in session.scalars(select(Job.Reject)) if reject.row == 1)
+    assert "A\ufffd" in str(json.loads(record))
+
+
 @both_servers
 def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Session) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)

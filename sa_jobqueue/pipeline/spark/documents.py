@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
-from sa_jobqueue.pipeline.spark.validation import NO_NUMBER, NO_YEAR
+from sa_jobqueue.pipeline.spark.validation import NO_NUMBER, NO_TEXT, NO_YEAR
 
 Ours: TypeAlias = "str | Column"
 """A column's name, or an expression."""
@@ -105,7 +105,7 @@ def named(df: DataFrame, name: str) -> Column:
 
 def _refused(text: Column, columns: Sequence[tuple[Column, DataType]]) -> Column:
     """Return the JSON text, or for a row with a value that JSON or Python does not have, the reason in its place."""
-    for is_odd, reason in ((_is_no_number, NO_NUMBER), (_is_no_year, NO_YEAR)):
+    for is_odd, reason in ((_is_no_number, NO_NUMBER), (_is_no_year, NO_YEAR), (_is_no_text, NO_TEXT)):
         conditions = [condition for column, kind in columns if (condition := _has(column, kind, is_odd)) is not None]
         if conditions:
             text = F.when(reduce(Column.__or__, conditions), F.lit(reason)).otherwise(text)
@@ -162,6 +162,11 @@ def _is_no_year(column: Column, kind: DataType) -> Column | None:
     return (year < MINYEAR) | (year > MAXYEAR)
 
 
+def _is_no_text(column: Column, kind: DataType) -> Column | None:
+    """Return whether a text is not UTF-8, whose bytes `to_json` would replace; None if the value is no text."""
+    return ~F.is_valid_utf8(F.coalesce(column, F.lit(""))) if isinstance(kind, StringType) else None
+
+
 def _has(column: Column, kind: DataType, is_odd: Callable[[Column, DataType], Column | None]) -> Column | None:
     """Return whether a value, or one within it, is odd; None if none of its type can be."""
     if isinstance(kind, StructType):
@@ -169,14 +174,20 @@ def _has(column: Column, kind: DataType, is_odd: Callable[[Column, DataType], Co
         conditions = [condition for condition in inner if condition is not None]
         return reduce(Column.__or__, conditions) if conditions else None
     if isinstance(kind, (ArrayType, MapType)):
-        element = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
-        if _has(F.lit(None), element, is_odd) is None:
-            return None
-
-        def is_odd_element(value: Column) -> Column:
-            condition = _has(value, element, is_odd)
-            return F.lit(False) if condition is None else condition
-
-        values = column if isinstance(kind, ArrayType) else F.map_values(column)
-        return F.coalesce(F.exists(values, is_odd_element), F.lit(False))
+        if isinstance(kind, ArrayType):
+            return _has_element(column, kind.elementType, is_odd)
+        keys = _has_element(F.map_keys(column), kind.keyType, is_odd)
+        values = _has_element(F.map_values(column), kind.valueType, is_odd)
+        return values if keys is None else keys if values is None else keys | values
     return is_odd(column, kind)
+
+
+def _has_element(values: Column, element: DataType, is_odd: Callable[[Column, DataType], Column | None]) -> Column | None:
+    if _has(F.lit(None), element, is_odd) is None:
+        return None
+
+    def is_odd_element(value: Column) -> Column:
+        condition = _has(value, element, is_odd)
+        return F.lit(False) if condition is None else condition
+
+    return F.coalesce(F.exists(values, is_odd_element), F.lit(False))

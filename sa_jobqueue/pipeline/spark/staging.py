@@ -25,7 +25,7 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.models import JobClass
 from sa_jobqueue.payloads import MAX_BYTES
 from sa_jobqueue.pipeline.operations.bulk import MOST_HASHES
-from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, check_inputs
+from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, check_inputs, readable
 from sa_jobqueue.pipeline.statements import bulk
 
 _CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
@@ -136,11 +136,13 @@ class Stager:
         """Check and copy all batches. Raises: BadRowError; database errors that no row has caused."""
         for batch in batches:
             if len(batch):
-                self._stage(batch)
-                self._staged.add(hashes_of(batch))
+                readable_batch, faults = readable(batch)
+                self._stage(readable_batch, faults)
+                self._staged.add(hashes_of(readable_batch))
 
-    def _stage(self, batch: pa.RecordBatch) -> None:
+    def _stage(self, batch: pa.RecordBatch, unreadable: dict[int, Fault]) -> None:
         checked = self._checker.check(batch)
+        checked.faults |= unreadable
         self._refuse(batch, checked)
         table = self._table(checked, len(batch))
         good: Sequence[int] = range(len(batch))

@@ -37,6 +37,8 @@ NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
 """What stands in place of the JSON text of such a row, and why the row is refused."""
 NO_YEAR: Final = "has a year before 1 or after 9999, which Python does not have"
 """The same for dates and instants."""
+NO_TEXT: Final = "has bytes that are not UTF-8"
+"""The same for texts, within documents and in other columns."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _EARLIEST_US: Final = round(datetime.min.replace(tzinfo=UTC).timestamp()) * 1_000_000
@@ -44,8 +46,8 @@ _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
 _TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
 """Source: W3C Trace Context, section 3.2; later versions may add fields."""
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
-_SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
-"""Matches JSON text that PostgreSQL may not store, and numbers that Python may not read, or read as infinite."""
+_SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE][-+]?[0-9]{3}|[0-9]{309}|\.[0-9]{9}|[0-9]{8}\.[0-9]|[0-9]{16}[eE]"
+"""Matches JSON text that PostgreSQL may not store, and numbers that Python may not read, or read as infinite or rounded."""
 _SURELY_SMALL: Final = payloads.MAX_BYTES // 6
 """Size in bytes of JSON text that is within the limit even if every byte is escaped as in `\\u1234`."""
 _SURELY_FLAT: Final = 1_000
@@ -216,8 +218,8 @@ class Checker:
         if self.registry is not None:
             self._check_types(checked, inputs, self.registry)
             return
-        checked.columns["input"] = inputs = _without_codecs(inputs)
         checked.check_each("input", inputs, _suspect(inputs), _check_input)
+        checked.columns["input"] = _without_codecs(inputs)
 
     def _check_types(self, checked: Checked, inputs: pa.Array, registry: Registry) -> None:
         """Validate and convert each input as `handler.job` does, and apply the settings of its job type."""
@@ -293,14 +295,45 @@ def check_inputs(inputs: pa.Array) -> dict[int, Fault]:
     return checked.faults
 
 
+def readable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Fault]]:
+    """Return a batch whose texts are UTF-8, with replacement characters in the rows that have other bytes, and these faults.
+
+    Spark keeps any bytes in a STRING, such as those of a file in another encoding.
+    """
+    faults: dict[int, Fault] = {}
+    for place, name in enumerate(batch.schema.names):
+        values = batch.column(place)
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            binary = pa.list_(pa.binary()) if pa.types.is_list(values.type) else pa.binary()
+            texts = [_replaced(value) for value in values.cast(binary).to_pylist()]
+            faults |= {row: Fault(name, NO_TEXT) for row, (_, is_odd) in enumerate(texts) if is_odd and row not in faults}
+            batch = batch.set_column(place, batch.schema.field(place), pa.array([text for text, _ in texts], values.type))
+    return batch, faults
+
+
+def _replaced(value: bytes | list[bytes | None] | None) -> tuple[str | list[str | None] | None, bool]:
+    if isinstance(value, list):
+        parts = [_replaced(part) for part in value]
+        return [text if isinstance(text, str) else None for text, _ in parts], any(is_odd for _, is_odd in parts)
+    if value is None:
+        return None, False
+    text = value.decode(errors="replace")
+    return text, text.encode() != value
+
+
 def _check_input(text: str | None) -> None:
-    payloads.check_json("input", _parsed(text))
+    document, exact_document = _parsed(text), _parsed(text, _exact_float)
+    payloads.check_json("input", document)
+    if exact_document != document:
+        _check_digits("input", document, exact_document)
 
 
 def _parsed(text: str | None, read_float: Callable[[str], Any] = float) -> Any:
     if text is None:
         return None
-    if text in {NO_NUMBER, NO_YEAR}:
+    if text in {NO_NUMBER, NO_YEAR, NO_TEXT}:
         raise InvalidPayloadError("input", text)
     try:
         return json.loads(text, parse_float=read_float)
@@ -309,9 +342,18 @@ def _parsed(text: str | None, read_float: Callable[[str], Any] = float) -> Any:
 
 
 def _exact_float(digits: str) -> float | str:
-    """Return a JSON number, as text if a float has not all of its digits."""
+    """Return a JSON number, as text if a float has not all of its digits.
+
+    Not compared with the shortest text of the float: Java writes others, such as 4.9E-324, or with more digits.
+    """
     number = float(digits)
-    return number if not math.isfinite(number) or Decimal(repr(number)) == Decimal(digits) else digits
+    if not math.isfinite(number):
+        return number
+    try:
+        exact = Decimal(digits)
+    except ArithmeticError:  # an exponent that Decimal does not have
+        return digits
+    return number if Decimal(f"{number:.{len(exact.as_tuple().digits) - 1}e}") == exact else digits
 
 
 def _as_written(kind: JobType | None) -> Callable[[str], bool]:
@@ -350,7 +392,8 @@ def _check_digits(path: str, rounded: Any, exact: Any) -> None:
     if isinstance(exact, str) and isinstance(rounded, float):
         raise InvalidPayloadError(
             path,
-            f"is {exact[:50]}, with more digits than a float keeps: give the field the type Decimal, or write it as text",
+            f"is {exact[:50]}, with more digits than a float keeps: write it as text, or for a handler (option app) with a "
+            "field of type Decimal",
         )
     if isinstance(exact, dict) and isinstance(rounded, dict):
         for name in exact.keys() & rounded.keys():
