@@ -1,8 +1,14 @@
-"""Numbers that several pages state have one source, and the pages state its value."""
+"""Every number about speed, time or connections in the pages has a source, and the pages state its value.
+
+A number comes from the code, from a test, or from docs/benchmarks.md or the page of another project, to which its sentence
+then links. The rest are amounts of the reader's work, such as in an example.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,47 +16,300 @@ import pytest
 
 from sa_jobqueue.db.connections import OWN_CONNECTIONS
 from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.operations import send_event
+from sa_jobqueue.operations.wakeups import LOOK_AGAIN_AFTER
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.rehearsal import rehearse
 from sa_jobqueue.worker import WorkerOptions
+from sa_jobqueue.worker.background.controls import READ_EVERY_ALONE
 from sa_jobqueue.worker.background.heartbeat import IDLE_MOST
+from sa_jobqueue.worker.claim.arrivals import CATCH_UP_EVERY
+from sa_jobqueue.worker.component import RESTART
+from sa_jobqueue.worker.quarantine import PAUSES
+from sa_jobqueue.worker.run.calls import PAUSES as CONNECTION_PAUSES
+from tests.contracts.quantities import QUANTITIES, SPEEDS, Quantity, quantities
 
 ROOT: Final = Path(__file__).parents[2]
+BENCHMARKS: Final = ROOT / "docs/benchmarks.md"
+PAGES: Final = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page != BENCHMARKS]
 OPTIONS: Final = WorkerOptions()
 HEARTBEAT_TIMEOUT: Final = OPTIONS.heartbeat_timeout.total_seconds()
 HEARTBEAT_INTERVAL: Final = OPTIONS.heartbeat_interval.total_seconds()
+POLL_INTERVAL: Final = OPTIONS.poll_interval.total_seconds()
+SHUTDOWN: Final = OPTIONS.shutdown_timeout.total_seconds()
+CANCEL: Final = OPTIONS.cancel_timeout.total_seconds()
+RESCUED: Final = HEARTBEAT_TIMEOUT + HEARTBEAT_INTERVAL
+RESCUED_BY_IDLE: Final = HEARTBEAT_TIMEOUT + IDLE_MOST
+STOPS_ITSELF: Final = HEARTBEAT_TIMEOUT - HEARTBEAT_INTERVAL
+RECONNECTED: Final = RESTART.cap.total_seconds()
+LOOK_AGAIN: Final = LOOK_AGAIN_AFTER.total_seconds()
+THRESHOLDS: Final = Thresholds()
 PLANNED_PER_SECOND: Final = 1_000
 """Jobs a second to plan with: advice, of which the default of a threshold is twice."""
+REHEARSAL: Final = {name: option.default for name, option in inspect.signature(rehearse).parameters.items()}
+EVENT_KEPT: Final = inspect.signature(send_event).parameters["keep"].default
+FIRST_WAITS: Final = [PAUSES(number, ValueError()) for number in range(1, 6)]
+AMOUNT: Final = ""
+"""Source of what measures nothing of the library: an amount of the reader's work, a date, a policy."""
 
-STATED: Final[dict[str, list[tuple[str, str, float]]]] = {
-    "docs/guides/reliability.md": [
-        ("constant", "`heartbeat_timeout` {:g} s", HEARTBEAT_TIMEOUT),
-        ("constant", "`heartbeat_interval` {:g} s", HEARTBEAT_INTERVAL),
-        ("bound", "at most {:g} s (`heartbeat_timeout`", HEARTBEAT_TIMEOUT + HEARTBEAT_INTERVAL),
-        ("bound", "or {:g} s if all workers have [long been idle]", HEARTBEAT_TIMEOUT + IDLE_MOST),
+STATED: Final[dict[str, list[str]]] = {
+    "README.md": [f"about {PLANNED_PER_SECOND:,} jobs a second"],
+    "docs/explanation/claiming.md": [
+        f"catches up every {CATCH_UP_EVERY * 1000:g} ms",
+        f"more than {LOOK_AGAIN * 1000:g} ms after",
+    ],
+    "docs/explanation/comparison.md": [
+        f"stopped for {HEARTBEAT_TIMEOUT:g} s",
+        f"up to {PLANNED_PER_SECOND:,} jobs a second",
+    ],
+    "docs/explanation/leases-and-fencing.md": [
+        f"`heartbeat_interval` ({HEARTBEAT_INTERVAL:g} s)",
+        f"`heartbeat_timeout` ({HEARTBEAT_TIMEOUT:g} s)",
+        f"attempts {STOPS_ITSELF:g} s after",
     ],
     "docs/guides/cost-to-your-database.md": [
-        ("constant", "but every {:g} s at least", IDLE_MOST),
-        ("bound", "| jobs of a worker that dies | {:g} s instead of", HEARTBEAT_TIMEOUT + IDLE_MOST),
-        ("bound", "instead of {:g} s |", HEARTBEAT_TIMEOUT + HEARTBEAT_INTERVAL),
-        ("constant", "at most `{} + concurrency`", OWN_CONNECTIONS),
+        f"`heartbeat_interval` ({HEARTBEAT_INTERVAL:g} s)",
+        f"but every {IDLE_MOST:g} s at least",
+        f"| {IDLE_MOST:g} s instead of `poll_interval` ({POLL_INTERVAL:g} s) |",
+        f"| jobs of a worker that dies | {RESCUED_BY_IDLE:g} s instead of {RESCUED:g} s |",
+        f"a changed setting | {IDLE_MOST:g} s |",
+        f"at most `{OWN_CONNECTIONS} + concurrency`",
     ],
+    "docs/guides/cpu-bound-handlers.md": [f"`--cancel-timeout` ({CANCEL:g} s)"],
+    "docs/guides/faq.md": [f"up to {PLANNED_PER_SECOND:,} jobs a second"],
+    "docs/guides/frameworks.md": [f"`shutdown_timeout` ({SHUTDOWN:g} s)"],
+    "docs/guides/handlers.md": [f"`cancel_timeout` ({CANCEL:g} s)"],
+    "docs/guides/monitoring.md": [
+        f"{THRESHOLDS.claim_age_warning.seconds / 60:g} min, {THRESHOLDS.claim_age_critical.seconds / 60:g} min |",
+        f"| `long_running` | {THRESHOLDS.long_running.seconds / 3600:g} h |",
+        f"| `awaiting_event` | {THRESHOLDS.awaiting_event.days} d |",
+        f"| {THRESHOLDS.dead_letters_hour_critical:g} within an hour;",
+        f"{THRESHOLDS.horizon_warning.seconds / 60:g} min, {THRESHOLDS.horizon_critical.seconds / 3600:g} h |",
+        f"| {THRESHOLDS.outgrown_per_second:,.0f} and 200 GiB |",
+        "the default is twice the [rate to plan with]",
+    ],
+    "docs/guides/poolers-and-failover.md": [f"(`poll_interval`, {POLL_INTERVAL:g} s)"],
+    "docs/guides/queues.md": [
+        f"(#pausing) within {IDLE_MOST:g} s",
+        f"of the commit; {HEARTBEAT_INTERVAL:g} s where",
+        f"up to {IDLE_MOST:g} s if it has long been idle",
+        f"a pooler) | within {READ_EVERY_ALONE:g} s |",
+    ],
+    "docs/guides/rehearsal.md": [f"- {REHEARSAL['timeout'].seconds} seconds, or a lock that is held for one second"],
+    "docs/guides/reliability.md": [
+        f"at most {SHUTDOWN:g} s (`--shutdown-timeout`)",
+        f"at most {RESCUED:g} s (`heartbeat_timeout`",
+        f"`heartbeat_timeout` {HEARTBEAT_TIMEOUT:g} s",
+        f"`heartbeat_interval` {HEARTBEAT_INTERVAL:g} s",
+        f"or {RESCUED_BY_IDLE:g} s if all workers have [long been idle]",
+        f"its attempts after {STOPS_ITSELF:g} s",
+        f"reconnect within {RECONNECTED:g} s; if it is back within {STOPS_ITSELF:g} s",
+        f"continues within {RECONNECTED:g} s after there is space",
+        f"{', '.join(f'{wait.seconds} s' for wait in FIRST_WAITS[:-1])}, then every {FIRST_WAITS[-1].seconds // 60} minutes",
+    ],
+    "docs/guides/retries.md": [f"and {CONNECTION_PAUSES[-1]:g} s before the attempt fails"],
+    "docs/guides/wait-for-events.md": [f"kept for {EVENT_KEPT.days} days"],
+    "docs/guides/why-is-it-not-running.md": [f"starts within {POLL_INTERVAL:g} s"],
     "docs/guides/workers-in-production.md": [
-        ("constant", "at most `{} + concurrency`", OWN_CONNECTIONS),
-        ("bound", "up to [{:,} jobs a second]", PLANNED_PER_SECOND),
+        f"`--shutdown-timeout` ({SHUTDOWN:g} s)",
+        f"at most `{OWN_CONNECTIONS} + concurrency`",
+        f"up to [{PLANNED_PER_SECOND:,} jobs a second]",
     ],
-    "examples/deploy/compose.yaml": [("constant", "at most `{} + concurrency`", OWN_CONNECTIONS)],
-    "docs/benchmarks.md": [("bound", "up to {:,} jobs a second", PLANNED_PER_SECOND)],
-    "docs/guides/faq.md": [("bound", "up to {:,} jobs a second", PLANNED_PER_SECOND)],
-    "README.md": [("bound", "about {:,} jobs a second", PLANNED_PER_SECOND)],
-    "docs/guides/monitoring.md": [("constant", "| {:,.0f} and 200 GiB |", Thresholds().outgrown_per_second)],
+    "examples/deploy/compose.yaml": [f"at most `{OWN_CONNECTIONS} + concurrency`"],
+    "docs/benchmarks.md": [f"up to {PLANNED_PER_SECOND:,} jobs a second"],
 }
-"""By page: the kind of a number, the words around it, and its value in the code."""
+"""By page: words with numbers, made from the code's."""
+
+SOURCES: Final[dict[str, dict[str, str]]] = {
+    "docs/engineering/how-it-is-tested.md": {
+        "93 % of 1,543 changes": "contributing/releasing.md: 93 % of 1,543 changes",
+        "about 15 % where jobs wait": "docs/benchmarks.md: python -m benchmarks simulate",
+    },
+    "docs/explanation/claiming.md": {
+        "6 times in the first 0.3 s": "tests/claiming/test_idleness.py: def test_",
+        "Above about 125 notified jobs a second": "sa_jobqueue/worker/claim/idleness.py: _INTERVAL: Final = 0.004",
+        "every 5 to 80 ms": "sa_jobqueue/worker/claim/idleness.py: _FIRST_POLL: Final = 0.005",
+    },
+    "docs/explanation/comparison.md": {"Jobs of a few milliseconds that may be lost": AMOUNT},
+    "docs/explanation/stability.md": {"for at least six months": AMOUNT},
+    "docs/guides/README.md": {"a job in ten minutes": AMOUNT, "or ten a second": AMOUNT},
+    "docs/guides/analytics.md": {"For the last 24 hours": AMOUNT, "for 95 % of the jobs": AMOUNT},
+    "docs/guides/completing-without-a-worker.md": {"is due in three days": AMOUNT},
+    "docs/guides/cost-to-your-database.md": {
+        "after four seconds (two cores, November 2026)": "docs/guides/cost-to-your-database.md: --scenario neighbour",
+    },
+    "docs/guides/cron.md": {
+        "`grace` (one minute)": "sa_jobqueue/registry/schedules.py: grace: timedelta = timedelta(minutes=1)",
+    },
+    "docs/guides/dashboard.md": {"charts of more than a day": AMOUNT},
+    "docs/guides/deduplication.md": {
+        "ten changes in a minute": AMOUNT,
+        "at most one job per hour": AMOUNT,
+        "run after a minute without further calls, after an hour at the latest": AMOUNT,
+    },
+    "docs/guides/deployment.md": {
+        "`--shutdown-timeout` plus 25 seconds": "tests/contracts/test_deployment.py: RELEASING = timedelta(seconds=25)",
+        "30 seconds after SIGTERM": "tests/contracts/test_deployment.py: # Heroku kills after 30 s",
+    },
+    "docs/guides/enqueueing-with-spark.md": {
+        "or a year after 9999": AMOUNT,
+        "a million rows, for a day": "sa_jobqueue/pipeline/operations/bulk.py: HASHES_KEPT: Final = timedelta(hours=24)",
+        "up to two minutes for a database": "sa_jobqueue/pipeline/spark/writing.py: PATIENCE: Final = 120.0",
+        "warns of them for a day": "sa_jobqueue/pipeline/operations/bulk.py: LEFT_OVER: Final = timedelta(hours=24)",
+    },
+    "docs/guides/limits.md": {
+        "allows ten calls a second": AMOUNT,
+        "accepts ten calls a second, in bursts of five, and three connections": AMOUNT,
+        "100 calls per minute on average | 100 | 100, the default: up to 200 in one minute": AMOUNT,
+    },
+    "docs/guides/long-jobs.md": {
+        "more than a minute ends": "sa_jobqueue/worker/run/steps.py: _LONGEST_PAUSE: Final = timedelta(minutes=1)",
+    },
+    "docs/guides/monitoring.md": {
+        "ended in ten minutes": "sa_jobqueue/observe/health/measuring.py: GROWTH: Final = timedelta(minutes=10)",
+        "to half of it": AMOUNT,
+    },
+    "docs/guides/on-call.md": {
+        "within ten minutes": "sa_jobqueue/observe/health/measuring.py: GROWTH: Final = timedelta(minutes=10)",
+        "for two hours": "sa_jobqueue/observe/health/thresholds.py: bulk_unfinished: timedelta = timedelta(hours=2)",
+        "more than a minute": "sa_jobqueue/observe/health/findings.py: _CLOCKS_DIFFER: Final = timedelta(minutes=1)",
+        "stuck for five minutes": "sa_jobqueue/observe/probes.py: DEFAULT_LIMIT: Final = timedelta(minutes=5)",
+    },
+    "docs/guides/orchestrators.md": {"rows of a day": AMOUNT},
+    "docs/guides/poolers-and-failover.md": {
+        "it opens one connection there": "tests/behaviour/test_poolers.py: test_a_worker_behind_a_pooler_listens",
+    },
+    "docs/guides/priorities.md": {
+        "`timeout=` (one second)": "sa_jobqueue/registry/selectors.py: timeout: timedelta = timedelta(seconds=1)",
+    },
+    "docs/guides/quickstart.md": {"your first job in five minutes": AMOUNT},
+    "docs/guides/reading-with-spark.md": {
+        "uses one connection": "tests/spark/test_reading.py: def test_an_abandoned_read_leaves_no_connection",
+    },
+    "docs/guides/recipes.md": {"at most an hour": "examples/webhooks.py: min(int(seconds), 3600)", "leave 10 %": AMOUNT},
+    "docs/guides/rehearsal.md": {
+        "held for one second": "sa_jobqueue/rehearsal.py: lock_timeout: timedelta = timedelta(seconds=1)",
+    },
+    "docs/guides/reliability.md": {
+        "future within a minute": "tests/behaviour/test_clocks_and_clusters.py: test_jobs_of_a_dead_worker_with_a_future",
+        "within six minutes": "tests/behaviour/test_clocks_and_clusters.py: test_a_schedule_advanced_by_a_clock_ahead",
+    },
+    "docs/guides/retention.md": {"Thirty days are": AMOUNT},
+    "docs/guides/retries.md": {
+        "up to one second, then up to 2, 4, 8 seconds": "tests/contracts/test_numbers.py: def test_the_table_of_waits",
+        "never more than an hour": "tests/contracts/test_numbers.py: def test_the_table_of_waits",
+        "about four hours": "tests/contracts/test_numbers.py: def test_the_table_of_waits",
+    },
+    "docs/guides/testing.md": {"back by two hours": AMOUNT},
+    "docs/guides/upgrading.md": {
+        "at most one second for each table lock": "sa_jobqueue/migrations/locking.py: WAIT: Final = timedelta(seconds=1)",
+        "for two minutes (`--patience`)": "sa_jobqueue/migrations/locking.py: PATIENCE: Final = timedelta(minutes=2)",
+    },
+    "docs/guides/why-is-it-not-running.md": {
+        "each statement 3 s (`--timeout`)": "sa_jobqueue/cli/_options.py: default=timedelta(seconds=3)",
+    },
+    "docs/guides/workers-in-production.md": {
+        "`--shutdown-timeout` plus 25 s": "tests/contracts/test_deployment.py: RELEASING = timedelta(seconds=25)",
+        "have five more seconds": "sa_jobqueue/worker/options.py: cancel_timeout: timedelta = timedelta(seconds=5)",
+        "`--watchdog` (five minutes": "sa_jobqueue/observe/probes.py: DEFAULT_LIMIT: Final = timedelta(minutes=5)",
+        "50 jobs a second of 4 s each": AMOUNT,
+        "209 slots start 95 % of them within a second": AMOUNT,
+        "less than a few milliseconds": AMOUNT,
+    },
+    "docs/guides/workers-on-executors.md": {
+        "(30 seconds)": "sa_jobqueue/pipeline/spark/workers.py: idle_exit: timedelta = timedelta(seconds=30)",
+        "(10 minutes)": "sa_jobqueue/pipeline/spark/workers.py: max_runtime: timedelta = timedelta(minutes=10)",
+    },
+    "docs/reference/analytics.md": {"slower than 95 % of their type": AMOUNT},
+    "docs/reference/integrations.md": {"half of `limit`": "sa_jobqueue/observe/probes.py: (limit or DEFAULT_LIMIT) / 2"},
+    "docs/reference/operations.md": {"a tenth of the time each": AMOUNT},
+    "docs/tutorial.md": {"takes half an hour": AMOUNT},
+}
+"""By page: words with a number, each with its source, a file and a part of it."""
+
+
+def text_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def unsourced(page: str, text: str, pattern: re.Pattern[str] = QUANTITIES) -> Iterator[Quantity]:
+    """Yield the quantities of a page's text that neither a table above nor a link in their sentence gives a source."""
+    known = [*STATED.get(page, []), *SOURCES.get(page, {})]
+    for quantity in quantities(text, pattern):
+        places = [(found.start(), found.end()) for words in known for found in re.finditer(re.escape(words), quantity.block)]
+        is_known = any(start <= quantity.place.start and quantity.place.stop <= end for start, end in places)
+        is_linked = "benchmarks.md" in quantity.sentence or "https://" in quantity.sentence
+        is_of_table = quantity.block.startswith("|") and any(words in quantity.sentence for words in SOURCES.get(page, {}))
+        if not (is_known or is_linked or is_of_table):
+            yield quantity
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_a_number_about_speed_time_or_connections_has_a_source(page: str) -> None:
+    is_generated = page.startswith("docs/reference/")  # its times are bounds of parameters, checked where they are declared
+    pattern = SPEEDS if is_generated else QUANTITIES
+    lacking = [
+        f"{quantity.words!r} in {quantity.sentence!r}" for quantity in unsourced(page, (ROOT / page).read_text(), pattern)
+    ]
+    assert lacking == [], "link the sentence to docs/benchmarks.md, or name the source here"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "A claim takes about five milliseconds.",
+        "It is three times faster than Celery.",
+        "A job starts within a third of a second.",
+        "Enqueueing costs half of that.",
+        "A quarter of the jobs wait.",
+        "A worker needs a dozen database connections.",
+        "This is twice as fast.",
+        "It completes thousands of jobs a second.",
+        "It needs 40 % less memory.",
+        "It doubles the throughput.",
+        "A child takes a second to start.",
+        "| latency | 12 ms |",
+        "- Commits are 1.5x slower.",
+    ],
+)
+def test_a_number_without_a_source_is_found(sentence: str) -> None:
+    pages = [f"# A page\n\nIts first paragraph.\n\n{sentence}\n", f"{sentence}\n\nSee [benchmarks](../benchmarks.md).\n"]
+    assert [len([*unsourced("docs/concepts.md", page)]) > 0 for page in pages] == [True, True]
+
+
+def test_an_ordinal_is_no_time() -> None:
+    assert [*unsourced("docs/concepts.md", "Start it in a second terminal. A second signal ends it.")] == []
 
 
 @pytest.mark.parametrize("page", STATED)
 def test_a_page_states_the_numbers_of_the_code(page: str) -> None:
-    text = (ROOT / page).read_text()
-    missing = [stated for _, words, value in STATED[page] if (stated := words.format(value)) not in text]
-    assert missing == []
+    text = text_of(page)
+    assert [words for words in STATED[page] if words not in text] == []
+
+
+@pytest.mark.parametrize("page", SOURCES)
+def test_a_page_and_the_sources_of_its_numbers_agree(page: str) -> None:
+    text = text_of(page)
+    assert [words for words in SOURCES[page] if words not in text] == []
+    sources = [source.partition(": ") for source in SOURCES[page].values() if source]
+    assert [f"{file}: {part}" for file, _, part in sources if part not in (ROOT / file).read_text(encoding="utf-8")] == []
+
+
+def test_the_table_of_waits_has_the_values_of_the_default_backoff() -> None:
+    text = text_of("docs/guides/retries.md")
+    longest = [
+        min(Backoff().base * Backoff().factor ** (number - 1), Backoff().cap).total_seconds() for number in range(1, 20)
+    ]
+    assert [int(seconds) for seconds in longest[:4]] == [1, 2, 4, 8]
+    assert max(longest) == 3600
+    units = {"s": 1, "min": 60, "h": 3600}
+    rows = re.findall(r"\| (\d+) \| ([\d.]+) (s|min|h) \| ([\d.]+) (s|min|h) \|", text)
+    assert [int(row[0]) for row in rows] == [3, 5, 8, 12, 16, 20]
+    for attempt, mean, mean_unit, most, most_unit in rows:
+        total = sum(longest[: int(attempt) - 1])
+        assert float(mean) * units[mean_unit] == pytest.approx(total / 2, rel=0.1)
+        assert float(most) * units[most_unit] == pytest.approx(total, rel=0.1)
+    assert sum(longest) / 3600 == pytest.approx(8, rel=0.05)
 
 
 def test_the_threshold_is_twice_the_rate_to_plan_with() -> None:
