@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import harness, markdown, policies, profiling, report, table
+from benchmarks import harness, markdown, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -69,8 +69,6 @@ def main(  # noqa: PLR0917 - click gives options by name
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
         document = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
     report.show(console, results, scenarios, document)
-    if (policy_table := policies.table(document)) is not None:
-        console.print(policy_table)
     if to == "-":
         click.echo(report.dump(document))
     elif to is not None:

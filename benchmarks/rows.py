@@ -11,7 +11,6 @@ from uuid import UUID
 from sqlalchemy import Column, Connection, DefaultClause, MetaData, Table, Text
 from sqlalchemy.orm import DeclarativeBase
 
-from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
 from sa_jobqueue.ids import uuid7
@@ -44,17 +43,6 @@ def copy(connection: Connection, jobs: int) -> None:
     with driver.cursor() as cursor, cursor.copy(f"COPY job ({columns}) FROM STDIN") as into:
         for row in tuples(jobs):
             into.write_row(row + declared)
-
-
-def copy_timed(place: Place, watch: Stopwatch, jobs: int) -> None:
-    """COPY so many due jobs into the queue under a stopwatch, in its own transaction, on an open connection."""
-    with place.engine().connect() as connection:
-        transaction = connection.begin()
-        with watch:
-            copy(connection, jobs)
-            transaction.commit()
-            if watch.round_trips is not None:
-                watch.round_trips += 1  # COPY itself, of which SQLAlchemy knows nothing
 
 
 def count(place: Place) -> int:

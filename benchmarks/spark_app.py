@@ -1,15 +1,13 @@
-"""The application whose jobs Spark enqueues and runs: executors import it by its name."""
+"""The application whose jobs Spark enqueues."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sa_jobqueue import JobQueue
 
 jobs: JobQueue[Any] = JobQueue()
-_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +21,3 @@ class Order:
 @jobs.handler("checked")
 def checked(payload: Order) -> None:
     """Do nothing."""
-
-
-@jobs.handler("waiting")
-def waiting() -> None:
-    """Wait as for a network."""
-    time.sleep(_SECONDS)
-
-
-@jobs.handler("computing")
-def computing() -> None:
-    """Use a core."""
-    until = time.thread_time() + _SECONDS
-    while time.thread_time() < until:
-        pass

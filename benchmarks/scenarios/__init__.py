@@ -6,15 +6,11 @@ from importlib.util import find_spec
 
 from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
-    bulk_enqueue,
-    databases,
     drain,
     events,
     execution,
-    executors,
     horizon,
     idle,
-    latency,
     neighbour,
     peers_drain,
     peers_enqueue,
@@ -29,16 +25,14 @@ from benchmarks.scenarios import (
 
 _MODULES = (
     single_enqueue,
-    bulk_enqueue,
     drain,
     execution,
     steps,
     events,
-    latency,
     horizon,
     policy,
 )
-_PIPELINE = (pipeline_write, pipeline_read, executors)
+_PIPELINE = (pipeline_write, pipeline_read)
 
 
 def all_scenarios() -> list[Scenario]:
@@ -58,5 +52,4 @@ def beside_peers() -> list[Scenario]:
         idle.scenario(),
         neighbour.scenario(),
         neighbour.application(),
-        databases.scenario(),
     ]
