@@ -101,8 +101,8 @@ class NotifyingXid(Xid8):
 class ReadBack:
     """The `eager_defaults` of a mapper: true, but for a flush that has set `is_lazy`.
 
-    Returned values are a third of the cost that the INSERT of a job adds to a transaction, and a session that expires
-    objects at its commit reads them for nothing. Their attributes are expired instead, and loaded on first access.
+    Returned values are a third of the cost that the INSERT of a job adds to a transaction, and a commit that expires its
+    objects reads them for nothing. Their attributes are expired at its flush instead.
     Source: `Mapper._prefer_eager_defaults` asks for each INSERT.
     """
 

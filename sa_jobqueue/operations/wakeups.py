@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from sa_jobqueue.models import JobClass, JobMixin
-from sa_jobqueue.models.base import NotifyingXid
+from sa_jobqueue.models.base import READ_BACK, NotifyingXid
 from sa_jobqueue.policies.fairness import ANY_QUEUE, SEPARATOR, QueueKey
 from sa_jobqueue.statements import notifications
 from sa_jobqueue.statements._parts import table
@@ -102,7 +102,9 @@ def notify_with_insert(session: Session | None, connection: sa.Connection, job: 
     if is_to_notify(session, connection, type(job), queue_key):
         # An expression costs more than a parameter, but the INSERT returns its value: where reading the column later could
         # not load it, that is needed.
-        is_loaded_later = session is not None and session.expire_on_commit and not connection.dialect.is_async
+        is_loaded_later = not READ_BACK or (
+            session is not None and session.expire_on_commit and not connection.dialect.is_async
+        )
         notifying: Any = queue_key if is_loaded_later else _notifying(type(job), queue_key)  # type: ignore[arg-type]
         job.__dict__["changed_xid"] = notifying
 

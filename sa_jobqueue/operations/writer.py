@@ -16,12 +16,12 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Mapper, Session, UOWTransaction, object_session, scoped_session
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, UOWTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from sa_jobqueue.errors import InvalidJobError
@@ -65,6 +65,15 @@ _is_many: ContextVar[bool] = ContextVar("sa_jobqueue_is_many", default=False)
 """Whether the flush that is under way inserts more than a `_FEW` jobs, none of which waits for others."""
 _flushed: WeakKeyDictionary[Session, list[list[Edge]]] = WeakKeyDictionary()
 """The edges of a flush that is under way, by queue."""
+_expiring: WeakSet[Session] = WeakSet()
+"""Sessions in a commit that expires their objects: its flush reads nothing back."""
+
+
+def before_commit(session: Session) -> None:
+    """Notify workers that have become idle, and note that the flush of this commit need read nothing back."""
+    look_again(session)
+    if session.expire_on_commit and session.get_nested_transaction() is None and not session.twophase:
+        _expiring.add(session)
 
 
 def before_flush(session: Session, context: UOWTransaction, instances: object) -> None:
@@ -74,7 +83,7 @@ def before_flush(session: Session, context: UOWTransaction, instances: object) -
     if waiting := [job for job in new if job._blockers]:
         add_blockers(session, waiting)
         new = [job for job in session.new if isinstance(job, JobMixin)]
-    READ_BACK.is_lazy.set(session.expire_on_commit and len(new) <= _FEW)
+    READ_BACK.is_lazy.set(session in _expiring and len(new) <= _FEW)
     _is_many.set(len(new) > _FEW and not waiting)
     references.before_flush(session, context, new)
     if is_announced():
@@ -95,8 +104,6 @@ def before_insert(mapper: Mapper[Any], connection: sa.Connection, job: JobMixin[
             "that add jobs during the flush, do not. Add the job itself to the session before the flush",
         )
     check_connection(connection, type(job))
-    if connection.dialect.is_async:  # reading the columns later could not load them
-        READ_BACK.is_lazy.set(False)
     references.before_insert(object_session(job), job)
     if _is_many.get():
         for name in _AS_DEFAULT:
@@ -125,6 +132,12 @@ def after_flush(session: Session, context: object) -> None:
     references.after_flush(session)
     for edges in _flushed.pop(session, ()):
         write_edges(queue_connection(session, type(edges[0].job)), edges)
+
+
+def forget_commit(session: Session, transaction: SessionTransaction) -> None:
+    """Forget the commit of a transaction that has ended."""
+    if transaction.parent is None:
+        _expiring.discard(session)
 
 
 def forget_columns(session: Session, job: object) -> None:
@@ -290,10 +303,11 @@ LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
     ("after_flush", after_flush),
     ("persistent_to_transient", forget_columns),
     ("pending_to_transient", forget_columns),
-    ("before_commit", look_again),
+    ("before_commit", before_commit),
     ("after_commit", hooks.hand_on),
     ("after_soft_rollback", discard_rolled_back),
     ("after_transaction_end", hooks.run_or_forget),
+    ("after_transaction_end", forget_commit),
 )
 
 

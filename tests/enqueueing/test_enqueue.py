@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
@@ -301,20 +301,47 @@ def test_an_added_job_sends_only_what_it_sets_and_the_rest_is_read_without_a_que
 
 
 @pytest.mark.parametrize("expires", [True, False])
-def test_a_flush_returns_columns_only_to_a_session_that_keeps_them(engine: Engine, expires: bool) -> None:
+def test_only_the_flush_of_a_commit_that_expires_its_objects_returns_no_columns(engine: Engine, expires: bool) -> None:
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     with Session(engine, expire_on_commit=expires) as session:
         job = Job("test")
         session.add(job)
         session.flush()
-        assert ["RETURNING" in statement for statement in statements] == [not expires]
-        assert job.created_at == job.scheduled_at == session.scalar(select(func.now()))
+        assert job.created_at == job.scheduled_at
         assert (job.root_id, job.has_waiters, job.timeout) == (None, False, None)
+        with session.begin_nested():  # its end expires nothing
+            session.add(job_of_savepoint := Job("test"))
+        assert job_of_savepoint.created_at == job.created_at
+        assert ["RETURNING" in statement for statement in statements if statement.startswith("INSERT")] == [True, True]
+        session.add(last := Job("test"))
+        session.commit()
+        assert ("RETURNING" in statements[-1]) is not expires
+        read = len(statements)
+        assert last.created_at == last.scheduled_at
+        assert len(statements) - read == (1 if expires else 0)
+        session.add(after := Job("test"))  # a commit is forgotten when it ends
+        session.flush()
+        assert "RETURNING" in statements[-1]
         session.add_all([Job("test") for _ in range(4)])
-        session.flush()  # in one statement, which SQLAlchemy writes for RETURNING alone
+        session.commit()  # in one statement, which SQLAlchemy writes for RETURNING alone
         assert statements[-1].count("VALUES") == 1
         assert "RETURNING" in statements[-1]
+        assert after.root_id is None
+
+
+@pytest.mark.parametrize("expires", [True, False])
+async def test_the_commit_of_an_async_session_that_expires_its_objects_returns_no_columns(
+    async_engine: AsyncEngine, expires: bool
+) -> None:
+    statements: list[str] = []
+    event.listen(async_engine.sync_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    async with AsyncSession(async_engine, expire_on_commit=expires) as session:
+        session.add(job := Job("test"))
+        await session.commit()
+        assert ("RETURNING" in statements[-1]) is not expires
+        await session.refresh(job)
+        assert job.created_at == job.scheduled_at
 
 
 def test_many_added_jobs_send_no_default_and_have_it_without_a_query(engine: Engine) -> None:
@@ -355,14 +382,31 @@ def test_a_job_is_added_again_after_a_rollback(session: Session) -> None:
     job = Job("test")
     session.add(job)
     session.flush()
-    first = session.scalars(select(func.now())).one()
+    session.rollback()
+    session.add(job)
+    session.commit()
+    assert session.scalars(select(Job.id)).all() == [job.id]
+
+
+def test_a_job_is_added_again_after_a_commit_that_failed(session: Session) -> None:
+    def fail(session: Session, context: object) -> None:
+        raise RuntimeError("after the INSERT")
+
+    job = Job("test")
+    session.add(job)
+    event.listen(session, "after_flush_postexec", fail)
+    with pytest.raises(RuntimeError, match="after the INSERT"):
+        session.commit()
+    session.rollback()
+    event.remove(session, "after_flush_postexec", fail)
+    before_commit = session.scalars(select(func.now())).one()
     session.rollback()
     names = ("queue", "created_at", "type_name")
     assert [getattr(job, name) for name in names] == [None, None, "test"]  # as before the flush
     session.add(job)
     assert [getattr(job, name) for name in names] == [None, None, "test"]
     session.commit()
-    assert job.created_at > first
+    assert job.created_at > before_commit
     assert job.queue == "default"
 
 
