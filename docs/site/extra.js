@@ -10,6 +10,11 @@ new MutationObserver(() => {
   }
 }).observe(document.documentElement, { childList: true, subtree: true });
 
+// On a telephone, names in the cells of tables break after an underscore.
+for (const code of document.querySelectorAll(".md-typeset td code")) {
+  code.innerHTML = code.innerHTML.replace(/_(?![^<]*>)/g, "_<wbr>");
+}
+
 // Draw the Mermaid diagrams of a page, and again when its colours change. The source stays on the page, folded. The library,
 // 0.8 MB compressed, is loaded only by pages that have a diagram.
 const sources = [...document.querySelectorAll("pre.diagram")];

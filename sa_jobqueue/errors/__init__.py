@@ -460,7 +460,7 @@ class StepOutputError(JobQueueError):
 
     `name` and `key` are those of the step, `reason` is the difference, `advice` replaces what to do about it. Convert the
     record with `handler.upcast_step`, or give the step a new name: it then runs again. A wrong payload of an event has no
-    record yet: delete the event and send it again.
+    record yet: replace the event.
     """
 
     def __init__(self, name: str, key: str, reason: str, *, advice: str | None = None) -> None:

@@ -152,7 +152,6 @@ SOURCES: Final[dict[str, dict[str, str]]] = {
         "30 seconds after SIGTERM": "tests/contracts/test_deployment.py: # Heroku kills after 30 s",
     },
     "docs/guides/enqueueing-with-spark.md": {
-        "or a year after 9999": AMOUNT,
         "a million rows, for a day": "sa_jobqueue/pipeline/operations/bulk.py: HASHES_KEPT: Final = timedelta(hours=24)",
         "up to two minutes for a database": "sa_jobqueue/pipeline/spark/writing.py: PATIENCE: Final = 120.0",
         "warns of them for a day": "sa_jobqueue/pipeline/operations/bulk.py: LEFT_OVER: Final = timedelta(hours=24)",

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import json
+import shlex
 import time
 import types
 import typing
@@ -625,11 +626,8 @@ class AttemptSteps:
                 value = codec.decode("payload", row.payload)
             except InvalidPayloadError as error:
                 reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
-                name, table = event.replace("'", "''"), self._store.model.__jobqueue__.qualified("job_event")
-                advice = (
-                    f"Delete the event (DELETE FROM {table} WHERE name = '{name}') and send it again with a payload "
-                    "that fits, or send that one with `replace`"
-                )
+                command = f"sa-jobqueue events send {shlex.quote(event)} PAYLOAD --replace"
+                advice = f"Replace the event by one with a payload that fits: {command}"
                 raise StepOutputError(*place, reason, advice=advice) from error
             wait(output=self._sealed(row.payload), is_over=True)
             return value
