@@ -241,7 +241,9 @@ def test_a_preview_reports_what_would_be_archived_and_writes_nothing(engine: Eng
     assert sum(month.chains for month in seen.months) == 5
     assert {month.type_name for month in seen.months} == {"type0", "type1"}
     report = run(engine, tmp_path)
-    assert (report.chains, report.jobs, report.held_chains) == (seen.chains, seen.jobs, seen.held_chains)
+    for name in ("chains", "jobs", "attempts", "dead_letters", "blockers", "held_chains"):
+        assert getattr(report, name) == getattr(seen, name), name
+    assert (report.attempts, report.dead_letters, report.blockers) == (6, 1, 2)
 
 
 # Other queues, other archivers.

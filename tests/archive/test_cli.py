@@ -60,9 +60,13 @@ def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, eng
             "INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved) VALUES (:job, :chain, 0, true)"
         )
         connection.execute(text(statement), {"job": chain(9), "chain": chain(3)})
+        step = "INSERT INTO job_step (job_id, name, kind, attempt, started_at) SELECT id, 'pay', 'step', 1, now() FROM job"
+        connection.execute(text(step))
     before = in_tables(engine)
     output = run("--before", "30d", "--dry-run").stdout
     assert "6 chains of 8 jobs" in output
+    assert "Archived with them: 6 attempts, 1 dead letter and 3 blockers.\n" in output
+    assert "Deleted with them, and not archived: 8 step results.\n" in output
     assert f"{datetime.now(UTC) - timedelta(days=41):%Y-%m}" in output
     assert chain(3) in output
     assert chain(9) in output

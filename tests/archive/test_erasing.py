@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
@@ -72,6 +72,28 @@ def test_exactly_the_chains_meant_are_erased_with_all_their_rows(
     assert in_tables(engine) == tables
     assert erase(engine, path, where=where, chain_ids=chain_ids).chain_ids == ()
     assert not list(path.rglob("_rewriting*"))
+
+
+def test_jobs_whose_values_a_codec_has_encoded_are_counted(engine: Engine, tmp_path: Path, database_url: str) -> None:
+    fill(engine)
+    encoded = "jsonb_build_object('sa_jobqueue.codec', 'encrypted', 'data', 'x')"
+    escaped = "jsonb_build_object('sa_jobqueue.codec', NULL, 'data', input)"
+    with engine.begin() as connection:
+        for numbers, value in (([2, 5, 8, 10], encoded), ([6], escaped)):
+            change = text(f"UPDATE job SET input = {value} WHERE id = ANY(CAST(CAST(:ids AS text[]) AS uuid[]))")
+            connection.execute(change, {"ids": [*map(chain, numbers)]})
+    archive(engine, tmp_path, before=AGE)
+    assert erase(engine, tmp_path, where={"fairness_key": "tenant 6"}, dry_run=True).unsearched_jobs == 0
+    assert erase(engine, tmp_path, where={"output.n": "6"}, dry_run=True).unsearched_jobs == 0
+    for type_name, jobs in (("type0", 2), ("type1", 1), ("later", 1), ("type2", 0)):
+        where = {"type_name": type_name, "input.n": "6"}
+        assert erase(engine, tmp_path, where=where, dry_run=True).unsearched_jobs == jobs
+    erased = erase(engine, tmp_path, where={"input.n": "6"}, chain_ids=[chain(5)], dry_run=True)
+    assert (erased.chain_ids, erased.unsearched_jobs) == ((chain(5), chain(6)), 3)
+    arguments = ["archive", "erase", "--to", str(tmp_path), "--where", "input.n=6", "--yes"]
+    result = CliRunner().invoke(main, arguments, env={"SA_JOBQUEUE_URL": database_url})
+    assert "1 chain erased" in result.stdout
+    assert "Not searched: 4 jobs of other chains, whose values a codec has encoded." in " ".join(result.stdout.split())
 
 
 def test_an_erasure_that_was_interrupted_anywhere_is_completed_by_the_next(
@@ -137,6 +159,7 @@ def test_the_command_shows_and_erases_the_chains_of_one_person(path: Path, datab
     assert read(path).num_rows == 9
     assert json.loads(run(*person, "--yes", "--json")) == {
         **{"chain_ids": [chain(6)], "jobs": 1, "attempts": 2, "dead_letters": 1, "blockers": 0},
+        "unsearched_jobs": 0,
     }
     assert read(path).num_rows == 8
     assert "0 chains erased" in run(*person)

@@ -264,6 +264,7 @@ def test_a_repeat_of_some_rows_is_accepted_if_the_ledger_shows_that_all_were_wri
         session.commit()
     assert write(database_url, numbers[4:], numbers[:4], **options).staged == 6
     assert write(database_url, [], **options).staged == 6
+    assert "repeated with 0 rows of the 6" in caplog.text
     for some in (numbers[:1], numbers[1:3], numbers[::-2]):
         if hashes == "kept":
             caplog.clear()

@@ -98,10 +98,15 @@ def preview(
         choice = choose(connection, model, archive_options, cutoff=cutoff, room=_EVERYTHING)
         with connection.begin():
             months = tuple(Month(*row) for row in connection.execute(archiving.months(model)))
+            attempts, dead_letters, blockers, steps = connection.execute(archiving.dependents(model)).one()
     return ArchivePreview(
         cutoff=cutoff,
         chains=choice.chains,
         jobs=sum(month.jobs for month in months),
+        attempts=attempts,
+        dead_letters=dead_letters,
+        blockers=blockers,
+        steps=steps,
         months=months,
         held_chains=choice.held_chains,
         held_by=choice.held_by,

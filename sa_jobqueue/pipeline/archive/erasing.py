@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from sqlalchemy import Engine as Database
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobClass
+from sa_jobqueue.payloads import CODEC_MARK
 from sa_jobqueue.pipeline.archive.connection import opened
 from sa_jobqueue.pipeline.archive.errors import ArchiveError
 from sa_jobqueue.pipeline.archive.locations import File, Location
@@ -40,6 +42,9 @@ class ErasedChains:
     """Rows of `dead_letters`."""
     blockers: int = 0
     """Rows of `blockers`."""
+    unsearched_jobs: int = 0
+    """Jobs of other chains that may be meant as well: a codec has encoded a column that `where` names, and its other values
+    are equal."""
 
 
 def erase(
@@ -59,8 +64,8 @@ def erase(
     `database`: the one that was archived, as in `archive`. `path`: the archive.
     `where`: values by column of `jobs`, such as `{"fairness_key": "customer-7"}`, or by the path of a field in a JSON
     column, such as `{"input.customer.id": "7"}`; a value that is not a string is compared with its JSON text, a null is
-    never equal. An input that a codec has encoded is not searched. `chain_ids`: ids of chains; those that the archive does
-    not have are passed over.
+    never equal. A column that a codec has encoded is not searched; the result counts such jobs. `chain_ids`: ids of chains;
+    those that the archive does not have are passed over.
     `dry_run`: change nothing, and return what would be erased.
     Changes: replaces the files that have such chains.
     Locks: the advisory lock of the archive, for as long as it takes.
@@ -85,8 +90,8 @@ def erase(
             raise ArchiveError(f"run {unfinished[0].id} is unfinished: {reason}; nothing was erased")
         with location.usable():
             files = [file for dataset in DATASETS.values() for file in location.all_files(dataset)]
-            erased_ids = _chosen(location, files, where or {}, requested_ids)
-            erased = _counted(location, files, erased_ids)
+            erased_ids, unsearched_jobs = _chosen(location, files, where or {}, requested_ids)
+            erased = replace(_counted(location, files, erased_ids), unsearched_jobs=unsearched_jobs)
             if not dry_run:
                 remove_chains(location, files, erased_ids, lambda: None)
     return erased
@@ -94,28 +99,47 @@ def erase(
 
 def _chosen(
     location: Location, files: Iterable[File], where: Mapping[str, str], chain_ids: frozenset[str]
-) -> frozenset[str]:
-    """Return the ids of the chains in the files that are among `chain_ids`, or have a job with the values of `where`."""
+) -> tuple[frozenset[str], int]:
+    """Return the ids of the chains that are among `chain_ids`, or have a job with the values of `where`.
+
+    Also return how many jobs of other chains may have these values, in a column that a codec has encoded.
+    """
     columns = ["chain_id", *dict.fromkeys(name.partition(".")[0] for name in where)]
-    erased_ids = set()
+    erased_ids = set(chain_ids)
+    archived_ids: set[str] = set()
+    unsearched_jobs: Counter[str] = Counter()
     for file in files:
         if file.dataset is JOBS:
             for batch in read_batches(location, file, columns):
                 for job in batch.to_pylist():
-                    if job["chain_id"] in chain_ids or (where and _has(job, where)):
+                    archived_ids.add(job["chain_id"])
+                    has_values = _has(job, where) if where else False
+                    if has_values:
                         erased_ids.add(job["chain_id"])
-    return frozenset(erased_ids)
+                    elif has_values is None:
+                        unsearched_jobs[job["chain_id"]] += 1
+    return frozenset(erased_ids & archived_ids), sum(
+        jobs for chain_id, jobs in unsearched_jobs.items() if chain_id not in erased_ids
+    )
 
 
-def _has(job: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+def _has(job: Mapping[str, Any], where: Mapping[str, str]) -> bool | None:
+    """Return whether a job has all values; None if it depends on a column that a codec has encoded."""
+    is_known = True
     for name, text in where.items():
         column, _, path = name.partition(".")
         value = job[column]
         if path and value is not None:
-            value = _field(json.loads(value, parse_float=str), path)
+            document = json.loads(value, parse_float=str)
+            if isinstance(document, dict) and document.keys() == {CODEC_MARK, "data"}:
+                if document[CODEC_MARK] is not None:
+                    is_known = False
+                    continue
+                document = document["data"]
+            value = _field(document, path)
         if value is None or (value if isinstance(value, str) else json.dumps(value)) != text:
             return False
-    return True
+    return is_known or None
 
 
 def _field(document: Any, path: str) -> Any:

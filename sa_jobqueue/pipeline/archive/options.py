@@ -167,6 +167,14 @@ class ArchivePreview:
     """Number of chains."""
     jobs: int
     """Number of their jobs."""
+    attempts: int
+    """Number of recorded attempts of these jobs, which are archived with them."""
+    dead_letters: int
+    """Number of dead letters of these jobs, which are archived with them."""
+    blockers: int
+    """Number of these jobs' blockers, which are archived with them."""
+    steps: int
+    """Number of results of these jobs' steps, which are deleted with them and not archived."""
     months: tuple[Month, ...]
     """Counts by type and month."""
     held_chains: int

@@ -154,7 +154,13 @@ def _erase(
             click.confirm(f"Erase {counted(len(erased.chain_ids), 'chain')} from {path}?", abort=True, err=True)
         erased = erase(database.url, path, **arguments)
     title = f"{counted(len(erased.chain_ids), 'chain')} {'would be erased' if dry_run else 'erased'} from {path}"
-    print_result(asdict(erased), fields_of(title, asdict(erased) | {"chain_ids": ", ".join(erased.chain_ids[:_SHOWN])}))
+    parts: list[RenderableType] = [fields_of(title, asdict(erased) | {"chain_ids": ", ".join(erased.chain_ids[:_SHOWN])})]
+    if erased.unsearched_jobs:
+        parts.append(
+            f"Not searched: {counted(erased.unsearched_jobs, 'job')} of other chains, whose values a codec has encoded. "
+            "Pass their chains with --chain."
+        )
+    print_result(asdict(erased), *parts)
 
 
 def _with_spark(database: opts.Database, path: str, **keywords: Any) -> ArchiveReport:
@@ -197,6 +203,11 @@ def _print_preview(preview: ArchivePreview, unresolved: int) -> None:
     count = f"{counted(preview.chains, 'chain')} of {counted(preview.jobs, 'job')}"
     title = f"{count} that ended before {shown(preview.cutoff)} would be archived"
     parts = [table_of(title, ["type", "month", "chains", "jobs"], rows), *_held(preview)]
+    if preview.chains:
+        attempts, letters = counted(preview.attempts, "attempt"), counted(preview.dead_letters, "dead letter")
+        parts.append(f"Archived with them: {attempts}, {letters} and {counted(preview.blockers, 'blocker')}.")
+    if preview.steps:
+        parts.append(f"Deleted with them, and not archived: {counted(preview.steps, 'step result')}.")
     if unresolved:
         many = f"{'at least ' if unresolved == _COUNTED else ''}{counted(unresolved, 'dead letter')}"
         parts.append(

@@ -232,6 +232,24 @@ def months(t: Tables) -> sa.Select[Any]:
 
 
 @statement
+def dependents(t: Tables) -> sa.Select[int, int, int, int]:
+    """Count the rows of the candidates' jobs in other tables. Shape: one row `(attempts, dead_letters, blockers, steps)`."""
+    job, candidate = t.job, candidates(t.model)
+    jobs = sa.select(job.c.id).join(candidate, candidate.c.chain_id == job.c.chain_id)
+
+    def count(table: sa.Table, name: str) -> Any:
+        of_candidates = sa.select(sa.func.count()).select_from(table).where(table.c.job_id.in_(jobs))
+        return of_candidates.scalar_subquery().label(name)
+
+    return sa.select(
+        count(t.attempt, "attempts"),
+        count(t.dead_letter, "dead_letters"),
+        count(t.blocker, "blockers"),
+        count(t.step, "steps"),
+    )
+
+
+@statement
 def begin(t: Tables) -> sa.Insert:
     """Write a run into the ledger. Parameters: `id`, `path`, `engine`, `cutoff`."""
     parameters = {name: sa.bindparam(name, type_=t.archive_run.c[name].type) for name in ("id", "path", "engine", "cutoff")}
