@@ -109,20 +109,30 @@ def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("html", "fault"),
+    ("html", "address"),
     [
-        ('<a href="missing/">x</a>', "missing/ leads nowhere"),
-        ('<a href="other/#gone">x</a>', "other/#gone has no such anchor"),
-        ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
-        ('<img src="no.png">', "no.png leads nowhere"),
-        ('<a href="other/#here">x</a><a href="https://example.org">y</a><a href="../0.1/">z</a>', None),
+        ('<script src="https://cdn.example.org/x.js"></script>', "https://cdn.example.org/x.js"),
+        ('<link rel="stylesheet" href="//cdn.example.org/x.css">', "//cdn.example.org/x.css"),
+        ('<script src="x.js"></script><img src="data:image/png;base64,"><a href="https://example.org">y</a>', None),
     ],
 )
-def test_a_broken_link_is_detected(script: Any, tmp_path: Path, html: str, fault: str | None) -> None:
-    (tmp_path / "dev/other").mkdir(parents=True)
-    (tmp_path / "dev/other/index.html").write_text('<h2 id="here">x</h2>', encoding="utf-8")
-    (tmp_path / "dev/index.html").write_text(html, encoding="utf-8")
-    assert script.faults(tmp_path / "dev") == ([f"index.html: {fault}"] if fault else [])
+def test_a_file_from_another_host_is_detected(script: Any, tmp_path: Path, html: str, address: str | None) -> None:
+    (tmp_path / "index.html").write_text(html, encoding="utf-8")
+    assert script.foreign(tmp_path) == ([f"index.html: loads {address}"] if address else [])
+
+
+@pytest.mark.parametrize(("link", "is_broken"), [("other.md#here", False), ("missing.md", True), ("other.md#gone", True)])
+def test_the_builder_refuses_a_broken_link(script: Any, tmp_path: Path, link: str, *, is_broken: bool) -> None:
+    pytest.importorskip("zensical", reason="needs the group `docs`: python scripts/install docs")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text(f"# A\n\n[x]({link})\n", encoding="utf-8")
+    (tmp_path / "docs/other.md").write_text("# B\n\n## Here\n", encoding="utf-8")
+    checks = {name: script.CONFIG[name] for name in ("validation", "markdown_extensions")}
+    config = "\n".join(f"{name} = {script.toml(value)}" for name, value in {"site_name": "A", **checks}.items())
+    (tmp_path / "zensical.toml").write_text(f"[project]\n{config}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode != 0) == is_broken, ended.stderr
 
 
 def test_the_site_root_redirects_to_the_newest_release(script: Any, tmp_path: Path) -> None:
