@@ -233,21 +233,24 @@ class JobType(HandlerOptions):
             raise errors.UnreadableInputError(
                 "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"
             )
-        data = self._open_or_die("input", data)
-        for step in range(version, self.version):
-            upcast = self.upcasters.get(step)
-            if upcast is None:
-                raise errors.UnreadableInputError(
-                    "input_version", f"is {version} and {self.name} has no upcaster from {step}"
-                )
-            try:
-                data = upcast(data)
-            except (LookupError, TypeError, ValueError) as error:
-                raise errors.UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
         try:
+            data = self.open("input", data)
+            for step in range(version, self.version):
+                data = self._upcast(data, version, step)
             return self.input.decode("input", data)
+        except errors.UnreadableInputError:
+            raise
         except errors.InvalidPayloadError as error:
             raise errors.UnreadableInputError(error.field, error.reason) from error
+
+    def _upcast(self, data: Json, version: int, step: int) -> Json:
+        upcast = self.upcasters.get(step)
+        if upcast is None:
+            raise errors.UnreadableInputError("input_version", f"is {version} and {self.name} has no upcaster from {step}")
+        try:
+            return upcast(data)
+        except (LookupError, TypeError, ValueError) as error:
+            raise errors.UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
 
     def _open_or_die(self, field: str, stored: Json) -> Json:
         try:

@@ -69,11 +69,13 @@ class Division(Part):
 
     def job_ended(self, job: ClaimedJob | None) -> bool:
         """Return whether the end of a job may allow another one to start: of its ordering key, or under its limit."""
+        if not self.lanes.partitions.is_limited:
+            return self._ordered
         partition = None if job is None else self.lanes.partitions.of_lane(self.lanes.cursors.lane_of(job))
         if job is not None and partition is not None and partition.limits is not None:
             self._ended.append(job.queue_key)
             self.lanes.count_again([job.queue_key])
-        return self._ordered or self.lanes.partitions.is_limited
+        return True
 
     async def claim(self, connection: AsyncConnection, *, was_notified: bool) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""

@@ -150,14 +150,14 @@ class Call:
         return [of_attempt for place, of_attempt in enumerate(each) if place not in self._missing]
 
     def _keyword_arguments(self, session: Any) -> dict[str, Any]:
-        job_type = self.job_type
-        names = (
-            job_type.signature.session_argument,
-            job_type.signature.context_argument,
-            job_type.signature.blockers_argument,
-        )
-        values = (session, self.contexts[0], self.blockers)
-        return {name: value for name, value in zip(names, values, strict=True) if name is not None}
+        signature, arguments = self.job_type.signature, {}
+        if signature.session_argument is not None:
+            arguments[signature.session_argument] = session
+        if signature.context_argument is not None:
+            arguments[signature.context_argument] = self.contexts[0]
+        if signature.blockers_argument is not None:
+            arguments[signature.blockers_argument] = self.blockers
+        return arguments
 
     def _outcomes(self, returned: Any) -> list[Any]:
         if self.job_type.batch is None:

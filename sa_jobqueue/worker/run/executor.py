@@ -183,7 +183,7 @@ class Executor(Part):
         self._running.add(running)  # with its task: the thread that watches the loop reads both
         self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
-        running.task.add_done_callback(partial(self._release_unbegun, running))
+        running.task.add_done_callback(self._release_unbegun)
 
     def suspect(self, job_ids: Collection[str] | None) -> None:
         """Check whether attempts are still this worker's, and stop those that are lost; None: all that are running.
@@ -275,6 +275,7 @@ class Executor(Part):
         try:
             try:
                 running.begun = True
+                running.task.remove_done_callback(self._release_unbegun)
                 running.started = time.monotonic()
                 if running.stopping is not None:
                     raise asyncio.CancelledError
@@ -306,12 +307,12 @@ class Executor(Part):
         finally:
             self._forget(running)
 
-    def _release_unbegun(self, running: Running, task: asyncio.Task[None]) -> None:
+    def _release_unbegun(self, task: asyncio.Task[None]) -> None:
         """Release a job whose task was cancelled before its first step, as all tasks are when their loop ends."""
-        if not running.begun:
-            self._completer.put(released(running.job))
-            self.given_back += 1
-            self._forget(running)
+        running = next(running for running in self._running if running.task is task)
+        self._completer.put(released(running.job))
+        self.given_back += 1
+        self._forget(running)
 
     def _forget(self, running: Running) -> None:
         """Free the slot of an attempt that has ended."""

@@ -21,21 +21,17 @@ class StartedAttempts:
     """
 
     def __init__(self, most: int = _MOST) -> None:
-        self._most = most
-        self._attempts: set[tuple[JobId, int]] = set()
-        self._oldest_first: deque[tuple[JobId, int, datetime]] = deque()
+        self._latest: deque[tuple[JobId, int, datetime]] = deque(maxlen=most)
         self._forgotten_until: datetime | None = None
 
     def add(self, job: ClaimedJob) -> None:
         """Remember an attempt."""
-        self._attempts.add((job.id, job.attempt))
-        self._oldest_first.append((job.id, job.attempt, job.started_at))
-        if len(self._oldest_first) > self._most:
-            job_id, attempt, started_at = self._oldest_first.popleft()
-            self._attempts.discard((job_id, attempt))
-            if self._forgotten_until is None or started_at > self._forgotten_until:
-                self._forgotten_until = started_at
+        latest = self._latest
+        if len(latest) == latest.maxlen and (self._forgotten_until is None or latest[0][2] > self._forgotten_until):
+            self._forgotten_until = latest[0][2]
+        latest.append((job.id, job.attempt, job.started_at))
 
     def __contains__(self, job: ClaimedJob) -> bool:
+        # Walked through: only the rare orphan is looked for, and each attempt is added.
         is_forgotten = self._forgotten_until is not None and job.started_at <= self._forgotten_until
-        return is_forgotten or (job.id, job.attempt) in self._attempts
+        return is_forgotten or any((job.id, job.attempt) == latest[:2] for latest in self._latest)
