@@ -252,6 +252,16 @@ def test_a_connection_notifies_workers_once_as_a_session_does(engine: Engine, no
     assert notifications.seen() == expected
 
 
+def test_a_connection_in_autocommit_enqueues_and_notifies_without_a_commit(
+    engine: Engine, notifications: Notifications, jobs: Jobs
+) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for number in (7, 8):
+            job_id = send.enqueue(connection, Order(id=number))
+            assert jobs.status(job_id) is JobStatus.PENDING  # another session reads it
+            assert notifications.seen() == [("due", "mail")]
+
+
 def test_a_long_transaction_of_a_connection_looks_for_idle_workers_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
