@@ -479,19 +479,20 @@ def _statuses(reading: Reading) -> dict[str, int]:
 
 
 def _settings(reading: Reading) -> list[figures.Restriction]:
-    settings = []
+    queues, types = list_queues(reading.session, model=reading.model), list_job_types(reading.session, model=reading.model)
     tokens: dict[tuple[bool, str, str], float] = {}
-    for row in reading.session.execute(limits.current(reading.model), {"limit": COUNTED}):
-        if (rate := Rate.of(row)) is not None:
-            tokens[row.is_type, row.name, row.fairness_key] = rate.left
-    for queue in list_queues(reading.session, model=reading.model):
+    if any(row.rate_limit is not None for row in [*queues, *types]):
+        for limited in reading.session.execute(limits.current(reading.model), {"limit": COUNTED}):
+            if (rate := Rate.of(limited)) is not None:
+                tokens[limited.is_type, limited.name, limited.fairness_key] = rate.left
+    settings = []
+    for queue in queues:
         tokens_left = tokens.get((False, queue.name, queue.fairness_key))
         settings.append(_restriction(reading, "queue", queue.name, queue, tokens_left))
         if (most := queue.concurrency_per_key) is not None:
             settings.append(figures.Restriction(what="key", name=queue.name, limit=most))
     return settings + [
-        _restriction(reading, "type", kind.type_name, kind, tokens.get((True, kind.type_name, "")))
-        for kind in list_job_types(reading.session, model=reading.model)
+        _restriction(reading, "type", kind.type_name, kind, tokens.get((True, kind.type_name, ""))) for kind in types
     ]
 
 
