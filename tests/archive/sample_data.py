@@ -12,6 +12,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.pipeline.archive import read
 from sa_jobqueue.pipeline.history import DATASETS
 from sa_jobqueue.pipeline.statements import history
+from tests.fixtures.transactions import scalars
 
 Rows = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 """By dataset and key: a row's published columns."""
@@ -100,8 +101,7 @@ def chains_in(rows: Rows) -> set[str]:
 def states(engine: Engine, model: type[Any] = Job) -> list[str]:
     """Return the states of the runs in the ledger, the oldest first."""
     run = model.ArchiveRun
-    with engine.connect() as connection:
-        return list(connection.scalars(select(run.state).order_by(run.started_at, run.id)))
+    return scalars(engine, select(run.state).order_by(run.started_at, run.id))
 
 
 def _keyed(name: str, rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -33,6 +33,7 @@ from sa_jobqueue.pipeline.history import DATASETS, SCHEMA_VERSION
 from sa_jobqueue.pipeline.statements import archiving
 from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers
+from tests.fixtures.transactions import rows, scalar
 from tests.fixtures.workers import PATIENCE, until
 
 pytestmark = both_servers
@@ -340,10 +341,8 @@ def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_reported(engi
     report = run(engine, tmp_path)
     assert (report.chains, report.retained) == (len(GO) - 1, 1)
     assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
-    with engine.connect() as connection:
-        ((subject, statement, error),) = connection.execute(text("SELECT subject, statement, error FROM quarantine")).all()
+    ((subject, statement, error),) = rows(engine, "SELECT subject, statement, error FROM quarantine")
     assert (subject, statement, error) == (str(chain(1)), "archive", "RaiseException: kept")
     execute(engine, "DROP TRIGGER refuse ON job", "DROP FUNCTION refuse()")
     assert run(engine, tmp_path).chains == 1
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM quarantine")) == 0
+    assert scalar(engine, "SELECT count(*) FROM quarantine") == 0

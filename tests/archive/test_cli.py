@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.cli import main
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.pipeline.archive import Progress, Step, archive, archive_runs, read
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
+from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(database_url: str) -> Run:
-    """Give a function that runs `sa-jobqueue archive` on the test's database and expects an exit status."""
-
-    def run_archive(*arguments: object, status: int = 0) -> Result:
-        environment = {"SA_JOBQUEUE_URL": database_url}
-        result = CliRunner().invoke(main, ["archive", *map(str, arguments)], env=environment)
-        assert result.exit_code == status, result.output
-        return result
-
-    return run_archive
 
 
 @pytest.mark.slow
 def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
-    result = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
+    result = run("archive", "--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
     report = json.loads(result.stdout)
     assert (report["chains"], report["jobs"], report["held_chains"], report["engine"]) == (7, 9, 0, "pyarrow")
     assert report["jobs_per_second"] > 0
@@ -45,11 +29,11 @@ def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: E
     assert result.stderr.startswith("archive: selecting chains\n")
     assert result.stderr.count("archive: deleting run") == report["runs"]
     assert "archive: done after" in result.stderr
-    listed = json.loads(run("runs", "--json").stdout)["runs"]
+    listed = json.loads(run("archive", "runs", "--json").stdout)["runs"]
     assert [(run_row["state"], run_row["path"]) for run_row in listed] == [("done", str(tmp_path))] * report["runs"]
     assert sum(run_row["jobs"] for run_row in listed) == read(tmp_path).num_rows
-    assert "retained" in run("runs").stdout
-    assert "0 chains archived" in run("--before", "30d", "--to", tmp_path).stdout
+    assert "retained" in run("archive", "runs").stdout
+    assert "0 chains archived" in run("archive", "--before", "30d", "--to", tmp_path).stdout
 
 
 def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, engine: Engine, tmp_path: Path) -> None:
@@ -63,18 +47,18 @@ def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, eng
         step = "INSERT INTO job_step (job_id, name, kind, attempt, started_at) SELECT id, 'pay', 'step', 1, now() FROM job"
         connection.execute(text(step))
     before = in_tables(engine)
-    output = run("--before", "30d", "--dry-run").stdout
+    output = run("archive", "--before", "30d", "--dry-run").stdout
     assert "6 chains of 8 jobs" in output
     assert "Archived with them: 6 attempts, 1 dead letter and 3 blockers.\n" in output
     assert "Deleted with them, and not archived: 8 step results.\n" in output
     assert f"{datetime.now(UTC) - timedelta(days=41):%Y-%m}" in output
     assert chain(3) in output
     assert chain(9) in output
-    document = json.loads(run("--before", "30d", "--to", tmp_path / "none", "--dry-run", "--json").stdout)
+    document = json.loads(run("archive", "--before", "30d", "--to", tmp_path / "none", "--dry-run", "--json").stdout)
     assert (document["chains"], document["held_chains"]) == (6, 1)
     assert in_tables(engine) == before
     assert not (tmp_path / "none").exists()
-    assert "1 chain kept" in run("--before", "30d", "--to", tmp_path).stdout
+    assert "1 chain kept" in run("archive", "--before", "30d", "--to", tmp_path).stdout
 
 
 def test_a_dry_run_counts_unresolved_dead_letters_that_keep_chains(run: Run, engine: Engine) -> None:
@@ -83,16 +67,17 @@ def test_a_dry_run_counts_unresolved_dead_letters_that_keep_chains(run: Run, eng
         connection.execute(text("UPDATE dead_letter SET died_at = now() - interval '40 days'"))
         unresolved = connection.scalar(text("SELECT count(*) FROM dead_letter WHERE resolution IS NULL"))
     assert unresolved == 1
-    assert f"are kept: {unresolved} dead letter" in run("--before", "30d", "--dry-run").stdout
-    assert json.loads(run("--before", "30d", "--dry-run", "--json").stdout)["unresolved_dead_letters"] == unresolved
-    assert "are kept" not in run("--before", "30d", "--dry-run", "--include-dead").stdout
+    assert f"are kept: {unresolved} dead letter" in run("archive", "--before", "30d", "--dry-run").stdout
+    report = json.loads(run("archive", "--before", "30d", "--dry-run", "--json").stdout)
+    assert report["unresolved_dead_letters"] == unresolved
+    assert "are kept" not in run("archive", "--before", "30d", "--dry-run", "--include-dead").stdout
 
 
 def test_archive_command_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "--before 30d --to PATH" in run("--before", "30d", status=2).stderr
-    assert "neither an age" in run("--before", "soon", "--to", tmp_path, status=2).stderr
-    refused = run("--before", "30d", "--to", tmp_path / "file" / "x", status=1).stderr
+    assert "--before 30d --to PATH" in run("archive", "--before", "30d", status=2).stderr
+    assert "neither an age" in run("archive", "--before", "soon", "--to", tmp_path, status=2).stderr
+    refused = run("archive", "--before", "30d", "--to", tmp_path / "file" / "x", status=1).stderr
     doing, error = refused.splitlines()
     assert doing == "archive: selecting chains"
     assert error.startswith("Error: ")
@@ -112,14 +97,14 @@ def test_a_planned_run_is_given_up_and_another_place_is_used(run: Run, engine: E
     with pytest.raises(DiskFullError):
         archive(engine, tmp_path / "full", before=timedelta(days=30), on_progress=fail)
     (planned,) = archive_runs(engine)
-    refused = run("--before", "30d", "--to", tmp_path / "other", status=1)
+    refused = run("archive", "--before", "30d", "--to", tmp_path / "other", status=1)
     assert f"archive runs --abandon {planned.id}" in " ".join(refused.output.split())
-    assert "no unfinished run has the id" in run("runs", "--abandon", uuid7(), status=1).output
-    assert "--abandon goes with runs" in run("--abandon", planned.id, status=2).output
-    assert f"run {planned.id} given up" in run("runs", "--abandon", planned.id).stdout
+    assert "no unfinished run has the id" in run("archive", "runs", "--abandon", uuid7(), status=1).output
+    assert "--abandon goes with runs" in run("archive", "--abandon", planned.id, status=2).output
+    assert f"run {planned.id} given up" in run("archive", "runs", "--abandon", planned.id).stdout
     assert archive_runs(engine) == []
     assert in_tables(engine) == before
-    run("--before", "30d", "--to", tmp_path / "other")
+    run("archive", "--before", "30d", "--to", tmp_path / "other")
     assert together(in_archive(tmp_path / "other"), in_tables(engine)) == before
 
 
@@ -144,13 +129,13 @@ def test_a_written_run_that_has_deleted_nothing_is_given_up(
     if is_lost:
         for file in place.rglob("*.parquet"):
             file.unlink()
-        assert "run" in run("--before", "30d", "--to", place, status=1).output
+        assert "run" in run("archive", "--before", "30d", "--to", place, status=1).output
     (begun,) = archive_runs(engine)
-    run("runs", "--abandon", begun.id)
+    run("archive", "runs", "--abandon", begun.id)
     assert archive_runs(engine) == []
     assert not list(place.rglob("*.parquet"))
     assert in_tables(engine) == before
-    run("--before", "30d", "--to", tmp_path / "other")
+    run("archive", "--before", "30d", "--to", tmp_path / "other")
     assert together(in_archive(tmp_path / "other"), in_tables(engine)) == before
 
 
@@ -167,7 +152,7 @@ def test_a_run_that_has_begun_to_delete_is_not_given_up(run: Run, engine: Engine
     with pytest.raises(StoppedError):
         archive(engine, tmp_path, before=timedelta(days=30), on_progress=stop)
     (begun,) = archive_runs(engine)
-    refused = run("runs", "--abandon", begun.id, status=1).output
+    refused = run("archive", "runs", "--abandon", begun.id, status=1).output
     words = " ".join(refused.split())
     assert "is deleting, and rows may be in its files alone: archive to" in words
     assert str(tmp_path) in words

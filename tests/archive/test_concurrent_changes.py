@@ -13,28 +13,23 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from sa_jobqueue.pipeline.archive import (
-    ArchiveCorruptError,
-    ArchiveOptions,
-    ArchivePathError,
-    ArchiveReport,
-    Progress,
-    Step,
-    UnarchivedColumnsError,
-    archive,
-    preview,
-)
+from sa_jobqueue.pipeline import archive
 from tests.archive.disturbing import ARCHIVED, MONTH, at, before_statement, execute
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers
+from tests.fixtures.transactions import write
 
 pytestmark = both_servers
 
 
-def archive_disturbed(engine: Engine, path: Path, do: Callable[[], Any], **options: Any) -> tuple[Rows, ArchiveReport]:
+def archive_disturbed(
+    engine: Engine, path: Path, do: Callable[[], Any], **options: Any
+) -> tuple[Rows, archive.ArchiveReport]:
     """Archive, do something when the files are published, and return the rows that were there before."""
     before = in_tables(engine)
-    report = archive(engine, path, before=MONTH, options=ArchiveOptions(**options), on_progress=at(Step.DELETING, do))
+    report = archive.archive(
+        engine, path, before=MONTH, options=archive.ArchiveOptions(**options), on_progress=at(archive.Step.DELETING, do)
+    )
     return before, report
 
 
@@ -89,34 +84,33 @@ def test_a_chain_with_an_instant_that_files_lack_stays_and_others_are_archived(
     with engine.begin() as connection:
         key = "job_id" if "job_attempt" in change else "id"
         connection.execute(text(f"{change} WHERE {key} = :id"), {"id": chain(1)})
-    assert preview(engine, before=MONTH).chains == 7
-    report = archive(engine, tmp_path, before=MONTH)
+    assert archive.preview(engine, before=MONTH).chains == 7
+    report = archive.archive(engine, tmp_path, before=MONTH)
     assert (report.chains, report.retained) == (6, 1)
     assert chain(1) not in chains_in(in_archive(tmp_path))
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM job WHERE id = :id"), {"id": chain(1)}).scalar_one() == 1
-    assert archive(engine, tmp_path, before=MONTH).retained == 1
+    assert archive.archive(engine, tmp_path, before=MONTH).retained == 1
 
 
 def test_a_column_added_while_chains_are_deleted_loses_no_value(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     updated = 0
 
-    def add_column(progress: Progress) -> None:
+    def add_column(progress: archive.Progress) -> None:
         nonlocal updated
-        if progress.step is Step.DELETED_BATCH and not updated:
+        if progress.step is archive.Step.DELETED_BATCH and not updated:
             updated = progress.completed
-            with engine.begin() as connection:
-                connection.execute(text("ALTER TABLE job_attempt ADD COLUMN note text NOT NULL DEFAULT 'kept'"))
+            write(engine, "ALTER TABLE job_attempt ADD COLUMN note text NOT NULL DEFAULT 'kept'")
 
-    options = ArchiveOptions(delete_batch_size=1)
-    with pytest.raises(UnarchivedColumnsError, match=r"note of table job_attempt: .*; no row with them was deleted"):
-        archive(engine, tmp_path, before=MONTH, options=options, on_progress=add_column)
+    options = archive.ArchiveOptions(delete_batch_size=1)
+    with pytest.raises(archive.UnarchivedColumnsError, match=r"note of table job_attempt: .*; no row with them was deleted"):
+        archive.archive(engine, tmp_path, before=MONTH, options=options, on_progress=add_column)
     assert updated
     with engine.begin() as connection:
         assert connection.execute(text("SELECT count(*) FROM job_attempt WHERE note = 'kept'")).scalar_one() > 0
         connection.execute(text("ALTER TABLE job_attempt DROP COLUMN note"))
-    report = archive(engine, tmp_path, before=MONTH, options=options)
+    report = archive.archive(engine, tmp_path, before=MONTH, options=options)
     assert (report.resumed, report.chains, report.retained) == (1, 7, 0)
 
 
@@ -126,7 +120,7 @@ def test_a_run_whose_chains_all_changed_leaves_no_file(engine: Engine, tmp_path:
     _, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, "UPDATE job SET trace_context = 'new'"))
     assert (report.chains, report.retained, report.files) == (0, 7, 0)
     assert not list(tmp_path.rglob("*.parquet"))
-    assert archive(engine, tmp_path, before=MONTH).chains == 7
+    assert archive.archive(engine, tmp_path, before=MONTH).chains == 7
 
 
 def test_a_chain_deleted_concurrently_is_not_archived(engine: Engine, tmp_path: Path) -> None:
@@ -147,7 +141,7 @@ def test_a_chain_referenced_by_an_application_table_stays_and_others_are_archive
     try:
         execute(engine, f"INSERT INTO receipt VALUES ('{chain(3)}')")
         before = in_tables(engine)
-        report = archive(engine, tmp_path, before=MONTH)
+        report = archive.archive(engine, tmp_path, before=MONTH)
         assert (report.chains, report.retained) == (6, 1)
         assert chains_in(in_archive(tmp_path)) == ARCHIVED - {chain(3)}
         assert together(in_archive(tmp_path), in_tables(engine)).keys() == before.keys()
@@ -190,7 +184,7 @@ def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_p
 
     # Between the look for references and the deletion: what came in here would be broken by it.
     with before_statement(engine, "DELETE FROM job_blocker", refer):
-        report = archive(engine, tmp_path, before=MONTH)
+        report = archive.archive(engine, tmp_path, before=MONTH)
     refer("60s")
     assert refused == [OperationalError.__name__, IntegrityError.__name__]
     assert (report.chains, report.retained) == (7, 0)
@@ -208,7 +202,7 @@ def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: 
             waited.append(True)
 
     with before_statement(engine, "WITH member AS", change):
-        archive(engine, tmp_path, before=MONTH)
+        archive.archive(engine, tmp_path, before=MONTH)
     assert waited == [True, True]
     assert chains_in(in_archive(tmp_path)) == ARCHIVED
 
@@ -230,8 +224,8 @@ def test_an_unwritable_path_leaves_the_tables_unchanged(engine: Engine, tmp_path
     fill(engine)
     before = in_tables(engine)
     (tmp_path / "file").touch()
-    with pytest.raises(ArchivePathError, match="file"):
-        archive(engine, tmp_path / "file" / "archive", before=MONTH)
+    with pytest.raises(archive.ArchivePathError, match="file"):
+        archive.archive(engine, tmp_path / "file" / "archive", before=MONTH)
     assert (in_tables(engine), states(engine)) == (before, [])
 
 
@@ -241,12 +235,12 @@ def test_a_full_disk_leaves_the_tables_unchanged(engine: Engine, tmp_path: Path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(ArchivePathError, match="too large"):
-            archive(engine, tmp_path, before=MONTH)
+        with pytest.raises(archive.ArchivePathError, match="too large"):
+            archive.archive(engine, tmp_path, before=MONTH)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (in_tables(engine), states(engine)) == (before, ["planned"])
-    assert archive(engine, tmp_path, before=MONTH).resumed == 1
+    assert archive.archive(engine, tmp_path, before=MONTH).resumed == 1
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
@@ -300,11 +294,11 @@ def test_corrupt_files_are_detected_before_anything_is_deleted(
 ) -> None:
     fill(engine)
     before = in_tables(engine)
-    with pytest.raises(ArchiveCorruptError) as caught:
-        archive(engine, tmp_path, before=MONTH, on_progress=at(Step.FILES, lambda: damage(tmp_path)))
+    with pytest.raises(archive.ArchiveCorruptError) as caught:
+        archive.archive(engine, tmp_path, before=MONTH, on_progress=at(archive.Step.FILES, lambda: damage(tmp_path)))
     assert str(tmp_path) in caught.value.path
     assert (in_tables(engine), in_archive(tmp_path)["jobs"]) == (before, {})
-    assert archive(engine, tmp_path, before=MONTH).resumed == 1
+    assert archive.archive(engine, tmp_path, before=MONTH).resumed == 1
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
@@ -316,13 +310,13 @@ def test_a_resumed_run_verifies_its_files_again(engine: Engine, tmp_path: Path) 
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        archive(engine, tmp_path, before=MONTH, on_progress=at(Step.DELETING, stop))
+        archive.archive(engine, tmp_path, before=MONTH, on_progress=at(archive.Step.DELETING, stop))
     file = first_file(tmp_path)
     content = file.read_bytes()
     change_expected_counts(tmp_path)
-    with pytest.raises(ArchiveCorruptError, match="not as the database had it"):
-        archive(engine, tmp_path, before=MONTH)
+    with pytest.raises(archive.ArchiveCorruptError, match="not as the database had it"):
+        archive.archive(engine, tmp_path, before=MONTH)
     assert in_tables(engine) == before
     file.write_bytes(content)
-    archive(engine, tmp_path, before=MONTH)
+    archive.archive(engine, tmp_path, before=MONTH)
     assert together(in_archive(tmp_path), in_tables(engine)) == before

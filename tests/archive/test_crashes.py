@@ -15,6 +15,7 @@ from sqlalchemy import Engine, event, text
 
 from sa_jobqueue.pipeline.archive import ArchiveOptions, Progress, Step, archive
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, states, together
+from tests.fixtures.transactions import write
 from tests.fixtures.variants import variants
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
@@ -45,10 +46,7 @@ class Killer:
 
 
 def redrive(engine: Engine, job_id: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE job_queue SET status = 'pending' WHERE id = :id AND status = 'dead'"), {"id": job_id}
-        )
+    write(engine, "UPDATE job_queue SET status = 'pending' WHERE id = :id AND status = 'dead'", {"id": job_id})
 
 
 def test_the_connection_is_closed_when_an_interrupt_ends_a_statement(engine: Engine, tmp_path: Path) -> None:

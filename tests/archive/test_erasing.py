@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.archive import ArchiveOptions, Progress, Step, archive, archive_runs, erase, read, verifying
 from sa_jobqueue.pipeline.archive.errors import ArchiveError
 from tests.archive.sample_data import Rows, chain, fill, in_archive, in_tables
+from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 
@@ -74,7 +73,7 @@ def test_exactly_the_chains_meant_are_erased_with_all_their_rows(
     assert not list(path.rglob("_rewriting*"))
 
 
-def test_jobs_whose_values_a_codec_has_encoded_are_counted(engine: Engine, tmp_path: Path, database_url: str) -> None:
+def test_jobs_whose_values_a_codec_has_encoded_are_counted(engine: Engine, tmp_path: Path, run: Run) -> None:
     fill(engine)
     encoded = "jsonb_build_object('sa_jobqueue.codec', 'encrypted', 'data', 'x')"
     escaped = "jsonb_build_object('sa_jobqueue.codec', NULL, 'data', input)"
@@ -90,10 +89,9 @@ def test_jobs_whose_values_a_codec_has_encoded_are_counted(engine: Engine, tmp_p
         assert erase(engine, tmp_path, where=where, dry_run=True).unsearched_jobs == jobs
     erased = erase(engine, tmp_path, where={"input.n": "6"}, chain_ids=[chain(5)], dry_run=True)
     assert (erased.chain_ids, erased.unsearched_jobs) == ((chain(5), chain(6)), 3)
-    arguments = ["archive", "erase", "--to", str(tmp_path), "--where", "input.n=6", "--yes"]
-    result = CliRunner().invoke(main, arguments, env={"SA_JOBQUEUE_URL": database_url})
-    assert "1 chain erased" in result.stdout
-    assert "Not searched: 4 jobs of other chains, whose values a codec has encoded." in " ".join(result.stdout.split())
+    printed = run("archive", "erase", "--to", tmp_path, "--where", "input.n=6", "--yes").stdout
+    assert "1 chain erased" in printed
+    assert "Not searched: 4 jobs of other chains, whose values a codec has encoded." in " ".join(printed.split())
 
 
 def test_an_erasure_that_was_interrupted_anywhere_is_completed_by_the_next(
@@ -145,25 +143,21 @@ def test_an_erasure_waits_for_an_unfinished_run_and_names_wrong_conditions(engin
             erase(engine, tmp_path, where={name: "1"})
 
 
-def test_the_command_shows_and_erases_the_chains_of_one_person(path: Path, database_url: str) -> None:
-    def run(*arguments: object, status: int = 0, answer: str | None = None) -> str:
-        result = CliRunner().invoke(
-            main, ["archive", "erase", *map(str, arguments)], env={"SA_JOBQUEUE_URL": database_url}, input=answer
-        )
-        assert result.exit_code == status, result.output
-        return result.output
+def test_the_command_shows_and_erases_the_chains_of_one_person(path: Path, run: Run) -> None:
+    def erased(*arguments: object, **options: Any) -> str:
+        return run("archive", "erase", *arguments, **options).output
 
     person = ("--to", path, "--where", "fairness_key=tenant 6")
-    assert "1 chain would be erased" in run(*person, "--dry-run")
-    run(*person, status=1, answer="n\n")
+    assert "1 chain would be erased" in erased(*person, "--dry-run")
+    erased(*person, status=1, input="n\n")
     assert read(path).num_rows == 9
-    assert json.loads(run(*person, "--yes", "--json")) == {
+    assert json.loads(erased(*person, "--yes", "--json")) == {
         **{"chain_ids": [chain(6)], "jobs": 1, "attempts": 2, "dead_letters": 1, "blockers": 0},
         "unsearched_jobs": 0,
     }
     assert read(path).num_rows == 8
-    assert "0 chains erased" in run(*person)
-    assert "1 chain erased" in run("--to", path, "--chain", chain(8), answer="y\n")
-    assert "must be COLUMN=VALUE" in run("--to", path, "--where", "x", status=2)
-    assert "--where or --chain are required" in run("--to", path, status=2)
-    assert "has no column 'x'" in run("--to", path, "--where", "x=1", status=2)
+    assert "0 chains erased" in erased(*person)
+    assert "1 chain erased" in erased("--to", path, "--chain", chain(8), input="y\n")
+    assert "must be COLUMN=VALUE" in erased("--to", path, "--where", "x", status=2)
+    assert "--where or --chain are required" in erased("--to", path, status=2)
+    assert "has no column 'x'" in erased("--to", path, "--where", "x=1", status=2)

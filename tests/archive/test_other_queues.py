@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Integer, insert, text, update
+from sqlalchemy import Engine, Integer, insert, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -18,6 +18,7 @@ from tests.archive.sample_data import fill, in_archive, in_tables, states
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.schemas import NASTY_SCHEMA
+from tests.fixtures.transactions import write
 
 
 class Base(DeclarativeBase):
@@ -35,8 +36,7 @@ def test_a_column_that_the_archive_would_not_keep_is_refused_before_anything_is_
     fill(engine)
     before = in_tables(engine)
     for table, cure in (("job", "--app"), ("job_attempt", "drop them")):
-        with engine.begin() as connection:
-            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN tenant int, ADD COLUMN note text DEFAULT 'x'"))
+        write(engine, f"ALTER TABLE {table} ADD COLUMN tenant int, ADD COLUMN note text DEFAULT 'x'")
         for act in (
             lambda: archive(engine, tmp_path, before=timedelta(days=30)),
             lambda: preview(engine, before=timedelta(days=30)),
@@ -44,8 +44,7 @@ def test_a_column_that_the_archive_would_not_keep_is_refused_before_anything_is_
             with pytest.raises(UnarchivedColumnsError, match=f"note, tenant of table {table}: .*{cure}") as raised:
                 act()
             assert (raised.value.table, raised.value.columns) == (table, ("note", "tenant"))
-        with engine.begin() as connection:
-            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN tenant, DROP COLUMN note"))
+        write(engine, f"ALTER TABLE {table} DROP COLUMN tenant, DROP COLUMN note")
     assert in_tables(engine) == before
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.operations import PruneCursor, Pruned, delete_chains, prune
@@ -17,6 +17,7 @@ from sa_jobqueue.pipeline.archive import ArchiveOptions, Step, archive, archive_
 from sa_jobqueue.settings import Retention, RetentionRules
 from tests.archive.disturbing import ARCHIVED, MONTH, at, before_statement, execute
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.fixtures.transactions import call, write
 
 pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 
@@ -42,8 +43,7 @@ def prune_everything(session: Session, rules: RetentionRules) -> list[Pruned]:
 
 def prune_committed(engine: Engine, rules: RetentionRules = CHAINS) -> Callable[[], None]:
     def apply_retention() -> None:
-        with Session(engine) as session, session.begin():
-            prune_everything(session, rules)
+        call(engine, prune_everything, rules)
 
     return apply_retention
 
@@ -157,8 +157,7 @@ def test_an_explicit_deletion_removes_the_chain_from_the_files_too(engine: Engin
     deletions: list[Any] = []
 
     def delete() -> None:
-        with Session(engine) as session, session.begin():
-            deletions.append(delete_chains(session, [UUID(chain(1))]).ids)
+        deletions.append(call(engine, delete_chains, [UUID(chain(1))]).ids)
 
     archive(engine, tmp_path, before=MONTH, options=SMALL, on_progress=at(step, delete))
     assert len(deletions) == 1
@@ -204,11 +203,9 @@ def test_a_dry_run_of_retention_counts_no_chain_of_a_run(engine: Engine, tmp_pat
 
 def test_retention_in_a_database_without_the_archive(engine: Engine) -> None:
     fill(engine)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE archive_chain RENAME TO archive_chain_elsewhere"))
+    write(engine, "ALTER TABLE archive_chain RENAME TO archive_chain_elsewhere")
     try:
         prune_committed(engine)()
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE archive_chain_elsewhere RENAME TO archive_chain"))
+        write(engine, "ALTER TABLE archive_chain_elsewhere RENAME TO archive_chain")
     assert not chains_in(in_tables(engine)) & (ARCHIVED - {chain(7)})

@@ -25,19 +25,12 @@ from sa_jobqueue import (
     Snooze,
     Worker,
     cancel_jobs,
-)
-from sa_jobqueue.events import (
-    AttemptLost,
-    JobCompleted,
-    JobDied,
-    JobRescheduled,
-    JobStarted,
-    UnknownTypesPending,
-    UnservedQueues,
+    events,
 )
 from sa_jobqueue.models import Job
 from sa_jobqueue.operations import list_workers
 from tests.fixtures.jobs import Jobs, enqueue, foreign
+from tests.fixtures.transactions import call, rows, write
 from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, is_listening, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -59,8 +52,7 @@ async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engi
     assert (row["status"], row["output"], row["leased_by"]) == (JobStatus.COMPLETED, {"doubled": 8}, None)
     assert row["completed_by"].startswith("tester:")
     assert row["completed_at"] == row["chain_completed_at"]
-    with engine.connect() as connection:
-        kinds: dict[Any, str | None] = dict(connection.execute(text("SELECT id, jsonb_typeof(output) FROM job")).all())
+    kinds: dict[Any, str | None] = dict(rows(engine, "SELECT id, jsonb_typeof(output) FROM job"))
     assert kinds[empty] == "null"  # SQL NULL would mean: no output yet
     assert jobs.attempts(doubled) == []
 
@@ -93,7 +85,7 @@ async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(
     assert (dead_letter["reason"], dead_letter["attempts"], dead_letter["error"]["type"]) == ("exhausted", 3, "ValueError")
     assert "raise ValueError" in dead_letter["error"]["traceback"]
     assert "executor.py" not in dead_letter["error"]["traceback"]
-    assert len(log.of(JobDied)) == 1
+    assert len(log.of(events.JobDied)) == 1
 
 
 async def test_snooze_discard_and_cancel_each_end_an_attempt_with_their_own_outcome(engine: Engine, jobs: Jobs) -> None:
@@ -138,7 +130,7 @@ async def test_a_handler_sets_the_time_of_its_next_attempt_with_retry_or_snooze(
     rows = {name: jobs.get(job_id) for name, job_id in ids.items()}
     assert timedelta(minutes=59) < rows["retry for"]["scheduled_at"] - rows["retry for"]["started_at"]
     assert rows["retry until"]["scheduled_at"] == rows["snooze until"]["scheduled_at"] == at
-    assert {event.at for event in log.of(JobRescheduled)} >= {None, at}
+    assert {event.at for event in log.of(events.JobRescheduled)} >= {None, at}
     # A retry counts, a snooze does not.
     assert {name: row["max_attempts"] for name, row in rows.items()} == dict.fromkeys(signals, 2) | {"snooze until": 3}
     (attempt,) = jobs.attempts(ids["retry until"])
@@ -183,8 +175,7 @@ async def test_an_attempt_past_its_timeout_is_cancelled_and_dies_as_timed_out(en
 async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine: Engine, jobs: Jobs, kind: str) -> None:
     queue = JobQueue()
     release, returned = threading.Event(), threading.Event()
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (n int)"))
+    write(engine, "CREATE TABLE effect (n int)")
 
     def work(session: Session) -> None:
         session.execute(text("INSERT INTO effect VALUES (1)"))
@@ -257,11 +248,10 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
     (job_id,) = enqueue(engine, queue.job(mode, {}))
     # Only a notification is that fast: this worker polls once in ten minutes.
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
-        await log.until(JobStarted)
+        await log.until(events.JobStarted)
         await until(lambda: is_listening(engine))
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [job_id])
-        await log.until(AttemptLost)
+        call(engine, cancel_jobs, [job_id])
+        await log.until(events.AttemptLost)
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
@@ -279,16 +269,16 @@ async def test_an_open_transaction_on_one_job_does_not_delay_completion_of_other
 
     held_job, *other_jobs = enqueue(engine, *(waits.job({}) for _ in range(5)))
     async with start(queue) as log:
-        await log.until(JobStarted, 5)
+        await log.until(events.JobStarted, 5)
         with Session(engine) as session:
             cancel_jobs(session, [held_job])  # not committed yet
             release.set()
-            await log.until(JobCompleted, 4)
+            await log.until(events.JobCompleted, 4)
             assert jobs.status(held_job) is JobStatus.RUNNING
             session.rollback()
-        await log.until(JobCompleted, 5)
+        await log.until(events.JobCompleted, 5)
     assert {jobs.status(job_id) for job_id in [held_job, *other_jobs]} == {JobStatus.COMPLETED}
-    assert log.of(AttemptLost) == []
+    assert log.of(events.AttemptLost) == []
 
 
 class UnprintableError(Exception):
@@ -379,8 +369,8 @@ async def test_due_jobs_of_types_without_a_handler_are_reported(engine: Engine, 
 
     enqueue(engine, Job("a_stranger", {}), known.job({}))
     async with start(queue) as log:
-        (event, *_) = await log.until(UnknownTypesPending)
-        await log.until(JobCompleted)
+        (event, *_) = await log.until(events.UnknownTypesPending)
+        await log.until(events.JobCompleted)
     assert event.type_names == ("a_stranger",)
 
 
@@ -417,7 +407,7 @@ async def test_due_jobs_in_unserved_queues_are_reported(engine: Engine, start: S
     enqueue(engine, *(known.job({}, queue=name) for name in ("b", "a", "default", "b")))
     enqueue(engine, known.job({}, queue="later", delay=timedelta(hours=1)))
     async with start(queue) as log:
-        (event, *_) = await log.until(UnservedQueues)
+        (event, *_) = await log.until(events.UnservedQueues)
     assert event.queue_names == ("a", "b")
 
 
@@ -430,5 +420,5 @@ async def test_a_rescheduled_job_emits_an_event_with_its_delay(engine: Engine) -
 
     enqueue(engine, fails.job({}))
     log = await drain(queue, engine)
-    (event,) = log.of(JobRescheduled)
+    (event,) = log.of(events.JobRescheduled)
     assert (event.attempt, event.delay) == (1, timedelta(minutes=1))

@@ -18,6 +18,7 @@ from sa_jobqueue.policies.retry import immediately
 from tests.fixtures import isolated
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, rows, write
 from tests.fixtures.workers import PATIENCE, drain, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -29,8 +30,7 @@ ERROR = "sa_jobqueue.errors.DeadlinePassedError"
 
 def set_deadline(engine: Engine, job_id: Any, value: Any = None) -> None:
     """Set the deadline of a job, by default now."""
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == job_id).values(deadline=func.now() if value is None else value))
+    write(engine, update(Job).where(Job.id == job_id).values(deadline=func.now() if value is None else value))
 
 
 def end_attempts_soon(engine: Engine) -> None:
@@ -192,15 +192,14 @@ async def test_children_have_the_deadline_of_their_parent_unless_theirs_is_earli
     (job_id,) = enqueue(engine, parents().job(kind, None, deadline=func.now() + 2 * HOUR))
     await drain(parents(), engine)
     deadline = jobs.get(job_id)["deadline"]
-    with engine.connect() as connection:
-        children = connection.execute(select(Job.deadline, Job.expires_at).where(Job.type_name == "never")).all()
+    children = rows(engine, select(Job.deadline, Job.expires_at).where(Job.type_name == "never"))
     assert len(children) == (2 if kind == "all" else 1)
     for child in children:
         assert child.deadline == child.expires_at
         assert child.deadline < deadline - HOUR if kind == "earlier" else child.deadline == deadline
 
 
-async def test_the_jobs_of_a_chain_have_the_deadline_of_the_one_before(engine: Engine, jobs: Jobs) -> None:
+async def test_the_jobs_of_a_chain_have_the_deadline_of_the_one_before(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("last")
@@ -216,8 +215,7 @@ async def test_the_jobs_of_a_chain_have_the_deadline_of_the_one_before(engine: E
 
     deadline = datetime.now(UTC) + 2 * HOUR
     ids = enqueue(engine, *(handler.job(None, deadline=deadline) for handler in (first, in_session, last)), first.job(None))
-    with Session(engine) as session, session.begin():
-        complete_job(session, ids[2], last.continuation(None), handler=None)
+    call(engine, complete_job, ids[2], last.continuation(None), handler=None)
     await drain(queue, engine)
     with engine.connect() as connection:
         query = select(Job.chain_id, Job.deadline).where(Job.chain_index == 1)

@@ -18,6 +18,7 @@ from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import PATIENCE, drain, wait_until
 
 pytestmark = pytest.mark.every_python
@@ -73,8 +74,7 @@ def handlers(driver: str, act: Act) -> JobQueue[Any]:
 
 def _lease(engine: Engine, job_id: Any) -> Any:
     job = Job.__table__
-    with engine.connect() as connection:
-        return connection.scalar(select(job.c.leased_until - job.c.started_at).where(job.c.id == job_id))
+    return scalar(engine, select(job.c.leased_until - job.c.started_at).where(job.c.id == job_id))
 
 
 def _engine_option(level: str) -> tuple[dict[str, Any], Callable[[Session], object]]:

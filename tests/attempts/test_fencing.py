@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.context import ClaimedJob
@@ -21,6 +20,7 @@ from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.ownership import Ownership
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, ManualWorker, Start, wait_until
 
 pytestmark = [both_servers, pytest.mark.every_python]
@@ -117,8 +117,7 @@ def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, manual_wo
     job_id = jobs.add()
     worker = manual_worker()
     (job,) = worker.claim()
-    with Session(engine) as session, session.begin():
-        assert cancel_jobs(session, [job_id]).ids == [job_id]
+    assert call(engine, cancel_jobs, [job_id]).ids == [job_id]
     assert worker.complete(job) == set()
     assert worker.finish(job) == set()
     assert jobs.status(job_id) is JobStatus.CANCELLED
@@ -131,8 +130,7 @@ def test_lost_jobs_in_a_batch_of_completions_do_not_affect_the_others(
     ids = jobs.add_many(6)
     worker = manual_worker()
     claimed_jobs = worker.claim()
-    with Session(engine) as session, session.begin():
-        cancel_jobs(session, ids[:2])
+    call(engine, cancel_jobs, ids[:2])
     assert worker.complete(*claimed_jobs, output='{"n": 1}') == set(ids[2:])
     assert {jobs.get(job_id)["output"]["n"] for job_id in ids[2:]} == {1}
 

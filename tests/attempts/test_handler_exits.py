@@ -27,6 +27,7 @@ from sa_jobqueue.worker.run import executor
 from tests.fixtures import isolated
 from tests.fixtures.isolated import PanicException, leave
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import AT_ONCE, PATIENCE, EventLog, Start, is_listening, quick, until
 
@@ -335,7 +336,7 @@ REASONS: dict[str, tuple[str, CancelReason]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", REASONS)
-async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs: Jobs, start: Start, how: str) -> None:
+async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, start: Start, how: str) -> None:
     queue, reasons = JobQueue[Any](), list[CancelReason | None]()
 
     @queue.handler("waits")
@@ -367,7 +368,7 @@ async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs
 
 @pytest.mark.usefixtures("no_unraisable_warnings")
 async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
-    engine: Engine, jobs: Jobs, start: Start, caplog: pytest.LogCaptureFixture
+    engine: Engine, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, called = JobQueue[Any](), threading.Event()
 
@@ -389,8 +390,7 @@ async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
         await until(lambda: is_listening(engine), description="it listens")
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [job_id])
+        call(engine, cancel_jobs, [job_id])
         await log.until(AttemptLost)
     assert called.is_set()
     assert log.of(ComponentFailed) == []  # the listener among them, which a notification reaches

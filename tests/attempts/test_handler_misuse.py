@@ -19,6 +19,7 @@ from sqlalchemy.util import await_only
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import quick
 
 pytestmark = pytest.mark.every_python
@@ -113,8 +114,7 @@ ACTS: Final[dict[str, Callable[[Session], object]]] = {
 def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
     engine: Engine, jobs: Jobs, is_async: bool, examples: int
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job text)"))
+    write(engine, "CREATE TABLE effect (job text)")
 
     # An AsyncSession works in its own task alone: SQLAlchemy refuses it in a thread.
     acts_of = [name for name in ACTS if not (is_async and name.endswith("thread"))]
@@ -156,8 +156,7 @@ def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
             def innocent_sync(payload: None, session: Session) -> None:
                 session.execute(WRITE, {"job": "innocent"})
 
-        with engine.begin() as connection:
-            connection.execute(text("TRUNCATE effect"))
+        write(engine, "TRUNCATE effect")
         first, second = (
             jobs.add(type_name="misuser", priority=5, max_attempts=1),
             jobs.add(type_name="innocent", max_attempts=1),
@@ -218,8 +217,7 @@ async def test_a_setting_of_the_driver_that_changes_in_the_pool_reaches_no_other
 def test_a_process_that_a_handler_forks_neither_works_on_nor_touches_its_connections(
     engine: Engine, jobs: Jobs, ends: str, takes_session: bool
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job text)"))
+    write(engine, "CREATE TABLE effect (job text)")
     queue: JobQueue[Any] = JobQueue()
 
     def fork() -> bool:

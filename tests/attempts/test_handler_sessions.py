@@ -19,6 +19,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.worker.run.guard import ENDING
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import scalars, write
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick
 
@@ -34,16 +35,13 @@ def _table(request: pytest.FixtureRequest) -> Any:
         yield
         return
     engine: Engine = request.getfixturevalue("engine")
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job text UNIQUE)"))
+    write(engine, "CREATE TABLE effect (job text UNIQUE)")
     yield
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE effect"))
+    write(engine, "DROP TABLE effect")
 
 
 def effects(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        return list(connection.scalars(text("SELECT job FROM effect ORDER BY 1")))
+    return scalars(engine, "SELECT job FROM effect ORDER BY 1")
 
 
 def handlers(act: Callable[[Session, str], None]) -> JobQueue[Any]:
@@ -294,7 +292,7 @@ def test_only_statements_that_end_the_transaction_are_refused(statement: str, en
     assert bool(ENDING.match(statement)) is ends
 
 
-async def test_handlers_that_leave_a_connection_as_it_was_share_it(engine: Engine, jobs: Jobs) -> None:
+async def test_handlers_that_leave_a_connection_as_it_was_share_it(engine: Engine) -> None:
     pids: list[int] = []
 
     def set_local(session: Session, payload: str) -> None:

@@ -13,6 +13,7 @@ from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, JobStarted
 from sa_jobqueue.worker.background.rescuer import RESCUE_BATCH
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import ManualWorker, Start, until
 
 pytestmark = pytest.mark.every_python
@@ -50,8 +51,7 @@ async def test_a_completion_that_failed_in_an_outage_is_retried_and_fenced(
         await release.wait()
 
     def run(ddl: str) -> None:
-        with engine.begin() as connection:
-            connection.execute(text(ddl))
+        write(engine, ddl)
 
     (job_id,) = enqueue(engine, waits.job())
     async with start(queue, heartbeat_timeout=timedelta(seconds=30)) as log:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.operations import after_commit
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 pytestmark = pytest.mark.every_python
@@ -51,8 +52,7 @@ async def test_after_commit_callbacks_do_not_run_for_a_failed_or_lost_attempt(en
         after_commit(session, ran.append, ctx.job.input)
         if ctx.job.input == "fails":
             raise ValueError
-        with Session(engine) as other_session, other_session.begin():
-            cancel_jobs(other_session, [ctx.job.id])
+        call(engine, cancel_jobs, [ctx.job.id])
 
     queue = sync_and_async_queue(act)
     enqueue(engine, *(queue.job(mode, end) for mode in ("sync", "async") for end in ("fails", "is lost")))

@@ -18,6 +18,7 @@ from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, WorkerStop
 from sa_jobqueue.registry import Proceed
 from sa_jobqueue.worker.run.executor import Executor
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, Start, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -163,8 +164,7 @@ async def test_an_earlier_attempt_ends_before_its_own_worker_begins_the_next(
     with making_tasks(factory):
         async with start(queue, listen=False) as log:
             await asyncio.wait_for(order.began.wait(), PATIENCE)
-            with engine.begin() as connection:
-                connection.execute(text(RESCUED), {"ids": [job_id]})
+            write(engine, RESCUED, {"ids": [job_id]})
             await log.until(JobCompleted)
     assert order.steps == ["1 begins", "1 ends", "2 begins", "2 ends"]
     assert [event.attempt for event in log.of(JobCompleted)] == [2]
@@ -186,8 +186,7 @@ async def test_an_earlier_attempt_that_does_not_return_is_left_behind(engine: En
     job_id = jobs.add()
     async with start(queue, listen=False, cancel_timeout=timedelta(0)) as log:
         await asyncio.wait_for(began.wait(), PATIENCE)
-        with engine.begin() as connection:
-            connection.execute(text(RESCUED), {"ids": [job_id]})
+        write(engine, RESCUED, {"ids": [job_id]})
         await log.until(JobCompleted)
         release.set()
         await log.until(AttemptLost)

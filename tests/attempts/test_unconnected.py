@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -71,8 +72,7 @@ async def test_a_handler_whose_role_has_no_connection_left_is_called_again_in_th
     )
     async with working(Worker(handlers.queue, engine, options=quick(), **factories)):
         await until(lambda: handlers.calls >= 3, description="it is called again")
-        with engine.begin() as connection:
-            connection.execute(text(f"ALTER ROLE {role} CONNECTION LIMIT 5"))
+        write(engine, f"ALTER ROLE {role} CONNECTION LIMIT 5")
         await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, description="it completes")
     plain.dispose()
     await coroutines.dispose()

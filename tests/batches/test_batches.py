@@ -19,6 +19,7 @@ from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import foreign
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, Start, drain, until
 
 pytestmark = [both_servers, pytest.mark.every_python]
@@ -29,8 +30,7 @@ LONG = timedelta(seconds=20)
 
 
 def enqueued(sessions: Sessions, jobs: JobQueue[Job], payloads: Sequence[Any], **options: Any) -> list[Any]:
-    with sessions.begin() as session:
-        return enqueue_many(session, [jobs.job("index", payload, **options) for payload in payloads])
+    return call(sessions, enqueue_many, [jobs.job("index", payload, **options) for payload in payloads])
 
 
 def ended(sessions: Sessions) -> dict[int, tuple[str, Any]]:
@@ -147,8 +147,7 @@ async def test_an_invalid_payload_in_a_batch_kills_only_its_own_job(sessions: Se
     def index(numbers: list[int]) -> None:
         calls.append(numbers)
 
-    with sessions.begin() as session:
-        enqueue_many(session, [foreign("index", payload) for payload in (1, "x", 2)])
+    call(sessions, enqueue_many, [foreign("index", payload) for payload in (1, "x", 2)])
     await drain(jobs, sessions.kw["bind"], **ROOM)
     assert calls == [[1, 2]]
     assert ended(sessions) == {1: ("completed", None), 2: ("completed", None), "x": ("dead", None)}
@@ -295,8 +294,7 @@ async def test_a_cancelled_job_is_left_out_while_its_batch_completes(sessions: S
         await release.wait()
 
     def cancel(job_id: Any) -> None:
-        with sessions.begin() as session:
-            cancel_jobs(session, [job_id])
+        call(sessions, cancel_jobs, [job_id])
 
     async with start(jobs, **ROOM) as log:
         gathering = enqueued(sessions, jobs, [1, 2])

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from sa_jobqueue.testing.binaries import binary_dirs
 from tests.chaos.application import Recorder
 from tests.chaos.faults import FAULTS, in_order
 from tests.fixtures.tallies import tally
+from tests.fixtures.transactions import scalars
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,8 +53,7 @@ def test_evidence_is_recorded_although_the_server_has_ended_the_session(engine: 
     recorder = Recorder(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
     assert recorder.write("SELECT 1")
     ended = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'chaos recorder'"
-    with engine.connect() as connection:
-        assert connection.scalars(text(ended)).all() == [True]
+    assert scalars(engine, ended) == [True]
 
     assert recorder.write("SELECT 1")
 

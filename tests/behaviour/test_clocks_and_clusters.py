@@ -26,6 +26,7 @@ from sa_jobqueue.testing.servers import PostgresServer
 from tests.chaos.proxy import Proxy
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import scalar, write
 from tests.fixtures.workers import Start, quick, until, working
 
 pytestmark = own_database
@@ -42,8 +43,7 @@ def simple() -> JobQueue[Any]:
 
 
 def completed(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return int(connection.scalar(select(func.count()).where(Job.status == JobStatus.COMPLETED)) or 0)
+    return int(scalar(engine, select(func.count()).where(Job.status == JobStatus.COMPLETED)) or 0)
 
 
 async def test_a_rate_limit_used_up_by_a_clock_ahead_recovers_at_once(
@@ -176,15 +176,13 @@ READ = text(
 async def test_restored_rows_with_future_transaction_ids_slow_polls_only_once(engine: Engine, start: Start) -> None:
     """Counted are index entries that an idle worker reads at each of its polls."""
     count = 3000
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO job (id, chain_id, type_name, chain_type_name, input, scheduled_at, changed_xid) "
-                "SELECT id, id, 'test', 'test', 'null', now() + interval '1 hour', '99999999' "
-                "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, :count)) AS new"
-            ),
-            {"count": count},
-        )
+    write(
+        engine,
+        "INSERT INTO job (id, chain_id, type_name, chain_type_name, input, scheduled_at, changed_xid) "
+        "SELECT id, id, 'test', 'test', 'null', now() + interval '1 hour', '99999999' "
+        "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, :count)) AS new",
+        {"count": count},
+    )
 
     def read() -> tuple[int, int]:
         with engine.connect() as connection:

@@ -13,6 +13,7 @@ from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.events import AttemptLost, JobCompleted
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import drain
 
 pytestmark = [pytest.mark.slow, both_servers]
@@ -21,8 +22,7 @@ WRITE = text("INSERT INTO effect VALUES (:job)")
 
 @pytest.fixture(autouse=True)
 def _table(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job text UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    write(engine, "CREATE TABLE effect (job text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
 
 
 def effects(engine: Engine) -> int:
@@ -93,8 +93,7 @@ async def test_a_failing_commit_fails_the_attempt(engine: Engine, jobs: Jobs, mo
 @both_modes
 async def test_an_attempt_lost_while_running_rolls_back_its_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
     def lose(session: Any, ctx: AttemptContext) -> None:
-        with Session(engine) as other_session, other_session.begin():
-            cancel_jobs(other_session, [ctx.job.id])
+        call(engine, cancel_jobs, [ctx.job.id])
 
     queue = sync_and_async_queue(engine, lose)
     (job_id,) = enqueue(engine, queue.job(mode, {}))

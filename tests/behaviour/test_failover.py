@@ -23,6 +23,7 @@ from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import quick, until, working
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
@@ -78,10 +79,7 @@ def pair() -> Iterator[Pair]:
     with EmbeddedServer(programs, SETTINGS) as primary:
         engine = create_engine(primary.socket_url, poolclass=NullPool)
         Job.metadata.create_all(engine)
-        with engine.begin() as connection:
-            connection.execute(
-                text("CREATE TABLE effect (job_id uuid NOT NULL, server text DEFAULT inet_server_addr()::text)")
-            )
+        write(engine, "CREATE TABLE effect (job_id uuid NOT NULL, server text DEFAULT inet_server_addr()::text)")
         with (primary.socket_dir / "hba.conf").open("a") as rules:
             rules.write("local replication all trust\n")
         place = primary.data_dir.parent

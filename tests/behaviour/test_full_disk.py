@@ -24,6 +24,7 @@ from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.logs import describe
 from tests.fixtures.disks import NoDisk, SmallDisk
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 
 MEGABYTES = 128
@@ -81,8 +82,7 @@ async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
     """Tables cannot grow, then the server cannot write its log and dies of it; the worker outlives both."""
     engine = create_engine(server.url, pool_pre_ping=True, pool_size=10)
     Base.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job_id uuid, what text)"))
+    write(engine, "CREATE TABLE effect (job_id uuid, what text)")
     jobs, queue = Jobs(engine), JobQueue()
     release, release_writer = asyncio.Event(), threading.Event()
 

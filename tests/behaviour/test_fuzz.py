@@ -38,6 +38,7 @@ from sa_jobqueue.events import ComponentFailed, JobCompleted, WorkerStarted
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import role_names
 from sa_jobqueue.operations import DeadLetterFilter, JobFilter, WorkerFilter, drain_workers, list_dead_letters
+from tests.fixtures.transactions import call, rows, scalar, write
 from tests.fixtures.workers import PATIENCE, EventLog, quick, working
 
 amount = pytest.mark.parametrize("examples", [25, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
@@ -197,8 +198,7 @@ def test_arbitrary_command_arguments_cause_no_traceback_and_change_no_job(engine
         result = CliRunner().invoke(main, [*command, word], env={"SA_JOBQUEUE_URL": url})
         assert result.exit_code in {0, 1, 2}, (command, word, result.output)
         assert result.exception is None or isinstance(result.exception, SystemExit), (command, word, result.exception)
-        with engine.connect() as connection:
-            assert connection.scalar(text("SELECT status FROM job")) == "pending"
+        assert scalar(engine, "SELECT status FROM job") == "pending"
 
 
 DEEP = "[" * 2000 + "]" * 2000
@@ -262,8 +262,7 @@ async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engin
         accepted.append(values)
 
     fuzz(examples * 2, row)(write)
-    with Session(engine) as session, session.begin():
-        enqueue_many(session, [Job("good", n) for n in range(3)])
+    call(engine, enqueue_many, [Job("good", n) for n in range(3)])
     worker = Worker(queue, engine, options=PATIENT)
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), 60)
@@ -299,11 +298,10 @@ async def test_numbers_and_times_at_their_maximum_do_not_delay_other_jobs(engine
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert log.of(ComponentFailed) == []
-    with engine.connect() as connection:
-        assert dict(connection.execute(text("SELECT type_name, status::text FROM job")).all()) == {
-            "far": "pending",
-            "good": "completed",
-        }
+    assert dict(rows(engine, "SELECT type_name, status::text FROM job")) == {
+        "far": "pending",
+        "good": "completed",
+    }
 
 
 def reads(text: str) -> bool:
@@ -365,14 +363,12 @@ async def test_arbitrary_notifications_and_worker_rows_do_not_disturb_a_worker(e
     fuzz(examples, topics, payloads)(lambda topic, payload: drawn.append((topic, payload)))
     async with working(Worker(queue, engine, options=PATIENT)) as log:
         await log.until(WorkerStarted)
-        with engine.begin() as connection:
-            connection.execute(
-                text(
-                    "INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, heartbeat_at) "
-                    "VALUES ('', '', '', -1, '', '{NULL}', '{NULL}', -7, 'infinity'), "
-                    "('x', '', '', 0, '', '{}', '{}', 0, '-infinity')"
-                )
-            )
+        write(
+            engine,
+            "INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, heartbeat_at) "
+            "VALUES ('', '', '', -1, '', '{NULL}', '{NULL}', -7, 'infinity'), "
+            "('x', '', '', 0, '', '{}', '{}', 0, '-infinity')",
+        )
         for topic, payload in drawn:
             await asyncio.to_thread(notify, topic, payload)
         with Session(engine) as session, session.begin():

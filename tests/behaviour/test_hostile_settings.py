@@ -25,20 +25,13 @@ from sa_jobqueue import (
     enqueue,
     enqueue_many,
     list_jobs,
+    operations,
 )
 from sa_jobqueue.errors import InvalidOptionError, UnsupportedServerError
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.migrations.runner import migrate
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.operations import (
-    check_schema,
-    explain_job,
-    list_attempts,
-    list_dead_letters,
-    upsert_queue,
-    upsert_schedule,
-)
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.testing.databases import drop_database
 from sa_jobqueue.testing.servers import PostgresServer
@@ -119,10 +112,10 @@ def fill(engine: Engine) -> None:
     """Enqueue in every way, as an application does."""
     types = ["plain", "stored", "again", "snoozes", "discards", "times_out"]
     with Session(engine) as session, session.begin():
-        upsert_queue(
+        operations.upsert_queue(
             session, QueueSettings(name="limited", global_concurrency=2, rate_limit=1000, rate_period=timedelta(seconds=1))
         )
-        upsert_schedule(session, Schedule(name="tick", type_name="plain", cron="0 4 1 1 *", input=WORDS))
+        operations.upsert_schedule(session, Schedule(name="tick", type_name="plain", cron="0 4 1 1 *", input=WORDS))
         session.execute(text("UPDATE schedule SET next_fire_at = now() - interval '1 s'"))
         first = Job("stored", WORDS)
         session.add_all([first, Job("plain", WORDS, blockers=[first]), *(described(name) for name in types)])
@@ -173,14 +166,14 @@ async def run_everything(database_url: str) -> None:
             WORDS["text"]
         }
         assert session.scalars(text("SELECT text FROM effect")).all() == 3 * [WORDS["text"]]
-        dead_letters = list_dead_letters(session)
+        dead_letters = operations.list_dead_letters(session)
         assert {dead_letter.reason for dead_letter in dead_letters} == {DeadReason.DISCARDED, DeadReason.TIMED_OUT}
         failed = session.scalar(select(Job).where(Job.type_name == "again").limit(1))
         assert failed is not None
-        (attempt,) = list_attempts(session, failed.id)
+        (attempt,) = operations.list_attempts(session, failed.id)
         assert attempt.outcome == AttemptOutcome.FAILED
         assert len(list_jobs(session, limit=100).items) == len(ended)
-        assert explain_job(session, failed.id).job_id == failed.id
+        assert operations.explain_job(session, failed.id).job_id == failed.id
     assert health(hostile_engine).measured_at is not None
     hostile_engine.dispose()
 
@@ -218,7 +211,7 @@ async def test_a_database_whose_encoding_is_not_utf8_is_refused_by_name(latin1_u
     with pytest.raises(UnsupportedServerError, match=says):
         await Worker(application(), engine, options=quick()).run_until_idle()
     with Session(engine) as session, pytest.raises(UnsupportedServerError, match=says):
-        check_schema(session)
+        operations.check_schema(session)
 
 
 UNREADABLE: dict[str, tuple[str, Callable[[Session], object]]] = {

@@ -21,7 +21,7 @@ from sa_jobqueue.operations.blockers import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
 from tests.fixtures.inconsistent_rows import CASES, ONLY_REFUSED, Case, force, set_up, write
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick
 
 pytestmark = both_servers
@@ -82,8 +82,7 @@ async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: J
             (force if forced else write)(connection, case, prepared)
     lost = [jobs.add(JobStatus.RUNNING, max_attempts=1) for _ in range(3)]
     jobs.add_worker(silent_for=3600)
-    with Session(engine) as session, session.begin():
-        session.add_all([bad.job() for _ in range(3)] + [good.job() for _ in range(3)])
+    enqueue(engine, *[bad.job() for _ in range(3)] + [good.job() for _ in range(3)])
     worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
@@ -143,7 +142,7 @@ def test_reopening_the_last_job_in_sql_reopens_its_awaited_chain(engine: Engine,
     assert jobs.status(waiting) is JobStatus.PENDING
 
 
-def test_payload_size_and_type_names_are_bounded_in_sql_too(engine: Engine, session: Session) -> None:
+def test_payload_size_and_type_names_are_bounded_in_sql_too(session: Session) -> None:
     view = text("INSERT INTO job_queue (type_name, input) VALUES (:type_name, CAST(:input AS jsonb))")
     longest = '"' + "x" * (1024 * 1024 - 2) + '"'
     session.execute(view, {"type_name": "a", "input": longest})

@@ -29,6 +29,7 @@ from sa_jobqueue.operations import complete_job, trigger_jobs
 from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Start, drain, quick, until
 from tests.statements.cases import catch_up_parameters
@@ -47,7 +48,7 @@ def standing(engine: Engine) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize(
     "with_session", variants([False, True], default=[True], id=lambda has_session: "session" if has_session else "batch")
 )
-async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, jobs: Jobs, with_session: bool) -> None:
+async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, with_session: bool) -> None:
     queue, fan_ins = JobQueue(), 200
     leaf: Any
     first: Any
@@ -106,7 +107,7 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
     return pairs
 
 
-def test_a_deduplication_key_is_taken_until_its_chain_ends(session: Session, chains: Chains, jobs: Jobs) -> None:
+def test_a_deduplication_key_is_taken_until_its_chain_ends(session: Session, chains: Chains) -> None:
     """Whatever has become of the root job: open is the chain."""
     root, _ = chains.add(JobStatus.COMPLETED, JobStatus.PENDING, deduplication_key="k")
     existing, outcome = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
@@ -120,8 +121,7 @@ async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs:
     async def waits(_: None) -> None:
         await release.wait()
 
-    with Session(engine) as session, session.begin():
-        enqueue_many(session, [waits.job(None) for _ in range(50)])
+    call(engine, enqueue_many, [waits.job(None) for _ in range(50)])
     async with start(queue, concurrency=1):
         await until(lambda: standing(engine)["waits", "running"] == 1, description="the only slot is taken")
         jobs.add_worker("gone:1", silent_for=60)
@@ -132,15 +132,14 @@ async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs:
         release.set()
 
 
-async def test_a_claim_takes_many_jobs_and_is_not_repeated_when_none_are_left(engine: Engine, jobs: Jobs) -> None:
+async def test_a_claim_takes_many_jobs_and_is_not_repeated_when_none_are_left(engine: Engine) -> None:
     """No round trip for each job, and none to learn again that there is no other."""
     queue = JobQueue()
 
     @queue.handler("nothing")
     async def nothing(_: None) -> None: ...
 
-    with Session(engine) as session, session.begin():
-        enqueue_many(session, [nothing.job(None) for _ in range(200)])
+    call(engine, enqueue_many, [nothing.job(None) for _ in range(200)])
     statements: Counter[str] = Counter()
     worker = Worker(queue, engine, options=quick(concurrency=20))
 

@@ -11,28 +11,16 @@ from sqlalchemy import Connection, Engine, create_engine, func, insert, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, Worker
+from sa_jobqueue import Job, JobQueue, Worker, operations
 from sa_jobqueue.dashboard import dashboard
 from sa_jobqueue.models.base import ENUMS
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    explain_job,
-    get_chain,
-    get_job,
-    group_dead_letters,
-    list_attempts,
-    list_blockers,
-    list_chains,
-    list_dead_letters,
-    list_jobs,
-    list_workers,
-)
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.types import JobStatus
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.commands import Run, document
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick
 
 pytestmark = pytest.mark.own_database
@@ -75,28 +63,30 @@ def ids(engine: Engine, jobs: Jobs) -> dict[str, Any]:
 
 def test_operations_read_a_later_value_as_text(engine: Engine, ids: dict[str, Any]) -> None:
     with Session(engine) as session:
-        assert {job.id: job.status for job in list_jobs(session).items}[ids["later"]] == LATER
-        job = get_job(session, ids["later"])
+        assert {job.id: job.status for job in operations.list_jobs(session).items}[ids["later"]] == LATER
+        job = operations.get_job(session, ids["later"])
         assert type(job.status) is str
         assert repr(job) == f"<Job {ids['later']} test {LATER}>"
-        assert {chain.id: chain.status for chain in list_chains(session).items}[ids["later"]] == LATER
-        assert get_chain(session, ids["later"]).status == LATER
-        assert [attempt.outcome for attempt in list_attempts(session, ids["later"]).items] == [LATER]
-        (blocker,) = list_blockers(session, ids["waits"])
+        assert {chain.id: chain.status for chain in operations.list_chains(session).items}[ids["later"]] == LATER
+        assert operations.get_chain(session, ids["later"]).status == LATER
+        assert [attempt.outcome for attempt in operations.list_attempts(session, ids["later"]).items] == [LATER]
+        (blocker,) = operations.list_blockers(session, ids["waits"])
         assert (blocker.on_failure, blocker.chain.status) == (LATER, LATER)
-        assert [dead_letter.reason for dead_letter in list_dead_letters(session).items] == [LATER]
+        assert [dead_letter.reason for dead_letter in operations.list_dead_letters(session).items] == [LATER]
         for reason, count in ((LATER, 1), ("of a release after that", 0)):
             reasons: Any = [reason]
-            assert len(list_dead_letters(session, where=DeadLetterFilter(reasons=reasons)).items) == count
-        (resolved,) = list_dead_letters(session, where=DeadLetterFilter(resolved=True)).items
+            assert (
+                len(operations.list_dead_letters(session, where=operations.DeadLetterFilter(reasons=reasons)).items) == count
+            )
+        (resolved,) = operations.list_dead_letters(session, where=operations.DeadLetterFilter(resolved=True)).items
         assert resolved.resolution == LATER
-        assert [group.reason for group in group_dead_letters(session)] == [LATER]
+        assert [group.reason for group in operations.group_dead_letters(session)] == [LATER]
 
 
 def test_explain_names_a_status_that_this_release_does_not_know(engine: Engine, ids: dict[str, Any]) -> None:
     with Session(engine) as session:
-        explained = explain_job(session, ids["later"])
-        waiting = explain_job(session, ids["waits"])
+        explained = operations.explain_job(session, ids["later"])
+        waiting = operations.explain_job(session, ids["waits"])
     assert explained.cause is Cause.STATUS_UNKNOWN
     assert explained.sentence.startswith("Its status is 'later', which this release of sa-jobqueue does not know:")
     assert waiting.roots[0].cause is Cause.STATUS_UNKNOWN
@@ -153,8 +143,7 @@ async def test_a_worker_runs_other_jobs_beside_rows_with_later_values(engine: En
     @queue.handler("runs")
     async def runs() -> None: ...
 
-    with Session(engine) as session, session.begin():
-        session.add(job := Job("runs"))
+    enqueue(engine, job := Job("runs"))
     await Worker(queue, engine, options=quick()).run_until_idle()
     with Session(engine) as session:
         assert session.get_one(Job, job.id).status is JobStatus.COMPLETED
@@ -172,7 +161,7 @@ async def test_each_driver_reads_and_writes_known_and_later_values(
         session.add(attempt(job_id=ids["dead"], attempt=1, outcome="failed"))
         session.flush()
         session.execute(update(Job.DeadLetter).values(resolution="dismissed", resolved_at=func.now()))
-        assert list_jobs(session).items
+        assert operations.list_jobs(session).items
 
     url = make_url(database_url).set(drivername=f"postgresql+{driver}")
     if driver == "asyncpg":
@@ -185,8 +174,7 @@ async def test_each_driver_reads_and_writes_known_and_later_values(
         return
     engine = create_engine(url)
     try:
-        with Session(engine) as own, own.begin():
-            work(own)
+        call(engine, work)
     finally:
         engine.dispose()
 
@@ -204,8 +192,7 @@ def test_a_worker_state_and_a_refused_write_of_a_later_release_are_listed(engine
         connection.execute(
             text("INSERT INTO quarantine (subject, statement, error, retry_at) VALUES ('x', 'later', 'DataError', now())")
         )
-    with Session(engine) as session:
-        assert [worker.state for worker in list_workers(session).items] == [LATER]
+    assert [worker.state for worker in call(engine, operations.list_workers).items] == [LATER]
     report = health(engine)
     assert [row.statement for row in report.quarantined] == [LATER]
     assert any("x cannot be written (later)" in finding.summary for finding in report.findings)

@@ -17,6 +17,7 @@ from sa_jobqueue import Backoff, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobDied, JobRescued
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Spawn, Start, until
 
@@ -99,8 +100,7 @@ def healthy() -> JobQueue[Any]:
 async def test_a_worker_killed_at_any_step_loses_no_job_and_repeats_no_write(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, fault: str
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (n int)"))
+    write(engine, "CREATE TABLE effect (n int)")
     queue = healthy()
     kinds = {"after the handler's commit": ["with_session"], "before the handler's commit": ["with_session"]}
     kinds |= {"before the flush": ["plain"], "after the flush": ["plain"]}
@@ -182,8 +182,7 @@ async def test_a_handler_holding_the_gil_past_its_lease_loses_it_and_repeats_no_
 ) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (n int)"))
+    write(engine, "CREATE TABLE effect (n int)")
     # A call by PyDLL keeps the GIL: no thread of the process runs meanwhile, that of the heartbeat neither.
     hold = f"import ctypes; payload['n'] == 1 and ctypes.PyDLL(None).open({os.fsencode(fifo)!r}, os.O_RDONLY)"
     script = VICTIM.replace('if FAULT == "in the handler": die()', hold, 1)

@@ -11,12 +11,7 @@ import pytest
 from sqlalchemy import Engine, StaticPool, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, ids
-from sa_jobqueue.errors import (
-    DatabaseUnavailableError,
-    InvalidOptionError,
-    UnsupportedServerError,
-)
+from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, errors, ids
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobCompleted, JobRescued, JobStarted
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.binaries import binary_dirs
@@ -24,6 +19,7 @@ from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import scalar, write
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, wait_until, working
 
 pytestmark = own_database
@@ -52,10 +48,7 @@ async def test_a_worker_reconnects_after_all_its_connections_were_cut(engine: En
     (running,) = enqueue(engine, waits.job({}))
     async with start(queue) as log:
         await cut.wait()
-        with engine.begin() as connection:
-            connection.execute(
-                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
-            )
+        write(engine, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
         release.set()  # its completion meets dead connections
         await log.until(ComponentFailed)
         await until(lambda: jobs.status(running) is JobStatus.COMPLETED, description="the completion is written in the end")
@@ -146,12 +139,9 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted)
         # Cut the listener: it reconnects, and so does the speed.
-        with engine.begin() as connection:
-            connection.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ '^LISTEN|^SELECT bool_and.pg_try'"
-                )
-            )
+        write(
+            engine, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ '^LISTEN|^SELECT bool_and.pg_try'"
+        )
         await log.until(ComponentFailed)
         enqueue(engine, queue.job("nothing", {}))  # its notification may be lost: found on the reconnect
         await log.until(JobCompleted, 2)
@@ -217,8 +207,7 @@ async def test_a_job_due_while_the_worker_falls_asleep_does_not_wait_for_the_nex
     job_id = jobs.add(type_name="nothing", input={}, due_in=0.3)
 
     def is_due() -> bool:
-        with engine.connect() as connection:
-            return bool(connection.scalar(text("SELECT scheduled_at <= now() FROM job WHERE id = :id"), {"id": job_id}))
+        return bool(scalar(engine, "SELECT scheduled_at <= now() FROM job WHERE id = :id", {"id": job_id}))
 
     async def become_due(self: Claimer) -> None:
         await until(is_due, description="the job is due")  # after a catch-up that returned it as scheduled for later
@@ -236,11 +225,11 @@ def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None
     def writes(payload: dict[str, Any], session: Session) -> None: ...
 
     engine = create_engine(database_url, pool_size=2, max_overflow=1)
-    with pytest.raises(InvalidOptionError, match="fewer than the 4 handlers"):
+    with pytest.raises(errors.InvalidOptionError, match="fewer than the 4 handlers"):
         Worker(queue, engine, options=quick(concurrency=4))
     Worker(queue, engine, options=quick(concurrency=3))
     shared = create_engine(database_url, poolclass=StaticPool)
-    with pytest.raises(InvalidOptionError, match="holds 1 connections, fewer than the 2 handlers"):
+    with pytest.raises(errors.InvalidOptionError, match="holds 1 connections, fewer than the 2 handlers"):
         Worker(queue, shared, options=quick(concurrency=2))
     Worker(queue, shared, options=quick(concurrency=1))
 
@@ -250,10 +239,10 @@ def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) ->
         (engine, simple(), "jobs"),
         (simple(), str(engine.url), "engine"),
     ]:
-        with pytest.raises(InvalidOptionError) as caught:
+        with pytest.raises(errors.InvalidOptionError) as caught:
             Worker(jobs, argument)  # type: ignore[arg-type]
         assert caught.value.option == option
-    with pytest.raises(UnsupportedServerError, match="needs PostgreSQL, and this database is sqlite"):
+    with pytest.raises(errors.UnsupportedServerError, match="needs PostgreSQL, and this database is sqlite"):
         Worker(simple(), create_engine("sqlite://"))
 
 
@@ -317,13 +306,13 @@ async def test_no_transaction_is_open_while_a_handler_without_a_session_runs(eng
 
 async def test_a_database_that_does_not_answer_is_a_typed_error_without_the_password() -> None:
     engine = create_engine("postgresql+psycopg://somebody:secret@127.0.0.1:9/nothing")
-    with pytest.raises(DatabaseUnavailableError) as caught:
+    with pytest.raises(errors.DatabaseUnavailableError) as caught:
         await Worker(simple(), engine, options=quick()).run()
     assert "secret" not in str(caught.value)
     assert "127.0.0.1:9" in str(caught.value)
 
 
-async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_databases_clock_decides(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     import datetime as module
     import time
 

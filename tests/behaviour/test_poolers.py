@@ -24,6 +24,7 @@ from sa_jobqueue.events import ComponentFailed, PoolerFound
 from sa_jobqueue.worker.logs import describe
 from tests.fixtures.database import own_database
 from tests.fixtures.poolers import MakePooler
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import quick, until, working
 
 pytestmark = own_database
@@ -93,8 +94,7 @@ async def test_producers_and_workers_run_through_a_transaction_pooler(
         await log.until(PoolerFound)
 
         def all_done() -> bool:
-            with engine.connect() as connection:
-                return not connection.scalar(select(Job.id).where(Job.status != JobStatus.COMPLETED).limit(1))
+            return not scalar(engine, select(Job.id).where(Job.status != JobStatus.COMPLETED).limit(1))
 
         await until(all_done, description="the end of all jobs")
     with engine.connect() as connection:
@@ -130,12 +130,11 @@ async def test_a_worker_behind_a_pooler_listens_at_listen_url(engine: Engine, da
         assert event.listens
 
         def has_listener() -> bool:
-            with engine.connect() as connection:
-                return bool(
-                    connection.scalar(
-                        text("SELECT count(*) FROM pg_stat_activity WHERE query ~ 'SELECT 1$|LISTEN|SELECT bool_and.pg_try'")
-                    )
+            return bool(
+                scalar(
+                    engine, "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'SELECT 1$|LISTEN|SELECT bool_and.pg_try'"
                 )
+            )
 
         await until(has_listener)
         with Session(through) as session, session.begin():
@@ -143,8 +142,7 @@ async def test_a_worker_behind_a_pooler_listens_at_listen_url(engine: Engine, da
             job_id = job.id
 
         def done() -> bool:
-            with engine.connect() as connection:
-                return connection.scalar(select(Job.status).where(Job.id == job_id)) is JobStatus.COMPLETED
+            return scalar(engine, select(Job.status).where(Job.id == job_id)) is JobStatus.COMPLETED
 
         await until(done)  # notified: the next poll is in five minutes
     with pytest.raises(InvalidOptionError, match="listen_url: leads to a connection pooler as well"):

@@ -23,6 +23,7 @@ from sa_jobqueue.settings import Retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker import quarantine
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, scalar, write
 from tests.fixtures.workers import PATIENCE, Start, until
 
 GOOD = 4
@@ -108,8 +109,7 @@ def ends_of_chains(world: World) -> Given:
         return all(world.jobs.get(chain_id)["chain_completed_at"] is not None for chain_id in chain_ids)
 
     def find() -> Any:
-        with world.engine.connect() as connection:
-            return connection.scalar(select(Job.id).where(Job.chain_id == chains[-1], Job.chain_index == 1))
+        return scalar(world.engine, select(Job.id).where(Job.chain_id == chains[-1], Job.chain_index == 1))
 
     return Given(chains, done, find=find)
 
@@ -148,8 +148,7 @@ def firing(world: World) -> Given:
 
     def done(some: Sequence[Any]) -> bool:
         fired = select(func.count()).where(Job.Schedule.name.in_(some), Job.Schedule.last_fire_at.is_not(None))
-        with world.engine.connect() as connection:
-            return connection.scalar(fired) == len(some)
+        return bool(scalar(world.engine, fired) == len(some))
 
     return Given(names, done, refused="refused")
 
@@ -161,8 +160,7 @@ def declaring(world: World) -> Given:
 
     def done(some: Sequence[Any]) -> bool:
         declared = select(func.count()).where(Job.Schedule.name.in_(some))
-        with world.engine.connect() as connection:
-            return connection.scalar(declared) == len(some)
+        return bool(scalar(world.engine, declared) == len(some))
 
     return Given(names, done)
 
@@ -174,8 +172,7 @@ def declaring_queues(world: World) -> Given:
 
     def done(some: Sequence[Any]) -> bool:
         declared = select(func.count()).where(Job.Queue.name.in_(some), Job.Queue.weight == 2)
-        with world.engine.connect() as connection:
-            return connection.scalar(declared) == len(some)
+        return bool(scalar(world.engine, declared) == len(some))
 
     return Given(names, done)
 
@@ -189,8 +186,7 @@ def recording_types(world: World) -> Given:
 
     def done(some: Sequence[Any]) -> bool:
         recorded = select(func.count()).where(Job.JobType.type_name.in_(some), Job.JobType.priority == 3)
-        with world.engine.connect() as connection:
-            return connection.scalar(recorded) == len(some)
+        return bool(scalar(world.engine, recorded) == len(some))
 
     return Given(names, done)
 
@@ -234,8 +230,7 @@ def starting(world: World) -> Given:
 
 
 def starting_under_a_limit(world: World) -> Given:
-    with world.engine.begin() as connection:
-        connection.execute(insert(Job.Queue).values(name="good", global_concurrency=3))
+    write(world.engine, insert(Job.Queue).values(name="good", global_concurrency=3))
     return Given([world.jobs.add(queue="good") for _ in range(GOOD + 1)], of_statuses(world, JobStatus.COMPLETED))
 
 
@@ -336,14 +331,12 @@ async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
         assert subject in finding.summary
         assert case.error in finding.summary
         if case.write not in NOT_OF_JOBS:
-            with Session(engine) as session:
-                explanation = explain_job(session, prepared.find() if prepared.find else bad)
+            explanation = call(engine, explain_job, prepared.find() if prepared.find else bad)
             assert (explanation.cause, explanation.evidence["statement"]) == (Cause.QUARANTINED, case.write), explanation
             assert case.error in explanation.sentence
         later = enqueue(engine, *(world.waits.job() for _ in range(2 * GOOD)))
         await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), description="slots are free")
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM refused"))
+        write(engine, "DELETE FROM refused")
         await until(lambda: prepared.is_done([bad]), description="it is written when nothing refuses it any more")
         await until(lambda: not records(engine), description="its record is deleted")
     assert not log.of(ComponentFailed)
@@ -375,8 +368,7 @@ async def test_a_quarantined_row_is_retried_if_its_pause_ends_before_it_is_recor
     async with start(world.queue, prune_interval=timedelta(milliseconds=100)) as log:
         await until(lambda: prepared.is_done(good), description="the others are written")
         assert [event.failures for event in await log.until(WriteQuarantined, 3)] == [1, 2, 3]
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM refused"))
+        write(engine, "DELETE FROM refused")
         await until(lambda: prepared.is_done([bad]), description="it is written when nothing refuses it any more")
         await until(lambda: not records(engine), description="its record is deleted")
 
@@ -409,8 +401,7 @@ async def test_a_quarantined_row_is_tried_again_when_its_pause_ends_without_a_he
     async with start(world.queue, **{name: timedelta(seconds=seconds) for name, seconds in rare.items()}) as log:
         world.gate.set()
         await log.until(WriteQuarantined, 3)
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM refused"))
+        write(engine, "DELETE FROM refused")
         await until(lambda: prepared.is_done([bad]), description="it is written at the end of its pause")
 
 

@@ -30,29 +30,17 @@ from sa_jobqueue import (
     enqueue,
     enqueue_many,
     list_jobs,
+    operations,
 )
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    WorkerFilter,
-    delete_chains,
-    drain_workers,
-    explain_job,
-    get_queue,
-    list_dead_letters,
-    list_workers,
-    prune,
-    redrive_dead_letters,
-    reschedule_jobs,
-    sync_schedules,
-)
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, rows, write
 from tests.fixtures.workers import quick
 
 pytestmark = own_database
@@ -94,8 +82,7 @@ def acting(engine: Engine, roles: str) -> Iterator[As]:
 
     def connect(role: str) -> Engine:
         user = f"{roles}_{role}_app"
-        with engine.begin() as connection:
-            connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'app' IN ROLE {roles}_{role}"))
+        write(engine, f"CREATE ROLE {user} LOGIN PASSWORD 'app' IN ROLE {roles}_{role}")
         engines.append(create_engine(make_url(engine.url).set(username=user, password="app"), poolclass=NullPool))
         return engines[-1]
 
@@ -148,7 +135,7 @@ def test_each_role_has_exactly_its_documented_rights(engine: Engine, roles: str)
             connection.rollback()
 
 
-def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, acting: As, jobs: Jobs) -> None:
+def test_a_producer_can_enqueue_in_every_way_and_change_no_job(acting: As, jobs: Jobs) -> None:
     completed_id = jobs.add(JobStatus.COMPLETED)
     with Session(acting("producer")) as session:
         job = Job("test", {"n": 1})
@@ -232,17 +219,17 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
     worker = Worker(queue, acting_worker, options=quick())
     while jobs.status(lost) is not JobStatus.COMPLETED:
         await worker.run_until_idle()
-    with Session(engine) as session:
-        assert get_queue(session, "default").weight == 2
-    with engine.connect() as connection:
-        ended = sorted(connection.execute(select(Job.type_name, Job.status)))
+    assert call(engine, operations.get_queue, "default").weight == 2
+    ended = sorted(rows(engine, select(Job.type_name, Job.status)))
     with Session(acting_worker) as session, session.begin():
-        assert sync_schedules(session, [Schedule(name="daily", cron="@daily", type_name="second")]).created == ("daily",)
+        assert operations.sync_schedules(session, [Schedule(name="daily", cron="@daily", type_name="second")]).created == (
+            "daily",
+        )
         nothing = timedelta(0)
         rules = RetentionRules(default=Retention(completed=nothing, dead=nothing, dead_letters=nothing))
-        assert (page := prune(session, rules)).jobs == len(ended)
+        assert (page := operations.prune(session, rules)).jobs == len(ended)
     with Session(acting_worker) as session, session.begin():
-        assert prune(session, rules, cursor=page.next).dead_letters == 1
+        assert operations.prune(session, rules, cursor=page.next).dead_letters == 1
     assert [(name, status.value) for name, status in ended] == [
         ("dies", "dead"),
         ("enqueues", "completed"),
@@ -276,14 +263,14 @@ async def test_a_worker_enqueues_awaits_and_cancels_children(engine: Engine, act
         assert list(statuses) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.CANCELLED]
 
 
-def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
+def test_an_observer_reads_everything_and_changes_nothing(acting: As, jobs: Jobs) -> None:
     pending, dead = jobs.add(), jobs.add(JobStatus.DEAD)
     observer = acting("observer")
     with Session(observer) as session:
         assert {job.id for job in list_jobs(session).items} == {pending, dead}
-        assert [dead_letter.job_id for dead_letter in list_dead_letters(session)] == [dead]
-        assert list_workers(session).items == []
-        assert explain_job(session, pending).cause
+        assert [dead_letter.job_id for dead_letter in operations.list_dead_letters(session)] == [dead]
+        assert operations.list_workers(session).items == []
+        assert operations.explain_job(session, pending).cause
         for forbidden in (
             "INSERT INTO job_queue (type_name) VALUES ('test')",
             "SELECT id FROM job FOR UPDATE",
@@ -297,11 +284,11 @@ def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting
 def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As, jobs: Jobs) -> None:
     pending, dead, other_id = jobs.add(), jobs.add(JobStatus.DEAD), jobs.add()
     with Session(acting("operator")) as session, session.begin():
-        assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead])).ids == [dead]
+        assert operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(job_ids=[dead])).ids == [dead]
         assert cancel_jobs(session, [pending]).ids == [pending]
-        reschedule_jobs(session, [other_id], delay=timedelta(days=1))
-        assert delete_chains(session, [pending]).ids == [pending]
-        assert drain_workers(session, where=WorkerFilter()).ids == []
+        operations.reschedule_jobs(session, [other_id], delay=timedelta(days=1))
+        assert operations.delete_chains(session, [pending]).ids == [pending]
+        assert operations.drain_workers(session, where=operations.WorkerFilter()).ids == []
         session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": other_id})
     assert jobs.status(other_id) is JobStatus.CANCELLED
 

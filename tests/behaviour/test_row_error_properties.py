@@ -20,6 +20,7 @@ from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.transactions import rows
 from tests.fixtures.workers import EventLog, quick, until, working
 
 
@@ -117,8 +118,7 @@ def own_engine(jobqueue_server: PostgresServer, make_database: MakeDatabase) -> 
 
 
 def statuses(engine: Engine) -> dict[Any, JobStatus]:
-    with engine.connect() as connection:
-        return {row.id: row.status for row in connection.execute(select(Job.id, Job.status))}
+    return {row.id: row.status for row in rows(engine, select(Job.id, Job.status))}
 
 
 def are_open(engine: Engine) -> bool:

@@ -15,6 +15,7 @@ from sa_jobqueue import JobMixin, JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, WriteQuarantined
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import own_database
+from tests.fixtures.transactions import rows, scalar
 from tests.fixtures.workers import Start, until
 
 pytestmark = own_database
@@ -118,8 +119,7 @@ async def test_an_id_factory_that_raises_keeps_no_attempt_from_ending(engine: En
 
 
 def statuses(engine: Engine, model: Any = Job) -> dict[Any, JobStatus]:
-    with engine.connect() as connection:
-        return {row.id: row.status for row in connection.execute(select(model.id, model.status))}
+    return {row.id: row.status for row in rows(engine, select(model.id, model.status))}
 
 
 def open_jobs(engine: Engine) -> list[Any]:
@@ -128,6 +128,5 @@ def open_jobs(engine: Engine) -> list[Any]:
 
 
 def error_of(engine: Engine, job_id: Any) -> str:
-    with engine.connect() as connection:
-        error = connection.scalar(select(Job.DeadLetter.error).where(Job.DeadLetter.job_id == job_id))
+    error = scalar(engine, select(Job.DeadLetter.error).where(Job.DeadLetter.job_id == job_id))
     return str((error or {})["message"])

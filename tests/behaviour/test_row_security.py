@@ -23,6 +23,7 @@ from sa_jobqueue.operations.row_security import hidden_rows
 from sa_jobqueue.testing import drain
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import working
 
 pytestmark = both_servers
@@ -42,8 +43,7 @@ def login(engine: Engine) -> Iterator[Login]:
     def connect(*roles: str, attributes: str = "", **options: Any) -> Engine:
         user = f"{prefix}_app{len(engines)}"
         members = ", ".join(f"{prefix}_{role}" for role in roles)
-        with engine.begin() as connection:
-            connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'x' {attributes} IN ROLE {members}"))
+        write(engine, f"CREATE ROLE {user} LOGIN PASSWORD 'x' {attributes} IN ROLE {members}")
         url = make_url(engine.url).set(username=user, password="x")
         engines.append(create_engine(url, poolclass=NullPool, **options))
         return engines[-1]
@@ -199,8 +199,7 @@ def test_health_states_what_its_role_may_not_see_and_concludes_nothing_from_it(
     observer = login("observer")
     jobs.add(due_in=-3600)
     secure(engine, table="worker")
-    with Session(engine) as session:
-        assert Code.NO_WORKER in {finding.code for finding in health(session).findings}
+    assert Code.NO_WORKER in {finding.code for finding in call(engine, health).findings}
     with Session(observer) as session:
         report = health(session)
     finding_by_code = {finding.code: finding for finding in report.findings}
@@ -217,8 +216,7 @@ def test_explain_does_not_take_hidden_workers_for_none(engine: Engine, jobs: Job
     due, running, blocked = jobs.add(due_in=-60), jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.BLOCKED)
     secure(engine, table="worker")
     for job_id in (due, running, blocked):
-        with Session(engine) as session:
-            assert explain_job(session, job_id).cause is not Cause.ROWS_HIDDEN
+        assert call(engine, explain_job, job_id).cause is not Cause.ROWS_HIDDEN
         with Session(observer) as session:
             explained = explain_job(session, job_id)
         assert explained.cause is Cause.ROWS_HIDDEN

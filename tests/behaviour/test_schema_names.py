@@ -8,26 +8,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, select, text, update
+from sqlalchemy import Engine, create_engine, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import JobMixin, JobQueue, JobStatus, Worker, aio, enqueue, enqueue_many, wait_chain
+from sa_jobqueue import JobMixin, JobQueue, JobStatus, Worker, aio, enqueue, enqueue_many, operations, wait_chain
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.observe.maintenance import storage_settings
-from sa_jobqueue.operations import (
-    cancel_jobs,
-    explain_job,
-    list_jobs,
-    send_event,
-    upsert_schedule,
-)
 from sa_jobqueue.registry.schedules import Schedule
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.schemas import NastyJob, approved, double, jobs
+from tests.fixtures.transactions import call, scalars, write
 from tests.fixtures.workers import PATIENCE, quick, working
 
 __all__ = ["run"]  # a fixture
@@ -86,17 +80,15 @@ FEW = ("between", "collation", "order", "user")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", ["few", *(pytest.param(share, marks=pytest.mark.long) for share in range(8))])
 def test_every_writer_works_in_a_schema_called_by_a_reserved_word(engine: Engine, share: Any) -> None:
-    with engine.connect() as connection:
-        words = connection.scalars(text(RESERVED)).all()
+    words = scalars(engine, RESERVED)
     assert len(words) > 150
     assert set(FEW) <= set(words)
     for word in FEW if share == "few" else words[share::8]:
         queue = queue_in(word)
         with engine.begin() as connection:
             runner.upgrade(connection, queue.model.__jobqueue__)
-        for write in writers(queue).values():
-            with Session(engine) as session, session.begin():
-                write(session)
+        for writer in writers(queue).values():
+            call(engine, writer)
         with Session(engine) as session:
             assert sorted(session.scalars(select(queue.model.input))) == [1, 2, 3, 4, 5, 6, 7], word
         with engine.begin() as connection:
@@ -141,8 +133,7 @@ async def test_a_sleeping_worker_and_a_waiting_caller_are_notified(engine: Engin
             second = approved.job(2)
             session.add(second)
         await log.until(JobStarted, 2)
-        with Session(engine) as session, session.begin():
-            assert send_event(session, "approved:2", {"by": "ann"}, model=NastyJob)
+        assert call(engine, operations.send_event, "approved:2", {"by": "ann"}, model=NastyJob)
         async with asyncio.timeout(PATIENCE):
             async_engine = create_async_engine(engine.url)
             assert (await aio.wait_chain(async_engine, second, timeout=patience, poll_interval=NEVER)).output == {
@@ -156,11 +147,13 @@ def test_operations_and_reports_work_in_a_schema_of_any_name(engine: Engine) -> 
     with Session(engine) as session, session.begin():
         pending = double.job(1)
         session.add(pending)
-        upsert_schedule(session, Schedule(name="nightly", cron="0 3 * * *", type_name="double", input=3), model=NastyJob)
+        operations.upsert_schedule(
+            session, Schedule(name="nightly", cron="0 3 * * *", type_name="double", input=3), model=NastyJob
+        )
     with Session(engine) as session, session.begin():
-        assert explain_job(session, pending.id, model=NastyJob).job_id == pending.id
-        assert cancel_jobs(session, [pending.id], model=NastyJob).changed == 1
-        assert [job.status for job in list_jobs(session, model=NastyJob).items] == [JobStatus.CANCELLED]
+        assert operations.explain_job(session, pending.id, model=NastyJob).job_id == pending.id
+        assert operations.cancel_jobs(session, [pending.id], model=NastyJob).changed == 1
+        assert [job.status for job in operations.list_jobs(session, model=NastyJob).items] == [JobStatus.CANCELLED]
     settings = storage_settings(engine, model=NastyJob)
     assert [setting.current for setting in settings] == [setting.recommended for setting in settings]
     with engine.begin() as connection:
@@ -190,8 +183,7 @@ def test_every_command_works_in_a_schema_of_any_name(engine: Engine, run: Run) -
         run(*command, *APP)
     checks = {check["name"]: check for check in document(run("doctor", "--json", *APP, status=1))["checks"]}
     assert [checks[name]["status"] for name in ("schema", "storage")] == ["ok", "ok"]
-    with engine.begin() as connection:
-        connection.execute(update(NastyJob).values(chain_completed_at=datetime(2020, 1, 1, tzinfo=UTC)))
+    write(engine, update(NastyJob).values(chain_completed_at=datetime(2020, 1, 1, tzinfo=UTC)))
     run("prune", "--older-than", "1s", *APP)
     with Session(engine) as session:
         assert session.scalar(select(func.count()).select_from(NastyJob)) == 0

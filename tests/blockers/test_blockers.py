@@ -40,6 +40,7 @@ from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.handlers import FLAVOURS, HOUR, handle
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain, until
 
 pytestmark = both_servers
@@ -178,9 +179,7 @@ async def test_a_blocker_is_a_job_a_chain_an_id_or_a_wait(engine: Engine, jobs: 
     assert jobs.get(job_id)["output"] == [3, 1, 2, 4]
 
 
-async def test_a_continuation_object_blocks_as_its_chain_but_its_id_is_refused(
-    engine: Engine, jobs: Jobs, types: Types
-) -> None:
+async def test_a_continuation_object_blocks_as_its_chain_but_its_id_is_refused(engine: Engine, types: Types) -> None:
     (chain_id,) = enqueue(engine, types.page.job(1, delay=HOUR))
     with Session(engine) as session, session.begin():
         complete_job(session, chain_id, types.page.continuation(2))
@@ -245,9 +244,7 @@ async def test_a_savepoint_rollback_undoes_a_blocked_job_and_its_new_blockers(
     assert (jobs.count(), row["has_waiters"], row["status"]) == (1, False, PENDING)
 
 
-async def test_a_rolled_back_job_added_again_is_pending_if_its_blocker_has_completed(
-    engine: Engine, jobs: Jobs, types: Types
-) -> None:
+async def test_a_rolled_back_job_added_again_is_pending_if_its_blocker_has_completed(engine: Engine, types: Types) -> None:
     (page_id,) = enqueue(engine, types.page.job(1))
     merge = types.merge.job(blockers=[page_id])
     with Session(engine) as session:
@@ -321,17 +318,14 @@ async def test_a_deduplicated_enqueue_adds_blockers_only_when_it_creates_the_job
         gathering, _ = operations.enqueue(session, types.gather.job(blockers=[job, types.page.job(3)]), deduplicate="o")
         ids = job.id, gathering.id
     assert jobs.count() == 4  # the page of the one that was found is not there
-    with Session(engine) as session, session.begin():
-        cancel_chains(session, [ids[1]])
+    call(engine, cancel_chains, [ids[1]])
     await drain(types.queue, engine)
     assert jobs.get(ids[0])["output"] == [1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_a_continuation_is_blocked_by_existing_and_new_jobs(
-    engine: Engine, jobs: Jobs, types: Types, flavour: str
-) -> None:
+async def test_a_continuation_is_blocked_by_existing_and_new_jobs(engine: Engine, types: Types, flavour: str) -> None:
     (old,) = enqueue(engine, types.late.job(1))
 
     def fork(n: int, ctx: AttemptContext) -> Any:
@@ -366,11 +360,9 @@ async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
     waiting = types.tolerant.job(blockers=[WaitFor(page_id, on_failure=on_failure), other_id])
     (job_id,) = enqueue(engine, waiting)
     if end == "is cancelled":
-        with Session(engine) as session, session.begin():
-            cancel_chains(session, [page_id])
+        call(engine, cancel_chains, [page_id])
     await drain(types.queue, engine)
-    with Session(engine) as session, session.begin():
-        complete_job(session, other_id, {"number": 2})
+    call(engine, complete_job, other_id, {"number": 2})
     await drain(types.queue, engine)
     assert (jobs.status(job_id), jobs.get(job_id)["output"]) == (status, output)
     if status is DEAD:

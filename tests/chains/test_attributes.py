@@ -16,6 +16,7 @@ from sa_jobqueue.errors import ReadOnlyError
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.plans import Plan
+from tests.fixtures.transactions import write
 
 DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus.DEAD, JobStatus.BLOCKED
 
@@ -62,8 +63,7 @@ def test_the_state_of_a_chain_is_that_of_its_last_job(session: Session, engine: 
     finished, _ = chains.add(DONE, DONE)
     died = chains.add(DONE, DEAD)[0]
     alone, open_one = chains.add(DEAD)[0], chains.add(DONE, PENDING)[0]
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET output = '[7]', last_error = '{\"type\": \"E\"}'"))
+    write(engine, "UPDATE job SET output = '[7]', last_error = '{\"type\": \"E\"}'")
 
     def seen(chain_id: Any) -> Any:
         chain = session.get_one(Job, chain_id).chain
@@ -207,10 +207,9 @@ def test_loading_a_chain_and_its_jobs_uses_an_index(session: Session, engine: En
     """Among many, whatever the table's statistics say: the root by its key, the others by their place in the chain."""
     root, *_ = chains.add(DONE, DONE, PENDING)
     many = "SELECT job_uuid7() AS id FROM generate_series(1, 30000)"
-    with engine.begin() as connection:
-        connection.execute(
-            text(f"INSERT INTO job (id, chain_id, type_name, chain_type_name) SELECT id, id, 'a', 'a' FROM ({many}) AS made")
-        )
+    write(
+        engine, f"INSERT INTO job (id, chain_id, type_name, chain_type_name) SELECT id, id, 'a', 'a' FROM ({many}) AS made"
+    )
     statements: list[tuple[str, Any]] = []
     event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
     chain = session.get_one(Job, root).chain

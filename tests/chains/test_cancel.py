@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -15,6 +15,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import cancel_chains
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 pytestmark = both_servers
 
@@ -28,8 +29,7 @@ def grown(jobs: Jobs, status: JobStatus, **columns: Any) -> tuple[UUID, UUID]:
 
 def reopen(engine: Engine) -> None:
     """Let roots be of chains that go on, as their continuations say."""
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET chain_completed_at = NULL WHERE id IN (SELECT root_id FROM job)"))
+    write(engine, "UPDATE job SET chain_completed_at = NULL WHERE id IN (SELECT root_id FROM job)")
 
 
 def test_cancel_chains_names_all_unknown_ids_and_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:

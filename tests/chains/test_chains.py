@@ -18,15 +18,9 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     JobStatus,
+    errors,
     get_chain,
     get_job,
-)
-from sa_jobqueue.errors import (
-    ConflictError,
-    InvalidJobError,
-    InvalidPayloadError,
-    JobEndedError,
-    NotFoundError,
 )
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
@@ -35,6 +29,7 @@ from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.handlers import FLAVOURS, HOUR, handle
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Start, drain
 
@@ -204,8 +199,7 @@ async def test_a_death_ends_the_chain_and_a_redrive_resumes_it(engine: Engine, f
     assert chain.error is not None
     assert (chain.status, chain.error["message"], chain.completed_at is not None) == (DEAD, "not yet", True)
     works.append(True)
-    with Session(engine) as session, session.begin():
-        redrive_dead_letters(session)
+    call(engine, redrive_dead_letters)
     chain = chain_of(engine, chain_id)
     assert (chain.status, chain.completed_at) == (PENDING, None)
     await drain(queue, engine)
@@ -216,8 +210,7 @@ async def test_cancelling_a_chain_stops_its_running_job_from_continuing_it(engin
     queue = JobQueue()
 
     def cancel(n: int, ctx: AttemptContext) -> Any:
-        with Session(engine) as other_session, other_session.begin():
-            cancel_chains(other_session, [ctx.job.chain_id])
+        call(engine, cancel_chains, [ctx.job.chain_id])
         return ctx.continue_with(second, n)
 
     second = handle(queue, "sync session", "second", cancel)
@@ -278,19 +271,19 @@ def test_an_invalid_completion_raises_the_reason_and_writes_nothing(engine: Engi
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
     with Session(engine) as session, session.begin():
-        with pytest.raises(NotFoundError):
+        with pytest.raises(errors.NotFoundError):
             complete_job(session, uuid7())
-        with pytest.raises(JobEndedError, match="has already ended: it is completed"):
+        with pytest.raises(errors.JobEndedError, match="has already ended: it is completed"):
             complete_job(session, completed_id)
-        with pytest.raises(InvalidPayloadError, match="result"):
+        with pytest.raises(errors.InvalidPayloadError, match="result"):
             complete_job(session, open_one, object())
-        with pytest.raises(NotFoundError, match=r"blockers\[0\]"):
+        with pytest.raises(errors.NotFoundError, match=r"blockers\[0\]"):
             complete_job(session, open_one, second.continuation(1, blockers=[uuid7()]))
-        with pytest.raises(InvalidJobError, match="own chain"):
+        with pytest.raises(errors.InvalidJobError, match="own chain"):
             complete_job(session, open_one, second.continuation(1, blockers=[open_one]))
-        with pytest.raises(NotFoundError):
+        with pytest.raises(errors.NotFoundError):
             lock_chain(session, uuid7())
-        with pytest.raises(ConflictError, match="another row holds that key"):
+        with pytest.raises(errors.ConflictError, match="another row holds that key"):
             complete_job(session, open_one, second.continuation(1, id=completed_id))
     assert (jobs.status(open_one), jobs.count()) == (PENDING, 2)
 
@@ -306,7 +299,7 @@ def test_lock_chain_keeps_other_transactions_from_completing_the_chain(
     theirs.rollback()
     complete_job(ours, chain_id, 1)
     ours.commit()
-    with pytest.raises(JobEndedError):
+    with pytest.raises(errors.JobEndedError):
         complete_job(theirs, chain_id)
 
 
@@ -316,7 +309,7 @@ def test_lock_chain_refuses_the_id_of_a_continuation(engine: Engine) -> None:
     decide(engine, chain_id, following)
     with Session(engine) as session:
         (_, second) = get_chain(session, chain_id).jobs
-        with pytest.raises(NotFoundError):
+        with pytest.raises(errors.NotFoundError):
             lock_chain(session, second.id)
 
 
@@ -354,5 +347,4 @@ async def test_chains_work_with_text_ids_in_another_schema(engine: Engine, flavo
                 ("other", True),
             ]
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("DROP SCHEMA chained CASCADE"))
+        write(engine, "DROP SCHEMA chained CASCADE")

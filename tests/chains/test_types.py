@@ -38,6 +38,7 @@ from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.types import DeadReason
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 DONE, DEAD, PENDING = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING
@@ -157,7 +158,7 @@ def test_blockers_given_by_id_are_checked_at_flush(engine: Engine, jobs: Jobs, w
     assert set(jobs.statuses()) == {good, bad}
 
 
-async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine, jobs: Jobs) -> None:
+async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine) -> None:
     feature = JobQueue()
 
     @feature.handler("of_a_feature")
@@ -185,7 +186,7 @@ async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine,
         assert [get_chain(session, job_id).output for job_id in ids] == [0, 6, "45", 0, 2, 12]
 
 
-async def test_blockers_created_by_handler_blocker_are_type_checked(engine: Engine, jobs: Jobs) -> None:
+async def test_blockers_created_by_handler_blocker_are_type_checked(engine: Engine) -> None:
     seven = number.blocker(7, on_failure="fail", priority=3)
     assert (seven.chain.type_name, seven.chain.priority, seven.on_failure) == ("number", 3, "fail")
     with pytest.raises(InvalidJobError) as refused:
@@ -281,8 +282,7 @@ async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs
 async def test_a_handler_without_a_specific_return_type_may_continue_with_any_type(engine: Engine, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
     await drain(queue, engine)
-    with Session(engine) as session:
-        assert get_chain(session, job_id).output == 7
+    assert call(engine, get_chain, job_id).output == 7
 
 
 # Completing without a worker.

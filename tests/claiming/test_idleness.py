@@ -21,7 +21,8 @@ from sa_jobqueue.worker.claim import idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.claim.idleness import Idleness
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.jobs import enqueue
+from tests.fixtures.transactions import scalar, write
 from tests.fixtures.workers import PATIENCE, Start, until
 
 NEVER = timedelta(minutes=10)
@@ -71,19 +72,17 @@ def queue() -> JobQueue[Any]:
 def is_idle(engine: Engine) -> bool:
     """Return whether a worker is announced for the queue "mail"."""
     statement = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted)"
-    with engine.connect() as connection:
-        return bool(connection.scalar(text(statement)))
+    return bool(scalar(engine, statement))
 
 
 @both_servers
-def test_without_an_idle_worker_nothing_is_notified(engine: Engine, heard: Heard, queue: JobQueue[Any], jobs: Jobs) -> None:
+def test_without_an_idle_worker_nothing_is_notified(engine: Engine, heard: Heard, queue: JobQueue[Any]) -> None:
     enqueue(engine, queue.job("nothing"))
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO job_queue (type_name, queue) VALUES ('nothing', 'mail')"))
         connection.execute(text("UPDATE job_queue SET scheduled_at = now() + interval '1 h'"))
     assert heard.seen() == []
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")) == 0
+    assert scalar(engine, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
 
 
 async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
@@ -94,8 +93,7 @@ async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
         heard.seen()
         enqueue(engine, queue.job("nothing"))
         await log.until(JobCompleted)
-        with engine.begin() as connection:
-            connection.execute(text("INSERT INTO job_queue (type_name, queue) VALUES ('nothing', 'mail')"))
+        write(engine, "INSERT INTO job_queue (type_name, queue) VALUES ('nothing', 'mail')")
         await log.until(JobCompleted, 2)
         assert heard.seen() == ["mail"] * 2
     await until(lambda: not is_idle(engine), description="the announcement ends with the worker's session")

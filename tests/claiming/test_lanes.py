@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, Engine, event, func, insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.ids import uuid7
@@ -30,6 +29,7 @@ from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.lanes import fill, recorder
+from tests.fixtures.transactions import call
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick, until, working
 
@@ -142,7 +142,7 @@ async def test_a_claim_scans_a_bounded_number_of_lanes_and_serves_every_fairness
 
 
 async def test_a_full_scan_finds_more_lanes_than_fit_on_one_page(
-    engine: Engine, jobs: Jobs, full_scans: list[int], no_later_full_scan: None
+    engine: Engine, full_scans: list[int], no_later_full_scan: None
 ) -> None:
     queue, ran = JobQueue(), Counter[str]()
 
@@ -191,8 +191,7 @@ async def test_run_until_idle_looks_for_late_arrivals_before_it_ends(
             await asyncio.to_thread(jobs.add, type_name="send", input=2, due_in=-3600)
 
     if limited == "across workers":
-        with Session(engine) as session, session.begin():
-            upsert_queue(session, QueueSettings(name="default", global_concurrency=4))
+        call(engine, upsert_queue, QueueSettings(name="default", global_concurrency=4))
     jobs.add(type_name="send", input=1)
     await drain(queue, engine, concurrency=1)  # it waits for the slot, and does not rest before its second claim
     assert ran == [1, 2]
@@ -219,7 +218,7 @@ def _write(connection: Connection, chance: random.Random, count: int) -> None:
 
 @pytest.mark.parametrize("seed", variants(range(4), default=[0, 1]))
 async def test_each_job_starts_once_however_late_it_is_committed(
-    seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, no_later_full_scan: None
+    seed: int, engine: Engine, monkeypatch: pytest.MonkeyPatch, no_later_full_scan: None
 ) -> None:
     """By two workers, while transactions commit late. There is no full scan to find missed jobs."""
     if seed % 2:

@@ -19,25 +19,15 @@ from sa_jobqueue import (
     Schedule,
     cancel_jobs,
     enqueue_many,
+    operations,
 )
 from sa_jobqueue import enqueue as enqueue_once
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import (
-    complete_job,
-    delete_chains,
-    redrive_dead_letters,
-    reschedule_jobs,
-    run_schedule,
-    send_event,
-    set_priority,
-    trigger_jobs,
-    upsert_schedule,
-    wakeups,
-)
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call, write
 
 pytestmark = both_servers
 
@@ -53,7 +43,7 @@ def send(order: int) -> None: ...
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every commit count as late."""
-    monkeypatch.setattr(wakeups, "LOOK_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr(operations.wakeups, "LOOK_AGAIN_AFTER", timedelta(0))
 
 
 @pytest.fixture
@@ -79,13 +69,12 @@ Write = Callable[[Session], object]
 def wait(jobs: Jobs, engine: Engine, name: str) -> None:
     job_id = jobs.add(JobStatus.PENDING, queue="mail", due_in=3600, attempt=1)
     step = {"job_id": job_id, "name": "answer", "kind": "wait", "event": name, "attempt": 1, "started_at": func.now()}
-    with engine.begin() as connection:
-        connection.execute(insert(Job.Step).values(step))
+    write(engine, insert(Job.Step).values(step))
 
 
 def sending(jobs: Jobs, engine: Engine) -> Write:
     wait(jobs, engine, "approved")
-    return lambda session: send_event(session, "approved")
+    return lambda session: operations.send_event(session, "approved")
 
 
 def sending_by_sql(jobs: Jobs, engine: Engine) -> Write:
@@ -95,34 +84,34 @@ def sending_by_sql(jobs: Jobs, engine: Engine) -> Write:
 
 def triggering(jobs: Jobs, engine: Engine) -> Write:
     job_id = jobs.add(queue="mail", due_in=3600)
-    return lambda session: trigger_jobs(session, [job_id])
+    return lambda session: operations.trigger_jobs(session, [job_id])
 
 
 def triggering_what_is_due(jobs: Jobs, engine: Engine) -> Write:
     """A worker that looked meanwhile has skipped the locked row."""
     job_id = jobs.add(queue="mail")
-    return lambda session: trigger_jobs(session, [job_id])
+    return lambda session: operations.trigger_jobs(session, [job_id])
 
 
 def rescheduling(jobs: Jobs, engine: Engine) -> Write:
     job_id = jobs.add(queue="mail", due_in=7200)
-    return lambda session: reschedule_jobs(session, [job_id], delay=HOUR)
+    return lambda session: operations.reschedule_jobs(session, [job_id], delay=HOUR)
 
 
 def redriving(jobs: Jobs, engine: Engine) -> Write:
     jobs.add(JobStatus.DEAD, queue="mail")
-    return redrive_dead_letters
+    return operations.redrive_dead_letters
 
 
 def raising_a_priority(jobs: Jobs, engine: Engine) -> Write:
     jobs.add(queue="mail")
-    return lambda session: set_priority(session, 3)
+    return lambda session: operations.set_priority(session, 3)
 
 
 def completing(jobs: Jobs, engine: Engine) -> Write:
     blocker = Job("first", queue="other", delay=HOUR)
     job_id, _ = enqueue(engine, blocker, Job("send", 1, queue="mail", blockers=[blocker]))
-    return lambda session: complete_job(session, job_id)
+    return lambda session: operations.complete_job(session, job_id)
 
 
 def cancelling_a_blocker(jobs: Jobs, engine: Engine) -> Write:
@@ -156,8 +145,7 @@ def redriving_through_the_view(jobs: Jobs, engine: Engine) -> Write:
 
 
 def replacing(jobs: Jobs, engine: Engine) -> Write:
-    with Session(engine) as session, session.begin():
-        enqueue_once(session, send.job(1), deduplicate="key")
+    call(engine, enqueue_once, send.job(1), deduplicate="key")
     return lambda session: enqueue_once(session, send.job(2), deduplicate=Deduplicate("key", replace={"input"}))
 
 
@@ -182,9 +170,8 @@ def copying(jobs: Jobs, engine: Engine) -> Write:
 
 
 def running_a_schedule(jobs: Jobs, engine: Engine) -> Write:
-    with Session(engine) as session, session.begin():
-        upsert_schedule(session, Schedule(name="nightly", cron="@daily", type_name="send", queue="mail"))
-    return lambda session: run_schedule(session, "nightly")
+    call(engine, operations.upsert_schedule, Schedule(name="nightly", cron="@daily", type_name="send", queue="mail"))
+    return lambda session: operations.run_schedule(session, "nightly")
 
 
 PRODUCERS: Final = [
@@ -233,7 +220,7 @@ def cancelling_a_predecessor(jobs: Jobs, engine: Engine) -> Write:
 
 def deleting_a_predecessor(jobs: Jobs, engine: Engine) -> Write:
     first, _ = enqueue(engine, *(Job("send", 1, queue="mail", ordering_key="order 7") for _ in range(2)))
-    return lambda session: delete_chains(session, [first])
+    return lambda session: operations.delete_chains(session, [first])
 
 
 @pytest.mark.parametrize("producer", [cancelling_a_predecessor, deleting_a_predecessor])

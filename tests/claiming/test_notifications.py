@@ -28,6 +28,7 @@ from sa_jobqueue.worker.background.listener import BURST, MOST_PAYLOADS, Throttl
 from sa_jobqueue.worker.ownership import COLUMNS
 from sa_jobqueue.worker.signals import Hints
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import Start, until
 
 Notify = Callable[..., None]
@@ -75,8 +76,7 @@ async def test_a_false_lost_notification_stops_no_attempt(start: Start, engine: 
         for topic in ("lost", "due", "rules"):
             notify(topic, *GARBAGE)
         notify("lost", kept_id, cancelled_id, kept_id, times=20)
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [cancelled_id])
+        call(engine, cancel_jobs, [cancelled_id])
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == cancelled_id
         notify("lost", kept_id)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.operations import Cause, explain_job, list_workers
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import drain, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -39,8 +40,7 @@ def add(engine: Engine, order: int, version: int, **columns: Any) -> Any:
 
 
 def is_registered(engine: Engine) -> bool:
-    with Session(engine) as session:
-        return bool(list_workers(session).items)
+    return bool(call(engine, list_workers).items)
 
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["shared lane", "own lane"])
@@ -77,8 +77,7 @@ async def test_newer_payloads_that_arrive_while_a_worker_runs_do_not_keep_it_bus
 async def test_a_payload_that_is_older_than_all_upcasters_still_dies(engine: Engine, jobs: Jobs) -> None:
     queue = shipping(2, [], max_attempts=1)
     (job_id,) = enqueue(engine, queue.job("ship", 1))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET input_version = 1"))
+    write(engine, "UPDATE job SET input_version = 1")
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.DEAD
     assert jobs.get(job_id)["last_error"]["type"].endswith("UnreadableInputError")
@@ -105,7 +104,7 @@ def upcasting(shipped: list[Any]) -> JobQueue[Any]:
     return queue
 
 
-async def test_explain_says_which_version_waits_for_which_deployment(engine: Engine, jobs: Jobs) -> None:
+async def test_explain_says_which_version_waits_for_which_deployment(engine: Engine) -> None:
     async with working(Worker(shipping(2, []), engine, options=quick())):
         job_id = add(engine, 3, 3)
         await until(lambda: is_registered(engine))

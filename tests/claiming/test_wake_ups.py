@@ -25,6 +25,7 @@ from sa_jobqueue.worker.background.heartbeat import Heartbeat
 from sa_jobqueue.worker.claim import arrivals, idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import EventLog, quick, until, working
 
 NEVER = timedelta(minutes=9)
@@ -161,8 +162,7 @@ async def test_the_next_job_of_an_ordering_key_starts_however_the_first_one_ends
     first = jobs.add(ordering_key="k", due_in=-9 if end == "expiry" else HOUR)
     following = jobs.add(ordering_key="k", due_in=-9)
     if end == "expiry":  # of a type without a handler, so that it is not started before
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE job SET type_name = 'other', expires_at = now() WHERE id = :id"), {"id": first})
+        write(engine, "UPDATE job SET type_name = 'other', expires_at = now() WHERE id = :id", {"id": first})
     ends = ENDS | {
         "delete_chains": lambda session, job_id: delete_chains(session, [job_id]),
         "expiry": lambda session, job_id: session.execute(expiry.expire(Job), {"limit": 9}),
@@ -181,8 +181,7 @@ async def test_wait_chain_notices_a_chain_ended_in_sql(
         async with a_worker_asleep(engine, asleep):
             waits = asyncio.create_task(aio.wait_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
             await until(lambda: jobs.get(x)["has_waiters"], description="it is awaited")  # noqa: B023
-            with engine.begin() as connection:
-                connection.execute(statement, {"id": x})
+            write(engine, statement, {"id": x})
             with pytest.raises(ChainFailedError):
                 await asyncio.wait_for(waits, SOON)
 
@@ -243,8 +242,7 @@ async def test_a_job_blocked_by_a_failed_chain_with_on_failure_fail_dies_at_once
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
     x = jobs.add(due_in=HOUR)
-    with Session(engine) as session, session.begin():
-        cancel_jobs(session, [x])
+    call(engine, cancel_jobs, [x])
     async with a_worker_asleep(engine, asleep) as log:
         j = waiting(engine, x, on_failure="fail")
         await soon(log, JobDied, j)

@@ -31,6 +31,7 @@ from tests.fixtures.chains import Chains
 from tests.fixtures.commands import Run, document
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Programs
+from tests.fixtures.transactions import write
 
 
 @pytest.mark.slow
@@ -114,7 +115,7 @@ def test_an_error_names_the_option_as_it_is_typed(run: Run, jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     "arguments", [("queues", "pause"), ("types", "show"), ("workers", "drain"), ("jobs", "list", "--type"), ("enqueue",)]
 )
-def test_an_argument_whose_bytes_are_not_utf8_is_wrong_usage(run: Run, engine: Engine, arguments: tuple[str, ...]) -> None:
+def test_an_argument_whose_bytes_are_not_utf8_is_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
     error = run(*arguments, "caf\udce9", status=2).stderr
     assert "Error: 'caf\\udce9' has bytes that are not UTF-8" in error
 
@@ -392,7 +393,7 @@ def test_counts_of_one_use_the_singular(run: Run, jobs: Jobs) -> None:
     assert cancelled.stdout.endswith("1 job cancelled\n")
 
 
-def test_jobs_show_of_an_unknown_id_says_not_found(run: Run, jobs: Jobs) -> None:
+def test_jobs_show_of_an_unknown_id_says_not_found(run: Run) -> None:
     missing = uuid4()
     error = run("jobs", "show", missing, status=1).stderr
     assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
@@ -594,8 +595,7 @@ def test_a_missing_right_is_named_with_the_command_that_lists_all(run: Run, engi
         error = run("queues", "set", "mail", "--weight", 2, url=url, status=1).stderr
         assert "permission denied for table queue; sa-jobqueue doctor --role operator lists the missing rights" in error
     finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {reader}; DROP ROLE {reader}"))
+        write(engine, f"DROP OWNED BY {reader}; DROP ROLE {reader}")
 
 
 @pytest.mark.parametrize("arguments", [("jobs", "list"), ("jobs", "list", "--help"), ("--help",)])
@@ -673,7 +673,6 @@ def test_app_chooses_the_queue(run: Run, engine: Engine, jobs: Jobs) -> None:
     demo = ["--app", "sa_jobqueue.cli.demo.app:jobs"]
     run("migrate", "upgrade", *demo)
     assert document(run("jobs", "list", "--json", *demo))["jobs"] == []
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO sa_jobqueue_demo.job_queue (type_name, input) VALUES ('count_file', '{}')"))
+    write(engine, "INSERT INTO sa_jobqueue_demo.job_queue (type_name, input) VALUES ('count_file', '{}')")
     assert len(document(run("jobs", "list", "--json", *demo))["jobs"]) == 1
     assert len(document(run("jobs", "list", "--json"))["jobs"]) == 1

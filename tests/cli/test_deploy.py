@@ -18,6 +18,7 @@ from sa_jobqueue.cli.doctor import Check, Status
 from sa_jobqueue.operations import sync_schedules
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 __all__ = ["run"]  # a fixture
@@ -32,8 +33,7 @@ def ship(order: int) -> None: raise AssertionError("the check runs no handler")
 
 def checks(engine: Engine, jobs: JobQueue[Any], *, queues: Any = None, records: int | None = None) -> list[Check]:
     """Return the checks of the command without the first, which counts."""
-    with Session(engine) as session:
-        return list(compare(session, jobs, queues=queues or jobs.queues, records=records))[1:]
+    return list(call(engine, compare, jobs, queues=queues or jobs.queues, records=records))[1:]
 
 
 def shipping(version: int = 1, *, queue: str = "default", payload: type = int) -> JobQueue[Any]:
@@ -70,8 +70,7 @@ def test_the_command_ends_with_1_until_the_new_code_fits(
 def test_types_without_a_handler_are_named_with_their_jobs_and_schedules(engine: Engine, jobs: Jobs) -> None:
     for queue in ("a", "a", "default"):
         jobs.add(type_name="bill", queue=queue, input_version=3)
-    with Session(engine) as session, session.begin():
-        sync_schedules(session, [shipping().schedule("nightly", cron="@daily", handler="ship", payload=1)])
+    call(engine, sync_schedules, [shipping().schedule("nightly", cron="@daily", handler="ship", payload=1)])
     new: JobQueue[Any] = JobQueue()
 
     @new.handler("mail", queue="a")
@@ -121,8 +120,7 @@ def test_queues_that_nothing_would_serve_are_named(engine: Engine, jobs: Jobs) -
 
 
 def test_schedules_that_change_are_shown_with_old_and_new_values(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        sync_schedules(session, [shipping().schedule("nightly", cron="0 3 * * *", handler="ship", payload=1)])
+    call(engine, sync_schedules, [shipping().schedule("nightly", cron="0 3 * * *", handler="ship", payload=1)])
     new = shipping()
     new.schedule("nightly", cron="0 4 * * *", handler="ship", payload=1)
     new.schedule("hourly", cron="0 * * * *", handler="ship", payload=1)

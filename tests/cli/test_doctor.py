@@ -20,6 +20,7 @@ from sa_jobqueue.testing.servers import PostgresServer
 from tests.contracts.packages import ROOT
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.poolers import MakePooler
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import wait_until
 
 __all__ = ["run"]  # a fixture
@@ -39,7 +40,7 @@ def configure(engine: Engine, **settings: str) -> None:
             connection.execute(text(f'ALTER DATABASE "{engine.url.database}" SET {name} = {value}'))
 
 
-def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None:
+def test_doctor_passes_on_a_sound_installation(run: Run) -> None:
     report = document(run("doctor", "--json", status=1))  # the tests' servers are not durable
     by_name = {check["name"]: check for check in report["checks"]}
     expected = ["versions", "server", "settings", "clock", "schema", "privileges", "pooler", "connections", "storage"]
@@ -94,19 +95,16 @@ def test_doctor_reports_an_unreachable_database(run: Run) -> None:
 
 
 def test_doctor_reports_missing_or_outdated_tables(engine: Engine, database_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=0'"))
+    write(engine, "COMMENT ON TABLE job IS 'sa_jobqueue version=0'")
     checks_by_name = checks(database_url)
     assert checks_by_name["schema"].status is Status.ERROR
     assert "alembic upgrade head" in checks_by_name["schema"].advice
     assert not {"privileges", "storage"} & set(checks_by_name)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO mail_job"))
+    write(engine, "ALTER TABLE job RENAME TO mail_job")
     schema = checks(database_url)["schema"]
     assert schema.found == "table job does not exist; public.mail_job is the table of another model"
     assert "--app" in schema.advice
-    with engine.begin() as connection:
-        connection.execute(text("COMMENT ON TABLE mail_job IS NULL"))
+    write(engine, "COMMENT ON TABLE mail_job IS NULL")
     schema = checks(database_url)["schema"]
     assert schema.found == "table job does not exist"
     assert "alembic upgrade head" in schema.advice
@@ -124,22 +122,18 @@ def test_tables_outside_the_search_path_are_found(engine: Engine, database_url: 
 
 @pytest.mark.slow
 def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, database_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job DISABLE TRIGGER USER"))
+    write(engine, "ALTER TABLE job DISABLE TRIGGER USER")
     check = checks(database_url)["schema"]
     assert check.status is Status.ERROR
     assert check.found.startswith("triggers of job are disabled")
-    with engine.begin() as connection:
-        connection.execute(text(check.advice))
+    write(engine, text(check.advice))
     assert checks(database_url)["schema"].status is Status.OK
-    with engine.begin() as connection:
-        connection.execute(text("DROP INDEX ix_job_claim"))
+    write(engine, "DROP INDEX ix_job_claim")
     storage = checks(database_url)["storage"]
     assert storage.status is Status.WARNING
     assert storage.found == 'index "ix_job_claim" is missing'
     assert storage.advice.startswith("create the missing indexes again")
-    with engine.begin() as connection:
-        connection.execute(text("DROP VIEW job_queue"))
+    write(engine, "DROP VIEW job_queue")
     check = checks(database_url)["privileges"]
     assert check.status is Status.ERROR
     assert check.found == 'could not be checked: relation "job_queue" does not exist'
@@ -176,7 +170,6 @@ jobs = JobQueue()
 )
 def test_an_application_that_cannot_be_used_is_found(
     run: Run,
-    engine: Engine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
@@ -210,8 +203,7 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
     assert checks(database_url)["connections"].status is Status.OK
     assert "connections" not in checks(database_url, role="producer")
     user = f"few_{uuid4().hex[:12]}"
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 22"))
+    write(engine, f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 22")
     url = make_url(database_url).set(username=user, password="few").render_as_string(hide_password=False)
     try:
         connections_check = checks(url)["connections"]
@@ -220,12 +212,10 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
         # The server may not have ended yet the session that the command before has closed.
         wait_until(lambda: checks(url)["connections"].found.startswith(sentence), description=sentence)
         assert "up to 23" in connections_check.found
-        with engine.begin() as connection:
-            connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 23"))
+        write(engine, f"ALTER ROLE {user} CONNECTION LIMIT 23")
         wait_until(lambda: checks(url)["connections"].status is Status.OK, description="there is room")
     finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP ROLE {user}"))
+        write(engine, f"DROP ROLE {user}")
 
 
 def test_the_guide_states_how_many_connections_a_worker_opens() -> None:
@@ -238,8 +228,7 @@ def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, ru
     prefix = f"t{engine.url.database}"[:40].lower()
     run("grants", "--roles", prefix, "--apply")
     user = f"{prefix}_app"
-    with engine.begin() as connection:
-        connection.execute(text(f'CREATE ROLE "{user}" LOGIN PASSWORD \'app\' IN ROLE "{prefix}_producer"'))
+    write(engine, f'CREATE ROLE "{user}" LOGIN PASSWORD \'app\' IN ROLE "{prefix}_producer"')
     url = make_url(database_url).set(username=user, password="app").render_as_string(hide_password=False)
     try:
         assert checks(url, role="producer")["privileges"].status is Status.OK
@@ -250,8 +239,7 @@ def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, ru
         with engine.begin() as connection:  # of one column
             connection.execute(text(f'REVOKE UPDATE (has_waiters) ON job FROM "{prefix}_producer"'))
         assert checks(url, role="producer")["privileges"].found == f"role {user} lacks UPDATE on job"
-        with engine.begin() as connection:
-            connection.execute(text(f'REVOKE USAGE ON SCHEMA public FROM PUBLIC, "{prefix}_producer"'))
+        write(engine, f'REVOKE USAGE ON SCHEMA public FROM PUBLIC, "{prefix}_producer"')
         check = checks(url)["schema"]
         assert check.status is Status.ERROR
         assert check.found == f"role {user} has no USAGE on schema public, which has the tables"
@@ -263,12 +251,10 @@ def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, ru
 
 
 def test_doctor_reports_a_changed_storage_parameter(engine: Engine, database_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RESET (autovacuum_vacuum_scale_factor)"))
+    write(engine, "ALTER TABLE job RESET (autovacuum_vacuum_scale_factor)")
     storage_check = checks(database_url)["storage"]
     assert storage_check.status is Status.WARNING
-    with engine.begin() as connection:
-        connection.execute(text(storage_check.advice))
+    write(engine, text(storage_check.advice))
     assert checks(database_url)["storage"].status is Status.OK
 
 

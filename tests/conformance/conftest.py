@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.operations import send_event
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import drain
 
 
@@ -87,12 +88,10 @@ class Flow:
         return f"{error['type'].rpartition('.')[2]}: {error['message']}"
 
     def send(self, name: str, payload: Any = None) -> bool:
-        with Session(self.engine) as session, session.begin():
-            return send_event(session, name, payload)
+        return call(self.engine, send_event, name, payload)
 
     def execute(self, statement: str, **parameters: Any) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(text(statement), parameters)
+        write(self.engine, statement, parameters)
 
     def wake(self) -> None:
         """Make jobs due that sleep or wait."""

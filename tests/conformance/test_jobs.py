@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -19,22 +19,13 @@ from sa_jobqueue import (
     Worker,
     cancel_jobs,
     enqueue,
+    operations,
 )
 from sa_jobqueue.events import JobCancelled
-from sa_jobqueue.operations import (
-    cancel_chains,
-    fire_schedules,
-    list_jobs,
-    pause_schedules,
-    redrive_dead_letters,
-    rerun_job,
-    resume_schedules,
-    run_schedule,
-    upsert_schedule,
-)
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from tests.conformance.behaviours import BEHAVIOURS, PAGE, differs, has, page
 from tests.conformance.conftest import Flow
+from tests.fixtures.transactions import call, scalars
 from tests.fixtures.workers import quick, working
 
 DAY = timedelta(days=1)
@@ -79,7 +70,7 @@ async def test_cancelling_a_job_cancels_its_children(flow: Flow) -> None:
 
     await flow.run(order)
     with Session(flow.engine) as session, session.begin():
-        assert len(cancel_chains(session, [flow.job_id], children=True).ids) == 2
+        assert len(operations.cancel_chains(session, [flow.job_id], children=True).ids) == 2
         assert set(session.scalars(select(Job.status))) == {JobStatus.CANCELLED}
 
 
@@ -115,8 +106,7 @@ async def test_a_cancelled_job_records_no_step(flow: Flow) -> None:
 
 
 def cancelled(flow: Flow) -> int:
-    with Session(flow.engine) as session, session.begin():
-        return len(cancel_jobs(session, [flow.job_id]).ids)
+    return len(call(flow.engine, cancel_jobs, [flow.job_id]).ids)
 
 
 @has(56, "A job that sleeps can be cancelled")
@@ -142,8 +132,7 @@ async def two_steps(flow: Flow, *, fails: bool) -> None:
 async def test_a_completed_job_runs_again_from_a_step(flow: Flow) -> None:
     await two_steps(flow, fails=False)
     before = flow.row()
-    with Session(flow.engine) as session, session.begin():
-        new_id = rerun_job(session, flow.job_id, from_step="b").id
+    new_id = call(flow.engine, operations.rerun_job, flow.job_id, from_step="b").id
     await flow.go_on()
     assert (flow.called, flow.status(new_id)) == (["a", "b", "b"], JobStatus.COMPLETED)
     assert flow.row() == before
@@ -156,8 +145,7 @@ async def test_a_dead_job_is_retried_in_place(flow: Flow) -> None:
         flow.crash(ctx)
 
     await flow.run(order, max_attempts=1)
-    with Session(flow.engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter())
+    call(flow.engine, operations.redrive_dead_letters, where=DeadLetterFilter())
     assert (await flow.go_on())["status"] is JobStatus.COMPLETED
     assert flow.called == ["a"]
 
@@ -167,8 +155,7 @@ async def test_a_new_job_is_made_like_an_old_one(flow: Flow) -> None:
     shipping(flow)
     flow.enqueue("ship", 7)
     await flow.go_on()
-    with Session(flow.engine) as session, session.begin():
-        rerun_job(session, flow.job_id)
+    call(flow.engine, operations.rerun_job, flow.job_id)
     await flow.go_on()
     assert flow.called == [7, 7]
 
@@ -178,8 +165,7 @@ async def test_a_key_stays_taken(flow: Flow) -> None:
     ship = shipping(flow)
     outcomes = []
     for _ in range(2):
-        with Session(flow.engine) as session, session.begin():
-            outcomes.append(enqueue(session, ship.job(7), deduplicate=Deduplicate("order 7", scope="any"))[1])
+        outcomes.append(call(flow.engine, enqueue, ship.job(7), deduplicate=Deduplicate("order 7", scope="any"))[1])
         await drain_all(flow)
     assert outcomes == [Enqueued.CREATED, Enqueued.EXISTING]
     assert flow.called == [7]
@@ -241,15 +227,15 @@ async def test_a_debounced_job_has_a_deadline(flow: Flow) -> None:
 def test_schedules_are_backfilled_paused_and_run(flow: Flow) -> None:
     shipping(flow)
     with Session(flow.engine) as session, session.begin():
-        upsert_schedule(session, Schedule(name="nightly", cron="0 0 * * *", type_name="ship", input=7))
+        operations.upsert_schedule(session, Schedule(name="nightly", cron="0 0 * * *", type_name="ship", input=7))
         now = session.scalar(select(func.now()))
         assert now is not None
-        run_schedule(session, "nightly", since=now - 3 * DAY, until=now)
+        operations.run_schedule(session, "nightly", since=now - 3 * DAY, until=now)
         assert session.scalar(select(func.count(Job.id))) == 3
-        run_schedule(session, "nightly")
-        pause_schedules(session, ["nightly"])
-        assert fire_schedules(session, at=now + 2 * DAY) == []
-        resume_schedules(session, ["nightly"])
+        operations.run_schedule(session, "nightly")
+        operations.pause_schedules(session, ["nightly"])
+        assert operations.fire_schedules(session, at=now + 2 * DAY) == []
+        operations.resume_schedules(session, ["nightly"])
         assert session.scalar(select(func.count(Job.id))) == 4
 
 
@@ -269,16 +255,14 @@ async def test_jobs_are_found_by_attributes(flow: Flow) -> None:
     shipping(flow)
     for number in (7, 8):
         flow.enqueue("ship", number, fairness_key=f"customer {number}")
-    with Session(flow.engine) as session:
-        jobs = list_jobs(session, matching=Job.fairness_key == "customer 7").items
+    jobs = call(flow.engine, operations.list_jobs, matching=Job.fairness_key == "customer 7").items
     assert [job.input for job in jobs] == [7]
 
 
 @differs(68, "One job is exported and imported", "its rows are read as JSON; nothing imports them")
 async def test_the_rows_of_a_job_are_read_as_json(flow: Flow) -> None:
     await two_steps(flow, fails=False)
-    with flow.engine.connect() as connection:
-        rows = connection.scalars(text("SELECT to_jsonb(s) FROM job_step AS s ORDER BY completed_at")).all()
+    rows = scalars(flow.engine, "SELECT to_jsonb(s) FROM job_step AS s ORDER BY completed_at")
     assert [row["name"] for row in rows] == ["a", "b"]
 
 
@@ -300,8 +284,7 @@ async def test_middleware_surrounds_handlers(flow: Flow) -> None:
 async def test_messages_are_enqueued_once(flow: Flow) -> None:
     ship = shipping(flow)
     for _ in range(2):  # delivered twice
-        with Session(flow.engine) as session, session.begin():
-            ship.enqueue_many(session, [1, 2, 3], deduplicate_by=str)
+        call(flow.engine, ship.enqueue_many, [1, 2, 3], deduplicate_by=str)
     await drain_all(flow)
     assert sorted(flow.called) == [1, 2, 3]
 

@@ -17,6 +17,7 @@ from sa_jobqueue.operations import list_steps
 from tests.conformance.behaviours import differs, has
 from tests.conformance.conftest import Flow, at_once
 from tests.fixtures.attempts import attempt_context
+from tests.fixtures.transactions import rows
 from tests.fixtures.workers import drain
 
 SOON = timedelta(0)
@@ -420,10 +421,7 @@ async def test_figures_by_step_are_sql_and_events(flow: Flow) -> None:
     flow.enqueue("order")
     log = await drain(flow.queue, flow.engine)
     assert len(log.of(StepCompleted)) == 3
-    with flow.engine.connect() as connection:
-        figures = connection.execute(
-            text("SELECT name, count(*), avg(completed_at - started_at) >= '0' FROM job_step GROUP BY name")
-        ).all()
+    figures = rows(flow.engine, "SELECT name, count(*), avg(completed_at - started_at) >= '0' FROM job_step GROUP BY name")
     assert list(map(tuple, figures)) == [("row", 3, True)]
 
 

@@ -41,6 +41,7 @@ from tests.contracts.packages import ROOT
 from tests.fixtures.parts import needs
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.ports import free_port
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.telemetry.prometheus import promtool, serving
 
@@ -288,8 +289,7 @@ def test_the_autoscaling_query_is_correct_and_cheap(engine: Engine) -> None:
     assert 600 <= add(600, 1, key="tenant 2", priority=9) < 630
 
     def paused(change: Callable[..., Any], key: str) -> int:
-        with Session(engine) as session, session.begin():
-            change(session, ["default"], fairness_key=key)
+        call(engine, change, ["default"], fairness_key=key)
         return age()
 
     assert 300 <= paused(pause_queues, "tenant 2") < 330

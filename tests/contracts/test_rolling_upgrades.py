@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, ddl
 from sa_jobqueue.events import SchemaAhead
 from sa_jobqueue.worker.logs import describe
 from tests.fixtures.database import both_servers, own_database
+from tests.fixtures.jobs import enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import EventLog, quick
 
 
@@ -22,10 +24,8 @@ async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(engin
         return 7
 
     ahead = ddl.LATEST + 1
-    with engine.begin() as connection:
-        connection.execute(text(f"COMMENT ON TABLE job IS 'sa_jobqueue version={ahead}'"))
-    with Session(engine) as session, session.begin():
-        session.add(job := Job("test"))
+    write(engine, f"COMMENT ON TABLE job IS 'sa_jobqueue version={ahead}'")
+    enqueue(engine, job := Job("test"))
     worker = Worker(queue, engine, options=quick())
     log = EventLog(worker)
     await worker.run_until_idle()

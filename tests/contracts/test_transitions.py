@@ -16,6 +16,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import ENDED, INITIAL, TRANSITIONS
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import rows
 
 pytestmark = both_servers
 
@@ -54,7 +55,7 @@ def test_the_database_allows_exactly_the_legal_transitions(engine: Engine, jobs:
 
 
 @pytest.mark.parametrize("status", JobStatus)
-def test_a_row_starts_in_an_initial_state(engine: Engine, jobs: Jobs, status: JobStatus) -> None:
+def test_a_row_starts_in_an_initial_state(engine: Engine, status: JobStatus) -> None:
     job_id = uuid7()
     row = {"id": job_id, "chain_id": job_id, "type_name": "a", "chain_type_name": "a"} | consistent(status)
     with engine.connect() as connection:
@@ -67,8 +68,7 @@ def test_a_row_starts_in_an_initial_state(engine: Engine, jobs: Jobs, status: Jo
 
 
 def test_the_job_transition_view_lists_the_legal_transitions(engine: Engine) -> None:
-    with engine.connect() as connection:
-        pairs = {tuple(row) for row in connection.execute(text("SELECT from_status, to_status FROM job_transition"))}
+    pairs = {tuple(row) for row in rows(engine, "SELECT from_status, to_status FROM job_transition")}
     assert {(JobStatus(old), JobStatus(new)) for old, new in pairs if old is not None} == TRANSITIONS
     assert {JobStatus(new) for old, new in pairs if old is None} == INITIAL
     assert len(pairs) == len(TRANSITIONS) + len(INITIAL)
@@ -162,6 +162,6 @@ def test_an_insert_is_stamped(engine: Engine, jobs: Jobs) -> None:
     assert jobs.get(job_id)["changed_xid"] == xid
 
 
-def test_a_stamp_of_another_transaction_is_corrected(engine: Engine, jobs: Jobs, stamped: Callable[..., Any]) -> None:
+def test_a_stamp_of_another_transaction_is_corrected(jobs: Jobs, stamped: Callable[..., Any]) -> None:
     """No client, by mistake or on purpose, hides a job from the claims."""
     assert stamped(jobs.add(), priority=1, changed_xid=text("'3'")) == (True, True)

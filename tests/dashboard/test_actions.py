@@ -19,6 +19,7 @@ from sa_jobqueue.operations import list_audit, list_job_types, list_queues
 from tests.dashboard.conftest import Client
 from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 
 ERROR = {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"}
 
@@ -191,8 +192,7 @@ def test_a_job_shows_its_payload_exactly_and_its_attempts(client: Client, engine
 def test_a_large_payload_and_many_attempts_are_truncated(client: Client, engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, input={"text": "x" * 4_000_000})
     rows = [{"job_id": job_id, "attempt": number, "outcome": "failed", "error": ERROR} for number in range(1, 1001)]
-    with engine.begin() as connection:
-        connection.execute(insert(jobs.model.Attempt.__table__), rows)
+    write(engine, insert(jobs.model.Attempt.__table__), rows)
     page = client.page(f"/queue/job?id={job_id}")
     assert len(page) < 100_000
     assert "more characters" in page
@@ -249,8 +249,7 @@ def test_a_reason_is_in_the_audit_and_a_pause_can_be_undone_without_scripts(
     assert "2</strong> resumed." in client.post("resume-queues", arguments, confirmed="1").text
     assert "Undo" not in client.post("resume-queues", arguments, confirmed="1").text
     assert client.post("pause-queues", {"name": "mail"}, confirmed="1", why="x" * 201).status_code == 400
-    with Session(engine) as session:
-        assert [record.arguments.get("reason") for record in list_audit(session)] == [None, None, "provider down"]
+    assert [record.arguments.get("reason") for record in call(engine, list_audit)] == [None, None, "provider down"]
     permissions = ALL_PERMISSIONS - {Permission.RESUME_QUEUES}
     access = Access(user="eve", permissions=permissions)
     other_client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))

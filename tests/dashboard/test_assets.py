@@ -7,8 +7,6 @@ import hashlib
 import re
 import tomllib
 
-from sqlalchemy import Engine
-
 from sa_jobqueue.dashboard.rendering import assets
 from tests.contracts.packages import ROOT
 from tests.dashboard.conftest import PREFIX, Client
@@ -74,6 +72,6 @@ def test_templates_use_no_inline_code_and_escape_everything() -> None:
         assert not re.search(r"\|\s*safe\b|autoescape|Markup", text), path
 
 
-def test_no_page_refers_to_another_host(client: Client, engine: Engine) -> None:
+def test_no_page_refers_to_another_host(client: Client) -> None:
     for path in ("/queue/overview", "/queue/jobs"):
         assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', client.page(path))

@@ -38,6 +38,7 @@ from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, write_hostile
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.minutes import record
+from tests.fixtures.transactions import call
 
 pytestmark = pytest.mark.slow
 
@@ -224,8 +225,7 @@ def test_an_act_is_previewed_done_and_undone_over_its_page(browser: Browser, eng
         assert page.url == f"{url}/queue/queue?name=mail"
         assert not opened.logged
         opened.context.close()
-    with Session(engine) as session:
-        resumed, paused = list_audit(session)
+    resumed, paused = call(engine, list_audit)
     assert (paused.operation, paused.arguments["reason"]) == ("pause_queues", "the provider is down")
     assert (resumed.operation, "reason" in resumed.arguments) == ("resume_queues", False)
 

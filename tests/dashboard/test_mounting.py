@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, event, func, text
+from sqlalchemy import Engine, NullPool, create_engine, event, func
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -24,6 +24,7 @@ from tests.dashboard.conftest import PREFIX, Client, everyone
 from tests.dashboard.pages import confirmed
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 
 def links(page: str) -> set[str]:
@@ -160,8 +161,7 @@ def test_liveness_runs_no_query_and_readiness_checks_the_database(engine: Engine
     assert statement_count
     client.get("/readyz")
     assert len(statements) == statement_count
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
+    write(engine, "ALTER TABLE job RENAME TO elsewhere")
     response = Client(dashboard(engine, authorize=None)).get("/readyz")
     assert (response.status_code, response.text) == (503, "not ready")
 
@@ -189,7 +189,6 @@ def test_tables_that_were_migrated_meanwhile_are_an_error_without_a_failing_stat
     monkeypatch.setattr("sa_jobqueue.dashboard.sampler.AT_LEAST", timedelta(0))
     monkeypatch.setattr("sa_jobqueue.dashboard.sampler.SHARE", 0)
     client.page("/queue/overview")
-    with engine.begin() as connection:
-        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=9'"))
+    write(engine, "COMMENT ON TABLE job IS 'sa_jobqueue version=9'")
     page_text = client.get("/queue/overview").text
     assert "table job is of version 9, this library knows up to 1" in page_text

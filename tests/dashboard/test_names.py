@@ -20,6 +20,7 @@ from tests.dashboard.conftest import Client
 from tests.dashboard.pages import buffers, confirmed, forms, words
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import write
 
 HISTOGRAM = [0] * 6 + [90, 0, 0, 0, 0, 10] + [0] * 4
 """Of 100 jobs ninety between 0.25 s and 0.5 s, and ten between 10 s and 30 s."""
@@ -126,8 +127,7 @@ def test_each_status_tab_has_a_count(client: Client, engine: Engine, jobs: Jobs)
             jobs.add(status)
     for _ in range(4):
         jobs.add(JobStatus.COMPLETED)
-    with engine.begin() as connection:
-        connection.execute(text("ANALYZE job"))
+    write(engine, "ANALYZE job")
     tabs = words(client.page("/queue/jobs"))
     for tab in ("blocked 2", "pending 0", "running 1", "completed ~4", "dead 3"):
         assert tab in tabs, tabs
@@ -197,8 +197,7 @@ def test_one_of_fifty_thousand_keys_is_found_by_the_index(client: Client, engine
     SELECT id, id, 'test', 'test', 0, 20, 1, 'imports', 'key' || n FROM
     (SELECT job_uuid7() AS id, n FROM generate_series(1, 50000) AS n) AS one
     """
-    with engine.begin() as connection:
-        connection.execute(text(fill))
+    write(engine, fill)
     jobs.add_many(4, queue="imports", fairness_key="key33333")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))

@@ -11,27 +11,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Schedule
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Schedule, operations
 from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Permission, dashboard
 from sa_jobqueue.dashboard.screens import ACTS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.shares import shares
-from sa_jobqueue.operations import (
-    delete_schedules,
-    get_schedule,
-    list_audit,
-    list_dead_letters,
-    list_jobs,
-    list_schedules,
-    list_workers,
-    lock_holders,
-    pause_queues,
-    run_schedule,
-    sync_schedules,
-    upsert_job_type,
-    upsert_queue,
-    upsert_schedule,
-)
 from sa_jobqueue.operations.schedules import id_of
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.settings import QueueSettings, TypeSettings
@@ -40,6 +24,7 @@ from sa_jobqueue.testing import drain
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import confirmed, forms, words
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import wait_until
 from tests.health.problems import UnhealthyQueue, awaiting_event_of_another_name, blocked_by_dead
 
@@ -97,14 +82,13 @@ def test_chains_can_be_filtered_and_cancelled(client: Client, jobs: Jobs) -> Non
 def test_a_schedule_shows_its_next_times_in_its_time_zone_and_can_be_paused_and_run(
     client: Client, engine: Engine, session: Session
 ) -> None:
-    sync_schedules(session, [NIGHTLY])
+    operations.sync_schedules(session, [NIGHTLY])
     session.commit()
     page = client.page("/queue/schedules?name=nightly")
     assert len(re.findall(r"<strong>\w{3} \d{4}-\d\d-\d\d 03:00 CES?T</strong>", page)) == 5
     assert "It fires next in" in page
     assert "At 03:00 every day" in page
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE schedule SET created_at = now() - interval '3 days'"))
+    write(engine, "UPDATE schedule SET created_at = now() - interval '3 days'")
     times = Cron(NIGHTLY.cron, NIGHTLY.time_zone).latest(
         since=datetime.now(UTC) - timedelta(days=3), until=datetime.now(UTC), limit=3
     )
@@ -114,19 +98,18 @@ def test_a_schedule_shows_its_next_times_in_its_time_zone_and_can_be_paused_and_
     assert page.count(f"/job?id={ran}") == 2
     assert "1 row would change" in re.sub("<.?strong>", "", client.post("pause-schedules", {"name": "nightly"}).text)
     client.post("pause-schedules", {"name": "nightly"}, confirmed="1")
-    assert get_schedule(session, "nightly").paused_by == "ann"
+    assert operations.get_schedule(session, "nightly").paused_by == "ann"
     assert "already paused, by ann" in client.post("pause-schedules", {"name": "nightly"}).text
     assert "It was paused" in client.page("/queue/schedules?name=nightly")
     assert "1</strong> enqueued." in client.post("run-schedule", {"name": "nightly"}, confirmed="1").text
     session.rollback()
-    assert sorted(job.type_name for job in list_jobs(session)) == ["report", "test"]
+    assert sorted(job.type_name for job in operations.list_jobs(session)) == ["report", "test"]
     client.post("resume-schedules", {"name": "nightly"}, confirmed="1")
     session.rollback()
     session.expire_all()
-    assert get_schedule(session, "nightly").paused_at is None
+    assert operations.get_schedule(session, "nightly").paused_at is None
     assert client.get("/queue/schedules?name=unknown").status_code == 404
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE schedule SET cron = '99 99 * * *', error = 'no such time'"))
+    write(engine, "UPDATE schedule SET cron = '99 99 * * *', error = 'no such time'")
     page = client.page("/queue/schedules?name=nightly")
     assert "broken" in page
     assert "none that could be computed" in page
@@ -157,7 +140,7 @@ def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
     assert session.scalars(select(Job.Event)).all() == []
     assert "<strong>1</strong> sent." in confirmed(client, preview)
     session.rollback()
-    [record] = list_audit(session)
+    [record] = operations.list_audit(session)
     assert (record.operation, record.done_by, record.ids) == ("send_event", "ann", ["approved:<7>"])
     assert "by ann" in client.page("/queue/events?name=approved:%3C7%3E")
     assert "was sent before, by ann, and counts" in client.post("send-event", arguments, input='"no"').text
@@ -200,10 +183,10 @@ def test_a_worker_shows_its_heartbeat_and_can_be_drained_and_resized(client: Cli
     assert "at most 7 jobs at once" in client.post("resize-workers", {"id": WORKER}, concurrency="7").text
     client.post("resize-workers", {"id": WORKER}, concurrency="7", confirmed="1")
     assert client.post("resize-workers", {"id": WORKER}, concurrency="0", confirmed="1").status_code == 400
-    assert list_workers(session).items[0].drain_requested_at is None
+    assert operations.list_workers(session).items[0].drain_requested_at is None
     client.post("drain-workers", {"id": WORKER}, confirmed="1")
     session.rollback()
-    assert list_workers(session).items[0].drain_requested_at is not None
+    assert operations.list_workers(session).items[0].drain_requested_at is not None
     requested = session.execute(text("SELECT concurrency_requested FROM worker")).scalar_one()
     assert requested == 7
     for act in ("drain-workers", "resize-workers"):
@@ -238,10 +221,8 @@ def test_a_worker_shows_its_jobs_its_memory_its_code_and_the_workers_that_it_rep
     assert page.count("/acts/drain-workers") == 3
 
 
-def test_limits_show_the_remaining_rate_and_shares_of_queues(
-    client: Client, engine: Engine, session: Session, jobs: Jobs
-) -> None:
-    upsert_queue(session, QueueSettings(name="mail", weight=3, rate_limit=4, rate_period=timedelta(days=1)))
+def test_limits_show_the_remaining_rate_and_shares_of_queues(client: Client, session: Session, jobs: Jobs) -> None:
+    operations.upsert_queue(session, QueueSettings(name="mail", weight=3, rate_limit=4, rate_period=timedelta(days=1)))
     spent = "INSERT INTO rate_state (is_type, name, tokens, spent_at) VALUES (false, 'mail', 0, now())"
     session.execute(text(spent))
     session.commit()
@@ -261,8 +242,8 @@ def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weig
     client: Client, session: Session, jobs: Jobs
 ) -> None:
     jobs.add_worker(queues=["mail", "reports"])
-    upsert_queue(session, QueueSettings(name="mail", weight=3))
-    upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))
+    operations.upsert_queue(session, QueueSettings(name="mail", weight=3))
+    operations.upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))
     session.commit()
     for key, started in (("7", 1), ("8", 3)):
         jobs.add(queue="mail", fairness_key=key, due_in=-30)
@@ -301,9 +282,9 @@ def test_what_a_limit_a_pause_or_no_worker_holds_back_is_not_said_to_starve(
 ) -> None:
     jobs.add_worker(queues=["reports", "mail"] if settings.get("served", True) else ["reports"])
     limits = {name: value for name, value in settings.items() if name not in {"served", "paused"}}
-    upsert_queue(session, QueueSettings(name="mail", **limits))
+    operations.upsert_queue(session, QueueSettings(name="mail", **limits))
     if "paused" in settings:
-        pause_queues(session, ["mail"])
+        operations.pause_queues(session, ["mail"])
     session.commit()
     for queue in ("mail", "reports"):
         jobs.add_many(3, queue=queue)
@@ -326,9 +307,9 @@ def test_job_types_without_a_handler_are_on_their_page_with_the_oldest_job(clien
 def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
     client: Client, engine: Engine, session: Session, jobs: Jobs
 ) -> None:
-    sync_schedules(session, [NIGHTLY])
-    upsert_schedule(session, Schedule(name="weekly", type_name="report", cron="0 3 * * 1"))
-    (job_id,) = run_schedule(session, "weekly")
+    operations.sync_schedules(session, [NIGHTLY])
+    operations.upsert_schedule(session, Schedule(name="weekly", type_name="report", cron="0 3 * * 1"))
+    (job_id,) = operations.run_schedule(session, "weekly")
     session.commit()
     reader = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
     assert reader.post("delete-schedules", {"name": "weekly"}, confirmed="1").status_code == 403
@@ -338,15 +319,15 @@ def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
     assert "<strong>1</strong> row would change" in preview
     assert "Code declares" not in preview
     assert "Code declares nightly" in client.post("delete-schedules", {"name": "nightly"}).text
-    delete_schedules(session, ["weekly"], by="bob")  # between the preview and the act
+    operations.delete_schedules(session, ["weekly"], by="bob")  # between the preview and the act
     session.commit()
     late = client.post("delete-schedules", {"name": "weekly"}, confirmed="1")
     assert late.status_code == 404
     assert "weekly" in late.text
-    assert [record.done_by for record in list_audit(session)] == ["bob"]
+    assert [record.done_by for record in operations.list_audit(session)] == ["bob"]
     assert "<strong>1</strong> deleted." in client.post("delete-schedules", {"name": "nightly"}, confirmed="1").text
     session.rollback()
-    assert list_schedules(session).items == []
+    assert operations.list_schedules(session).items == []
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
@@ -366,7 +347,7 @@ def test_storage_names_the_session_whose_lock_workers_wait_for(
         waiting = thread.submit(wait)
         wait_until(lambda: "Locks that workers wait for" in client.page("/queue/storage"), description="the lock")
         assert "pg_terminate_backend" not in client.page("/queue/storage")
-        monkeypatch.setattr(lock_holders, "MIN_LOCKED", timedelta(0))  # as if it were older
+        monkeypatch.setattr(operations.lock_holders, "MIN_LOCKED", timedelta(0))  # as if it were older
         assert f"to end it: SELECT pg_terminate_backend({pid})" in client.page("/queue/storage")
         holder.rollback()
         waiting.result()
@@ -401,8 +382,7 @@ def test_attempts_link_their_traces(engine: Engine, jobs: Jobs) -> None:
         error = {"type": "ValueError", "message": "wrong", "trace_context": f"00-{number:032x}-b7ad6b7169203331-01"}
         row = {"job_id": job_id, "attempt": number, "outcome": "failed", "worker_id": worker, "error": error}
         row |= {"started_at": at - timedelta(seconds=seconds), "ended_at": at, "error_fingerprint": fingerprint}
-        with engine.begin() as connection:
-            connection.execute(insert(Job.Attempt).values(row))
+        write(engine, insert(Job.Attempt).values(row))
     url = "https://traces.example/{trace_id}?span={span_id}"
     page = Client(dashboard(engine, authorize=everyone, trace_url=url)).page(f"/queue/job?id={job_id}")
     links = re.findall(r'href="https://traces.example/([0-9a-f]+)\?span=b7ad6b7169203331" rel="noreferrer"', page)
@@ -435,7 +415,7 @@ def test_the_url_of_the_next_page_contains_the_filters(client: Client, jobs: Job
 
 
 def test_the_audit_screen_lists_operations_by_actor(client: Client, session: Session, jobs: Jobs) -> None:
-    pause_queues(session, ["default"], by="bob")
+    operations.pause_queues(session, ["default"], by="bob")
     session.commit()
     job_id = jobs.add()
     client.post("cancel-jobs", {"id": str(job_id)}, confirmed="1")
@@ -482,18 +462,18 @@ def test_each_action_writes_one_audit_record_and_a_preview_none(
     client: Client, session: Session, jobs: Jobs, act: str
 ) -> None:
     jobs.add_worker(WORKER)
-    sync_schedules(session, [NIGHTLY])
-    upsert_queue(session, QueueSettings(name="paid", weight=2))
-    upsert_job_type(session, TypeSettings(type_name="paid", global_concurrency=2))
+    operations.sync_schedules(session, [NIGHTLY])
+    operations.upsert_queue(session, QueueSettings(name="paid", weight=2))
+    operations.upsert_job_type(session, TypeSettings(type_name="paid", global_concurrency=2))
     session.commit()
     ids = {"pending": str(jobs.add(due_in=3600)), "dead": str(jobs.add(JobStatus.DEAD))}
     form_fields = {name: ids.get(value, value) for name, value in ASKED[act].items()}
     assert client.post(act, form_fields).status_code == 200
-    assert list_audit(session).items == []
+    assert operations.list_audit(session).items == []
     session.rollback()
     response = client.post(act, form_fields, confirmed="1")
     assert response.status_code == 200, response.text
-    (record,) = list_audit(session)
+    (record,) = operations.list_audit(session)
     assert (record.done_by, record.operation) == ("ann", ACTS[act].permission.value)
 
 
@@ -531,10 +511,10 @@ def test_queues_and_types_are_listed_the_worst_first_and_idle_ones_are_folded(
 ) -> None:
     jobs.add_worker(queues=["mail", "news", "idle", "paused"], job_types=["mail", "idle"], concurrency=9)
     for name in ("idle", "mail", "news", "paused"):
-        upsert_queue(session, QueueSettings(name=name))
+        operations.upsert_queue(session, QueueSettings(name=name))
     for name in ("idle", "mail"):
-        upsert_job_type(session, TypeSettings(type_name=name))
-    pause_queues(session, ["paused"])
+        operations.upsert_job_type(session, TypeSettings(type_name=name))
+    operations.pause_queues(session, ["paused"])
     session.commit()
     jobs.add(queue="mail", type_name="mail", due_in=-60)
     jobs.add(queue="news", type_name="mail", due_in=-120)
@@ -556,8 +536,8 @@ def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
         JobStatus.DEAD, type_name="refund", error={"type": "ValueError", "message": "of card 4711 0815"}, fingerprint="f"
     )
     jobs.add(JobStatus.DEAD, type_name="charge", error={"type": "KeyError", "message": "another"}, fingerprint="g")
-    upsert_queue(session, QueueSettings(name="mail"))
-    pause_queues(session, ["mail"])
+    operations.upsert_queue(session, QueueSettings(name="mail"))
+    operations.pause_queues(session, ["mail"])
     session.commit()
 
     def findings(viewer_client: Client) -> str:
@@ -579,8 +559,7 @@ def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
     assert "/acts/" not in findings_page
     [arguments] = [form for form in forms(findings(client), "dismiss-dead-letters") if form["type"] == "refund"]
     assert "<strong>1</strong>" in confirmed(client, client.post("dismiss-dead-letters", arguments).text)
-    with Session(engine) as left:
-        assert [letter.type_name for letter in list_dead_letters(left)] == ["charge"]
+    assert [letter.type_name for letter in call(engine, operations.list_dead_letters)] == ["charge"]
 
 
 def test_a_job_names_the_objects_that_it_refers_to(client: Client, jobs: Jobs) -> None:

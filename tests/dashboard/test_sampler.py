@@ -23,6 +23,7 @@ from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import buffers
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import wait_until
 
 pytestmark = own_database
@@ -85,7 +86,7 @@ def test_who_asks_for_a_new_report_gets_one_at_most_every_two_seconds() -> None:
     assert sampler.sample().value == 3
 
 
-def test_measure_now_measures_the_parts_that_are_kept_longest_as_well(engine: Engine, jobs: Jobs) -> None:
+def test_measure_now_measures_the_parts_that_are_kept_longest_as_well(engine: Engine) -> None:
     source = Source(name="queue", engine=engine)
     client = Client(dashboard([source], authorize=lambda request: Access(user="eve")))
     page = client.page("/queue/overview")
@@ -308,8 +309,7 @@ def test_tables_of_another_schema_version_are_reported_in_a_sentence(engine: Eng
         assert "Traceback" not in first.text + second.text
         assert sentence in second.text
         assert client.get("/readyz").status_code == 503
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE job RENAME COLUMN renamed TO fairness_key"))
+        write(engine, "ALTER TABLE job RENAME COLUMN renamed TO fairness_key")
 
 
 def test_an_unavailable_or_empty_database_is_reported_in_a_sentence(engine: Engine) -> None:
@@ -322,8 +322,7 @@ def test_an_unavailable_or_empty_database_is_reported_in_a_sentence(engine: Engi
     assert response.status_code == 503
     assert "did not answer" in response.text
     assert "secret" not in response.text
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE job CASCADE"))
+    write(engine, "DROP TABLE job CASCADE")
     client = Client(dashboard(engine, authorize=everyone))
     assert "Traceback" not in client.page("/queue/overview")
     assert client.get("/queue/jobs").status_code == 503
@@ -349,8 +348,7 @@ def test_a_role_without_pg_monitor_sees_the_queue_and_a_note_on_what_is_hidden(e
         assert "UPDATE" not in refused.text
     finally:
         plain.dispose()
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
+        write(engine, f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert jobs.status(job_id) is JobStatus.RUNNING
 
 

@@ -12,23 +12,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, Schedule
+from sa_jobqueue import Job, JobStatus, Schedule, operations
 from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
-from sa_jobqueue.operations import (
-    get_job_type,
-    get_queue,
-    get_schedule,
-    list_audit,
-    list_jobs,
-    list_queues,
-    list_schedules,
-    pause_queues,
-    pause_schedules,
-    run_schedule,
-    sync_schedules,
-    upsert_queue,
-    upsert_schedule,
-)
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
 from tests.dashboard.conftest import Client
@@ -63,10 +48,10 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
     assert "<strong>1</strong> row would change" in preview
     for line in ("weight: 1 → 3", "rate period: none → 1m30s", "retry base: none → 0.5s", "retain completed: none → 30d"):
         assert line in preview
-    assert list_queues(session).items == []
+    assert operations.list_queues(session).items == []
     assert "<strong>1</strong> set" in confirmed(client, preview)
     session.rollback()
-    settings = get_queue(session, "mail").settings
+    settings = operations.get_queue(session, "mail").settings
     expected = QueueSettings(
         name="mail",
         weight=3,
@@ -88,17 +73,17 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
     entered = fields(page, "upsert-queue") | {"global_concurrency": ""}
     preview = client.post("upsert-queue", target, **entered).text
     assert "global concurrency: 20 → none" in preview
-    upsert_queue(session, QueueSettings(name="mail", weight=5), by="bob")
+    operations.upsert_queue(session, QueueSettings(name="mail", weight=5), by="bob")
     session.commit()
     late = client.post("upsert-queue", target, confirmed="1", **entered)
     assert late.status_code == 409
     assert "after this form was opened" in late.text
     session.rollback()
-    assert [(record.operation, record.done_by) for record in list_audit(session)] == [
+    assert [(record.operation, record.done_by) for record in operations.list_audit(session)] == [
         ("upsert_queue", "bob"),
         ("upsert_queue", "ann"),
     ]
-    assert get_queue(session, "mail").weight == 5
+    assert operations.get_queue(session, "mail").weight == 5
 
 
 def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, session: Session) -> None:
@@ -106,11 +91,11 @@ def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, s
     [target] = forms(page, "upsert-queue")
     assert "concurrency_per_key" not in fields(page, "upsert-queue")
     confirmed(client, client.post("upsert-queue", target, weight="9").text)
-    assert get_queue(session, "mail", fairness_key="42").weight == 9
+    assert operations.get_queue(session, "mail", fairness_key="42").weight == 9
     [target] = forms(client.page("/queue/queue?name=mail&fairness_key=42"), "delete-queues")
     assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-queues", target).text)
     session.rollback()
-    assert list_queues(session).items == []
+    assert operations.list_queues(session).items == []
 
 
 @pytest.mark.slow
@@ -139,7 +124,7 @@ def test_the_limits_of_a_job_type_can_be_set_and_deleted(client: Client, session
     preview = client.post("upsert-job-type", target, **fields(page, "upsert-job-type") | {"global_concurrency": "4"}).text
     assert "global concurrency: none → 4" in preview
     confirmed(client, preview)
-    assert get_job_type(session, "pay").global_concurrency == 4
+    assert operations.get_job_type(session, "pay").global_concurrency == 4
     assert client.post("upsert-job-type", target, confirmed="1").status_code == 409  # it was opened before there was a row
     [target] = forms(client.page("/queue/job-type?name=pay"), "delete-job-types")
     assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-job-types", target).text)
@@ -154,7 +139,7 @@ def test_a_schedule_can_be_created_and_changed_in_a_form(client: Client, session
     assert "At 03:00" in preview
     assert len(re.findall(r"Mon \d{4}-\d\d-\d\d 03:00 CES?T", preview)) == 5
     assert "<strong>1</strong> set" in confirmed(client, preview)
-    schedule = get_schedule(session, "weekly")
+    schedule = operations.get_schedule(session, "weekly")
     assert (schedule.input, schedule.source, schedule.overlap) == ({"big": 12345678901234567890123}, "table", True)
     assert schedule.timeout == timedelta(minutes=5)
     assert client.post("upsert-schedule", confirmed="1", **entered).status_code == 409  # there is one of that name now
@@ -168,7 +153,10 @@ def test_a_schedule_can_be_created_and_changed_in_a_form(client: Client, session
     confirmed(client, preview)
     session.rollback()
     session.expire_all()
-    assert (get_schedule(session, "weekly").cron, get_schedule(session, "weekly").input) == ("30 4 * * *", [1])
+    assert (operations.get_schedule(session, "weekly").cron, operations.get_schedule(session, "weekly").input) == (
+        "30 4 * * *",
+        [1],
+    )
     wrong: dict[str, Any] = {
         "cron": "99 * * * *",
         "time_zone": "Nowhere/There",
@@ -182,7 +170,7 @@ def test_a_schedule_can_be_created_and_changed_in_a_form(client: Client, session
 
 
 def test_a_schedule_declared_in_code_cannot_be_edited(client: Client, session: Session) -> None:
-    sync_schedules(session, [HOURLY])
+    operations.sync_schedules(session, [HOURLY])
     session.commit()
     page = client.page("/queue/schedules?name=hourly")
     assert "upsert-schedule" not in page
@@ -192,7 +180,9 @@ def test_a_schedule_declared_in_code_cannot_be_edited(client: Client, session: S
 
 
 def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session: Session) -> None:
-    upsert_schedule(session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111 1111"}))
+    operations.upsert_schedule(
+        session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111 1111"})
+    )
     session.commit()
     access = Access(user="eve", permissions=ALL_PERMISSIONS, payload_types=["mail*"])
     client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))
@@ -201,7 +191,7 @@ def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session
     [target] = forms(page, "upsert-schedule")
     same = fields(page, "upsert-schedule")
     confirmed(client, client.post("upsert-schedule", target, **same | {"cron": "5 * * * *"}).text)
-    assert get_schedule(session, "secret").input == {"card": "4111 1111"}
+    assert operations.get_schedule(session, "secret").input == {"card": "4111 1111"}
     [target] = forms(client.page("/queue/schedules?name=secret"), "upsert-schedule")
     same = fields(client.page("/queue/schedules?name=secret"), "upsert-schedule")
     for card in ("4111 1111", "0"):  # a guess that is right looks like one that is wrong
@@ -213,30 +203,30 @@ def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session
 
 
 def test_missed_times_of_a_period_can_be_run(client: Client, session: Session) -> None:
-    upsert_schedule(session, HOURLY)
+    operations.upsert_schedule(session, HOURLY)
     first = datetime(2026, 3, 1, tzinfo=UTC)
-    run_schedule(session, "hourly", since=first, until=first)
+    operations.run_schedule(session, "hourly", since=first, until=first)
     session.commit()
     [target] = forms(client.page("/queue/schedules?name=hourly"), "run-schedule")[:1]
     period: dict[str, Any] = {"since": "2026-03-01", "until": "2026-03-01T05:00"}
     preview = client.post("run-schedule", target, **period).text
     assert "<strong>5</strong> rows would change" in preview
     assert "times from 2026-03-01 01:00 UTC to 2026-03-01 05:00 UTC" in preview
-    assert len(list_jobs(session).items) == 1
+    assert len(operations.list_jobs(session).items) == 1
     assert "<strong>5</strong> enqueued" in confirmed(client, preview)
     assert "<strong>0</strong> rows would change" in client.post("run-schedule", target, **period).text
     session.rollback()
-    assert len(list_jobs(session).items) == 6
+    assert len(operations.list_jobs(session).items) == 6
     assert client.post("run-schedule", target, since="2026-03-01").status_code == 409
     assert client.post("run-schedule", target, since="2000-01-01", until="2026-01-01").status_code == 409
 
 
 def test_actions_apply_to_several_schedules_queues_or_job_types(client: Client, session: Session) -> None:
     for name in ("a", "b", "c"):
-        upsert_schedule(session, Schedule(name=name, type_name="report", cron="0 * * * *"))
-        upsert_queue(session, QueueSettings(name=name))
-    pause_schedules(session, ["a"], by="bob")
-    pause_queues(session, ["a"], by="bob")
+        operations.upsert_schedule(session, Schedule(name=name, type_name="report", cron="0 * * * *"))
+        operations.upsert_queue(session, QueueSettings(name=name))
+    operations.pause_schedules(session, ["a"], by="bob")
+    operations.pause_queues(session, ["a"], by="bob")
     session.commit()
     page = client.page("/queue/schedules")
     boxes = [json.loads(html.unescape(box)) for box in re.findall(r'name="ids" form="selection" value="([^"]*)"', page)]
@@ -253,8 +243,8 @@ def test_actions_apply_to_several_schedules_queues_or_job_types(client: Client, 
     assert "<strong>3</strong> enqueued" in confirmed(client, client.post("run-schedule", every).text)
     assert "<strong>3</strong> deleted" in confirmed(client, client.post("delete-schedules", every).text)
     session.rollback()
-    assert list_schedules(session).items == []
-    assert len(list_jobs(session).items) == 3
+    assert operations.list_schedules(session).items == []
+    assert len(operations.list_jobs(session).items) == 3
     assert client.post("pause-schedules", {"name": [str(number) for number in range(201)]}).status_code == 400
 
 
@@ -275,11 +265,11 @@ def test_chains_are_deleted_with_their_blockers_but_not_while_others_wait_for_th
     assert "1 of them are chains" in preview
     assert f"first {first.id} (pending)" in preview
     session.rollback()
-    assert len(list_jobs(session).items) == 3
+    assert len(operations.list_jobs(session).items) == 3
     assert "<strong>3</strong> deleted" in confirmed(client, preview)
     session.rollback()
     session.expire_all()
-    assert list_jobs(session).items == []
-    (record,) = list_audit(session)
+    assert operations.list_jobs(session).items == []
+    (record,) = operations.list_audit(session)
     assert (record.operation, record.done_by, record.changed) == ("delete_chains", "ann", 3)
     assert client.post("delete-chains", target).status_code == 404

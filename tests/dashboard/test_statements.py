@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import Engine, func, text
+from sqlalchemy import Engine, func
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, Schedule
@@ -24,6 +24,7 @@ from sa_jobqueue.operations.explaining import Cause, Explanation
 from tests.dashboard.conftest import PREFIX, Client, everyone
 from tests.dashboard.pages import words
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call, write
 
 WITHOUT_LINK = {
     Cause.SLEEPING,
@@ -103,8 +104,7 @@ def test_a_late_schedule_shows_its_delay(client: Client, engine: Engine, session
     page = words(client.page("/queue/schedules"))
     assert "waiting" in page
     assert not re.search(r"\blate \d", page)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE schedule SET next_fire_at = now() - interval '2 hours'"))
+    write(engine, "UPDATE schedule SET next_fire_at = now() - interval '2 hours'")
     page = words(client.page("/queue/schedules"))
     assert re.search(r"\blate (2|2\.0) ?h", page), page
 
@@ -127,8 +127,7 @@ def test_the_causes_of_real_findings_come_first(client: Client, engine: Engine, 
     jobs.add_many(2, type_name="fax", scheduled_at=due)
     jobs.add(queue="orphan", scheduled_at=due)
     jobs.add(JobStatus.DEAD, type_name="pay", error={"type": "ValueError", "message": "no"}, fingerprint="a")
-    with Session(engine) as session, session.begin():
-        pause_queues(session, ["mail"], by="bob")
+    call(engine, pause_queues, ["mail"], by="bob")
     page = client.page("/queue/overview")
     causes = re.findall('class="summary"><strong>([^<]*)</strong>', html.unescape(page))
     assert "No live worker serves 'orphan', where jobs are due" in causes

@@ -29,6 +29,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call, rows, write
 from tests.fixtures.workers import PATIENCE
 from tests.statements.cases import claim_parameters, dying, finish_parameters
 
@@ -48,15 +49,13 @@ class Life:
 
     def attempt(self, ending: str) -> None:
         """Run one attempt to its end: failed, dead, snoozed or released."""
-        with self._engine.begin() as connection:
-            connection.execute(claims.claim(Job), claim_parameters())
+        write(self._engine, claims.claim(Job), claim_parameters())
         number = self._jobs.get(self.id)["attempt"]
         parameters = dying([self.id]) if ending == "dead" else finish_parameters([self.id])
         parameters |= {"attempts": [number]}
         if ending in {"snoozed", "released"}:
             parameters |= {"outcomes": [ending], "uncounted": [1]}
-        with self._engine.begin() as connection:
-            assert connection.execute(completions.finish(Job), parameters).all()
+        assert rows(self._engine, completions.finish(Job), parameters)
 
     def redrive(self) -> tuple[int, int]:
         """Redrive it, and return how many attempts it has had and how many it has left."""
@@ -84,7 +83,7 @@ def dead_letters(jobs: Jobs) -> dict[str, UUID]:
 # Looking.
 
 
-def test_a_dead_letter_filter_selects_by_each_field(session: Session, jobs: Jobs, dead_letters: dict[str, UUID]) -> None:
+def test_a_dead_letter_filter_selects_by_each_field(session: Session, dead_letters: dict[str, UUID]) -> None:
     by_job = {dead_letter.job_id: dead_letter for dead_letter in list_dead_letters(session)}
 
     def found(**where: Any) -> set[str]:
@@ -109,9 +108,7 @@ def test_a_dead_letter_filter_selects_by_each_field(session: Session, jobs: Jobs
     assert found(resolved=None) == set(dead_letters)
 
 
-def test_dead_letters_are_grouped_by_type_reason_and_error(
-    session: Session, jobs: Jobs, dead_letters: dict[str, UUID]
-) -> None:
+def test_dead_letters_are_grouped_by_type_reason_and_error(session: Session, dead_letters: dict[str, UUID]) -> None:
     groups = group_dead_letters(session)
     assert [(group.type_name, group.reason, group.fingerprint, group.error_type, group.count) for group in groups] == [
         ("mail", "exhausted", "aa", "ValueError", 2),
@@ -271,8 +268,7 @@ def test_a_dead_letter_dismissed_concurrently_keeps_its_first_actor(engine: Engi
     results: list[Any] = []
 
     def dismiss_all() -> None:
-        with Session(engine) as other_session, other_session.begin():
-            results.append(dismiss_dead_letters(other_session, by="second"))
+        results.append(call(engine, dismiss_dead_letters, by="second"))
 
     with Session(engine) as session:
         assert dismiss_dead_letters(session, where=DeadLetterFilter(ids=[first]), by="first").ids == [first]
@@ -311,7 +307,7 @@ def test_a_job_has_at_most_one_unresolved_dead_letter(engine: Engine, jobs: Jobs
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])
 def test_pages_list_each_dead_letter_once(
-    session: Session, jobs: Jobs, dead_letters: dict[str, UUID], limit: int, newest_first: bool
+    session: Session, dead_letters: dict[str, UUID], limit: int, newest_first: bool
 ) -> None:
     listed_letters: list[Any] = []
     after, ended = None, False

@@ -17,6 +17,7 @@ from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, UnknownJ
 from sa_jobqueue.operations import DeadLetterFilter, list_audit, list_dead_letters, redrive_dead_letters
 from tests.fixtures.isolated import Reversed
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 queue = JobQueue()
@@ -85,7 +86,7 @@ async def test_the_handler_runs_with_the_new_input_and_the_dead_letter_keeps_the
     assert "NL" not in str(record.arguments)
 
 
-async def test_a_version_and_other_types_of_json_are_changes_too(engine: Engine, session: Session, jobs: Jobs) -> None:
+async def test_a_version_and_other_types_of_json_are_changes_too(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, type_name="charge", input={"order_id": True, "country": "NL"})
     assert redrive(session, job_id, {"order_id": 1, "country": "NL", "note": None}).ids == [job_id]
     session.commit()
@@ -147,8 +148,7 @@ async def test_of_two_sessions_one_gives_the_new_input(engine: Engine, session: 
 async def test_the_command_reads_the_input_from_a_file(engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
     job_id = await dead(engine, charge.job(Charge(7, "??")))
     (tmp_path / "fixed.json").write_text('{"order_id": 7, "country": "NL"}')
-    with Session(engine) as session:
-        (letter,) = list_dead_letters(session).items
+    (letter,) = call(engine, list_dead_letters).items
     words = ["dead-letters", "redrive", str(letter.id), "--input", str(tmp_path / "fixed.json"), "--by", "ann"]
     environment = {"SA_JOBQUEUE_URL": engine.url.render_as_string(hide_password=False)}
     result = CliRunner().invoke(main, words, env=environment)

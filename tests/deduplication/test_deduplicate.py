@@ -18,6 +18,7 @@ from sa_jobqueue.errors import ConflictError
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 
@@ -77,8 +78,7 @@ def test_a_second_enqueue_of_a_key_waits_for_the_first_transaction(
     made_by_second: list[Enqueued] = []
 
     def second() -> None:
-        with sessions.begin() as session:
-            made_by_second.append(enqueue(session, Job("test"), deduplicate=KEY)[1])
+        made_by_second.append(call(sessions, enqueue, Job("test"), deduplicate=KEY)[1])
 
     with sessions() as first:
         assert enqueue(first, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
@@ -114,8 +114,7 @@ def test_a_job_added_without_the_lock_is_found_as_existing(engine: Engine, sessi
 
 def test_scope_and_window_decide_whether_an_ended_chain_counts(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     old = jobs.add(JobStatus.COMPLETED, deduplication_key="k")
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
+    write(engine, "UPDATE job SET created_at = now() - interval '1 hour'")
     with sessions() as session:
         existing, outcome = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
         assert (existing.id, outcome) == (old, Enqueued.EXISTING)
@@ -147,10 +146,8 @@ def test_concurrent_enqueue_many_calls_with_keys_in_opposite_orders_never_deadlo
 
 def test_a_redrive_leaves_jobs_dead_whose_key_an_open_chain_has_and_names_them(sessions: Sessions, jobs: Jobs) -> None:
     dead = [jobs.add(JobStatus.DEAD, deduplication_key=key) for key in ("a", None, "k", "b", None, "b")]
-    with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
-    with sessions.begin() as session:
-        result = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=dead), by="ann")
+    assert call(sessions, enqueue, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
+    result = call(sessions, redrive_dead_letters, where=DeadLetterFilter(job_ids=dead), by="ann")
     taken_ids = [dead[2], dead[5]]  # the last has the key of one that was redriven with it
     assert result.ids == [job_id for job_id in dead if job_id not in taken_ids]
     assert [*result.conflicts] == taken_ids
@@ -168,8 +165,7 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
         runs.append(enqueue(session, recurs.job({}, delay=timedelta(hours=1)), deduplicate=key)[1])
         runs.append(enqueue(session, recurs.job({}), deduplicate=key)[1])
 
-    with Session(engine) as session, session.begin():
-        enqueue(session, recurs.job({}), deduplicate=Deduplicate("nightly"))
+    call(engine, enqueue, recurs.job({}), deduplicate=Deduplicate("nightly"))
     worker = Worker(queue, engine, options=quick())
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert runs == [Enqueued.CREATED, Enqueued.EXISTING]
@@ -184,10 +180,8 @@ def test_a_deduplication_key_is_handed_over_only_to_a_created_successor(sessions
     jobs.add(JobStatus.COMPLETED, deduplication_key="k", chain_completed_at=func.now())
     mine = jobs.add(JobStatus.RUNNING, deduplication_key="k")
     handing_over = Deduplicate("k", scope="any", window=timedelta(hours=1), exclude=[mine])
-    with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=handing_over)[1] is Enqueued.EXISTING
-    with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=KEY)[0].id == mine
+    assert call(sessions, enqueue, Job("test"), deduplicate=handing_over)[1] is Enqueued.EXISTING
+    assert call(sessions, enqueue, Job("test"), deduplicate=KEY)[0].id == mine
     assert jobs.count() == 2
 
 
@@ -203,8 +197,7 @@ def test_a_snapshot_older_than_the_key_holder_raises_a_clear_error(
 
     with Session(engine.execution_options(isolation_level=isolation_level)) as session:
         session.execute(select(func.count()).select_from(Job))
-        with sessions.begin() as other_session:
-            enqueue(other_session, Job("test"), deduplicate=KEY)
+        call(sessions, enqueue, Job("test"), deduplicate=KEY)
         with pytest.raises(ConflictError, match=rf"'k' .* {isolation_level}, .* retry the transaction"):
             enqueue_one(session)
         session.rollback()
@@ -217,8 +210,7 @@ def _claim(engine: Engine) -> None:
     """Start an attempt of each pending job, in a transaction of its own."""
     claim = "UPDATE job SET status = 'running', attempt = attempt + 1, leased_by = 'w', started_at = now()"
     due = "SELECT id FROM job WHERE status = 'pending' FOR NO KEY UPDATE SKIP LOCKED"
-    with engine.begin() as connection:
-        connection.execute(text(f"{claim} WHERE id IN ({due})"))
+    write(engine, f"{claim} WHERE id IN ({due})")
 
 
 WAITING, DEBOUNCE = Deduplicate("k", scope="waiting"), Deduplicate.debounce("k")

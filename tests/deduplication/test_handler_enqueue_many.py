@@ -14,6 +14,7 @@ from sa_jobqueue.errors import InvalidJobError
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, wait_until
 
 pytestmark = both_servers
@@ -43,7 +44,7 @@ def until_waiting(engine: Engine, count: int) -> None:
 
 
 def test_handler_enqueue_many_creates_each_deduplication_key_once(
-    session: Session, engine: Engine, jobs: Jobs, notifications: Notifications
+    session: Session, engine: Engine, notifications: Notifications
 ) -> None:
     odd = "a\tb\\N\n'ä\U0001f600"
     assert put(session, "b", odd, "a", "b", "b") == 3
@@ -61,7 +62,7 @@ def test_handler_enqueue_many_creates_each_deduplication_key_once(
     assert other_id[1] is Enqueued.EXISTING
 
 
-def test_the_key_of_an_ended_chain_can_be_used_again(session: Session, engine: Engine) -> None:
+def test_the_key_of_an_ended_chain_can_be_used_again(session: Session) -> None:
     put(session, "a")
     session.commit()
     session.execute(text("UPDATE job_queue SET status = 'cancelled'"))
@@ -75,8 +76,7 @@ def test_a_key_of_an_open_transaction_is_waited_for(engine: Engine, commits: boo
         assert put(first, "b", "c") == 2
 
         def second() -> int:
-            with Session(engine) as session, session.begin():
-                return put(session, "a", "b", "c", "d")
+            return call(engine, put, "a", "b", "c", "d")
 
         future: Future[int] = pool.submit(second)
         until_waiting(engine, 1)
@@ -90,8 +90,7 @@ def test_concurrent_handler_enqueue_many_with_the_same_keys_never_deadlock(engin
         put(first, "m")
 
         def other(*ordered: str) -> int:
-            with Session(engine) as session, session.begin():
-                return put(session, *ordered)
+            return call(engine, put, *ordered)
 
         future: Future[int] = pool.submit(other, "a", "m", "z")
         until_waiting(engine, 1)

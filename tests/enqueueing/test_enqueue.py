@@ -162,7 +162,7 @@ def test_a_transaction_that_took_long_looks_again_for_idle_workers_before_it_com
 
 
 @pytest.mark.long
-def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session]) -> None:
     for _ in range(3):
         session = sessions()
         session.add(Job("test"))
@@ -419,7 +419,7 @@ async def test_an_async_session_reads_the_columns_of_an_added_job(async_sessions
         assert (job.root_id, job.has_waiters) == (None, False)
 
 
-def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session, jobs: Jobs) -> None:
+def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session) -> None:
     jobs_without_input = [Job("test"), Job("test")]
     session.add(jobs_without_input[0])
     session.flush()

@@ -17,6 +17,7 @@ from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue, enqueue_
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, wait_until
 
 pytestmark = both_servers
@@ -61,8 +62,7 @@ def test_a_debounce_postpones_the_job_by_at_most_max_wait(engine: Engine, sessio
     policy = Deduplicate("k", replace=["schedule"], max_wait=timedelta(minutes=90))
     ids, outcomes = [], []
     for number in range(3):
-        with sessions.begin() as session:
-            job_id, outcome = put(session, Job("test", {"n": number}, delay=HOUR, priority=number), policy)
+        job_id, outcome = call(sessions, put, Job("test", {"n": number}, delay=HOUR, priority=number), policy)
         ids.append(job_id)
         outcomes.append(outcome)
         with engine.begin() as connection:  # half an hour and a minute pass
@@ -100,8 +100,7 @@ def test_a_replacement_waits_for_a_concurrent_claim_and_sees_its_outcome(
     answers: list[tuple[Any, Enqueued]] = []
 
     def replaces() -> None:
-        with sessions.begin() as session:
-            answers.append(put(session, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
+        answers.append(call(sessions, put, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
 
     with manual_worker("worker:1").connection as claiming:
         claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
@@ -174,13 +173,12 @@ def test_of_concurrent_replacements_one_creates_the_job_and_the_last_wins(sessio
 
 
 @each_way
-def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
+def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessions: Sessions, put: Put) -> None:
     policy = Deduplicate("k", scope="any", window=HOUR)
     answers: list[tuple[Any, Enqueued]] = []
 
     def second() -> None:
-        with sessions.begin() as session:
-            answers.append(put(session, Job("test"), policy))
+        answers.append(call(sessions, put, Job("test"), policy))
 
     with sessions() as first:
         creation = put(first, Job("test"), policy)
@@ -192,8 +190,7 @@ def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessio
         first.commit()
         waiting.join(PATIENCE)
     assert answers == [(creation[0], EXISTING)]
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
+    write(engine, "UPDATE job SET created_at = created_at - interval '61 min'")
     with sessions.begin() as session:
         assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is EXISTING  # without a window: no limit
         assert put(session, Job("test"), policy)[1] is CREATED
@@ -204,8 +201,7 @@ def test_a_chain_that_ends_while_it_is_looked_for_counts(engine: Engine, session
     old = jobs.add(JobStatus.RUNNING, deduplication_key="k")
 
     def second() -> tuple[Any, Enqueued]:
-        with sessions.begin() as session:
-            return put(session, Job("test"), Deduplicate.throttle("k", HOUR))
+        return call(sessions, put, Job("test"), Deduplicate.throttle("k", HOUR))
 
     with ThreadPoolExecutor(1) as threads, engine.begin() as ending:
         completion = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
@@ -270,8 +266,7 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
         return unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
 
     def enqueue_concurrently() -> list[tuple[Any, Enqueued]]:
-        with sessions.begin() as session:
-            return put(session)
+        return call(sessions, put)
 
     def take_a_key(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not holders:
@@ -353,8 +348,7 @@ def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
     futures: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(new: dict[str, dict[str, Any]]) -> list[tuple[Any, Enqueued]]:
-        with sessions.begin() as session:
-            return unique(session, [(Job("test", **columns), Deduplicate(key)) for key, columns in new.items()])
+        return call(sessions, unique, [(Job("test", **columns), Deduplicate(key)) for key, columns in new.items()])
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not futures:
@@ -376,8 +370,7 @@ def test_jobs_that_differ_in_nullable_columns_share_one_statement(engine: Engine
     sent: list[str] = []
     event.listen(engine, "after_cursor_execute", lambda *arguments: sent.append(arguments[2].split()[0]))
     new = [Job("test", rate_cost=n) if n % 2 else Job("test") for n in range(6)]
-    with sessions.begin() as session:
-        unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
+    call(sessions, unique, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
     assert sent.count("INSERT") == 1
     assert [jobs.get(job.id)["rate_cost"] for job in new] == [None, 1, None, 3, None, 5]
 

@@ -19,6 +19,7 @@ from sa_jobqueue.operations import wakeups
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import scalars, write
 
 pytestmark = both_servers
 
@@ -112,7 +113,7 @@ def test_add_is_one_statement_including_its_notification(engine: Engine, jobs: J
     assert notifications.seen() == [("due", "mail\x1fa"), ("due", "mail")]
 
 
-def test_values_that_the_database_filled_in_are_there_after_the_flush(engine: Engine, jobs: Jobs) -> None:
+def test_values_that_the_database_filled_in_are_there_after_the_flush(engine: Engine) -> None:
     with Session(engine, expire_on_commit=False) as session:
         session.add(job := tidy.job(delay=timedelta(hours=1)))
         session.commit()
@@ -191,7 +192,7 @@ def test_handler_enqueue_flushes_pending_objects_first(sessions: sessionmaker[Se
 
 
 async def test_handler_enqueue_accepts_every_kind_of_session(
-    engine: Engine, sessions: sessionmaker[Session], async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
+    sessions: sessionmaker[Session], async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
 ) -> None:
     async with async_sessions.begin() as session:
         first = await send.enqueue(session, Order(id=1))
@@ -223,14 +224,13 @@ def test_a_connection_writes_the_same_row_as_a_session(engine: Engine, jobs: Job
     }
 
 
-def test_a_connection_commits_and_rolls_the_job_back(engine: Engine, jobs: Jobs) -> None:
+def test_a_connection_commits_and_rolls_the_job_back(engine: Engine) -> None:
     with engine.connect() as connection:
         committed_id = tidy.enqueue(connection)
         connection.commit()
         tidy.enqueue(connection)
         connection.rollback()
-    with engine.connect() as connection:
-        assert connection.scalars(select(Job.__table__.c.id)).all() == [committed_id]
+    assert scalars(engine, select(Job.__table__.c.id)) == [committed_id]
 
 
 async def test_an_async_connection_is_awaited(database_url: str, jobs: Jobs) -> None:
@@ -269,6 +269,5 @@ def test_a_long_transaction_of_a_connection_looks_for_idle_workers_again(
     with counted(engine) as statements:
         with engine.begin() as connection:
             send.enqueue(connection, Order(id=7))
-        with engine.begin() as connection:
-            connection.execute(select(func.now()))
+        write(engine, select(func.now()))
     assert ["job_notify_due(" in statement for statement in statements] == [True, True, False]

@@ -187,7 +187,7 @@ def test_an_invalid_payload_is_named_by_its_index_and_nothing_is_written(session
     assert jobs.count() == 1
 
 
-def test_payloads_are_streamed_without_being_kept_in_memory(session: Session, jobs: Jobs) -> None:
+def test_payloads_are_streamed_without_being_kept_in_memory(session: Session) -> None:
     alive: WeakSet[Payload] = WeakSet()
     most = 0
 
@@ -253,7 +253,7 @@ async def test_an_error_of_the_iterator_leaves_an_async_connection_usable(async_
 
 
 def test_a_connection_lost_during_copy_leaves_no_rows_and_a_usable_session(
-    session: Session, engine: Engine, jobs: Jobs, database_url: str
+    session: Session, jobs: Jobs, database_url: str
 ) -> None:
     def cut() -> Iterator[str]:
         pid = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]

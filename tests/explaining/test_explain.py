@@ -27,6 +27,7 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call, write
 
 pytestmark = both_servers
 
@@ -43,8 +44,7 @@ class Workers:
         row = {"id": worker_id, "name": "w", "host": "h", "pid": 7, "version": "0", "concurrency": 2}
         row |= {"queues": ["default"], "job_types": ["test"]} | columns
         heartbeat_at = func.clock_timestamp() - timedelta(seconds=silent)
-        with self._engine.begin() as connection:
-            connection.execute(insert(Job.Worker).values(row | {"heartbeat_at": heartbeat_at}))
+        write(self._engine, insert(Job.Worker).values(row | {"heartbeat_at": heartbeat_at}))
 
 
 @pytest.fixture
@@ -93,10 +93,9 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
     )
     for _ in range(10):
         jobs.add(JobStatus.COMPLETED)
-    with engine.begin() as connection:
-        connection.execute(
-            update(Job).where(Job.status == JobStatus.COMPLETED).values(completed_at=func.now() - timedelta(seconds=5))
-        )
+    write(
+        engine, update(Job).where(Job.status == JobStatus.COMPLETED).values(completed_at=func.now() - timedelta(seconds=5))
+    )
     session.rollback()
     explanation = explain_job(session, job)
     per_second = explanation.evidence["per_second"]
@@ -212,8 +211,7 @@ def test_explain_distinguishes_a_running_job_from_a_silent_worker(
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.RUNNING
     assert f"on {WORKER} (process 7 on h), attempt 1 of 20" in explanation.sentence
-    with engine.begin() as connection:
-        connection.execute(update(Job.Worker).values(heartbeat_at=func.now() - timedelta(hours=2)))
+    write(engine, update(Job.Worker).values(heartbeat_at=func.now() - timedelta(hours=2)))
     session.rollback()
     workers.add("other:1")
     explanation = explain_job(session, job)
@@ -320,8 +318,7 @@ def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Eng
     assert "no job of its queue started within the last 5.0 s, and the cause was not found" in explanation.sentence
     assert "starts within" not in explanation.sentence
     running = jobs.add(RUNNING)
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == running).values(started_at=func.now()))
+    write(engine, update(Job).where(Job.id == running).values(started_at=func.now()))
     assert "jobs of its queue started within the last 5.0 s, and its turn is next" in explain_job(session, late).sentence
 
 
@@ -359,8 +356,7 @@ def test_without_a_worker_explain_asks_whether_the_database_is_read_only(engine:
         database = connection.exec_driver_sql("SELECT current_database()").scalar_one()
         connection.exec_driver_sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     engine.dispose()
-    with Session(engine) as session:
-        explanation = explain_job(session, job)
+    explanation = call(engine, explain_job, job)
     assert explanation.cause is Cause.NO_WORKER
     assert explanation.sentence.endswith("the database is read-only, so that none can work: default_transaction_read_only.")
 
@@ -394,9 +390,7 @@ def test_a_prepared_transaction_that_locks_a_row_is_named(
     assert explanation.sentence.endswith("to end it: ROLLBACK PREPARED 'order''s', or COMMIT PREPARED.")
 
 
-def test_the_end_of_a_search_is_not_called_the_root_cause(
-    session: Session, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_search_is_not_called_the_root_cause(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sa_jobqueue.operations.explaining._DEEP", 3)
     first = Job("test")
     session.add(first)
@@ -460,8 +454,7 @@ def test_a_job_behind_another_of_its_ordering_key_has_the_cause_of_that_one(engi
         error = {"type": "ConnectionError", "message": "refused"}
         values = {"job_id": first, "attempt": 1, "worker_id": "w", "started_at": func.now(), "ended_at": func.now()}
         connection.execute(insert(Job.Attempt).values(**values, outcome="failed", error=error))
-    with Session(engine) as session:
-        explanation = explain_job(session, jobs.add(due_in=-100, ordering_key="a"))
+    explanation = call(engine, explain_job, jobs.add(due_in=-100, ordering_key="a"))
     assert explanation.cause is Cause.WAITING_FOR_ORDERING_KEY
     assert (
         "which is pending. Of that job: Attempt 1 failed with ConnectionError: refused; attempt 2 of "

@@ -19,6 +19,7 @@ from tests.fixtures.commands import Run, document
 from tests.fixtures.database import both_servers
 from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 LIMIT = timedelta(seconds=1)
 
@@ -96,8 +97,7 @@ def test_a_running_job_whose_worker_cannot_be_read_is_not_called_lost(engine: En
 
 @both_servers
 def test_a_schedule_that_cannot_be_read_is_explained_by_the_lock_on_it(engine: Engine, run: Run) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO schedule (name, type_name, cron) VALUES ('nightly', 't', '@daily')"))
+    write(engine, "INSERT INTO schedule (name, type_name, cron) VALUES ('nightly', 't', '@daily')")
     with locked(engine, "schedule") as pid, Session(engine) as session:
         explained = explain_schedule(session, "nightly", timeout=LIMIT)
         printed = run("schedules", "explain", "nightly", "--timeout", "300ms").stdout

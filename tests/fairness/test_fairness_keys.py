@@ -12,22 +12,13 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Continuation, Job, JobQueue, JobStatus, Worker
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    explain_job,
-    pause_queues,
-    redrive_dead_letters,
-    resume_queues,
-    run_schedule,
-    upsert_queue,
-    upsert_schedule,
-)
+from sa_jobqueue import Continuation, Job, JobQueue, JobStatus, Worker, operations
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.claim import arrivals
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, Start, quick, until
 
 _FILL = """
@@ -39,8 +30,7 @@ FROM (SELECT job_uuid7() AS id, :key || (n % :keys) AS key FROM generate_series(
 
 def fill(engine: Engine, queue: str, key: str = "", *, count: int, keys: int = 1) -> None:
     """Enqueue many jobs for keys in turn, all due, without a notification. Their payload is `queue/key`."""
-    with engine.begin() as connection:
-        connection.execute(text(_FILL), {"queue": queue, "key": key, "count": count, "keys": keys})
+    write(engine, _FILL, {"queue": queue, "key": key, "count": count, "keys": keys})
 
 
 def recorder() -> tuple[JobQueue[Any], list[str]]:
@@ -113,9 +103,9 @@ async def test_a_new_fairness_key_is_served_beside_floods_in_what_is_paused_or_n
     monkeypatch.setattr(arrivals, "_AFTER_A_CUT", 1e9)
     queue, runs = recorder()
     with Session(engine) as session, session.begin():
-        pause_queues(session, ["default"], fairness_key="paused0")
-        upsert_queue(session, QueueSettings(name="paused"))
-        pause_queues(session, ["paused"])
+        operations.pause_queues(session, ["default"], fairness_key="paused0")
+        operations.upsert_queue(session, QueueSettings(name="paused"))
+        operations.pause_queues(session, ["paused"])
     async with start(queue, queues=["default", "paused"], poll_interval=timedelta(milliseconds=50)):
         for round_ in range(3):
             for name, key, keys in (("paused", "", 500), ("elsewhere", "", 500), ("default", "paused", 1)):
@@ -167,21 +157,21 @@ async def test_scheduled_jobs_and_retries_of_a_fairness_key_start_when_due(
 
 
 async def test_pausing_a_queue_pauses_all_its_fairness_keys_and_pausing_one_only_that_key(
-    engine: Engine, start: Start, jobs: Jobs
+    engine: Engine, start: Start
 ) -> None:
     queue, runs = recorder()
     with Session(engine) as session, session.begin():
-        upsert_queue(session, QueueSettings(name="other"))
-        pause_queues(session, ["other"])
-        pause_queues(session, ["default"], fairness_key="1")
+        operations.upsert_queue(session, QueueSettings(name="other"))
+        operations.pause_queues(session, ["other"])
+        operations.pause_queues(session, ["default"], fairness_key="1")
     async with start(queue, queues=["default", "other"]):
         fill(engine, "default", count=30, keys=3)
         fill(engine, "other", count=30, keys=3)
         await until(lambda: len(runs) >= 20, description="the fairness keys that are not paused")
         assert set(runs) == {"default/0", "default/2"}
         with Session(engine) as session, session.begin():
-            resume_queues(session, ["other"])
-            resume_queues(session, ["default"], fairness_key="1")
+            operations.resume_queues(session, ["other"])
+            operations.resume_queues(session, ["default"], fairness_key="1")
         await until(lambda: len(runs) == 60, description="all")
 
 
@@ -189,16 +179,15 @@ def test_explain_names_a_fairness_keys_limit_and_its_queues_pause(engine: Engine
     jobs.add_worker("free:1", concurrency=5)
     jobs.add(JobStatus.RUNNING, queue="default", fairness_key="a")
     limited_id, free = jobs.add(queue="default", fairness_key="a"), jobs.add(queue="default", fairness_key="b")
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
+    write(engine, "INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)")
     with Session(engine) as session:
-        explanation = explain_job(session, limited_id)
+        explanation = operations.explain_job(session, limited_id)
         assert (explanation.cause, explanation.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
         assert "fairness key 'a' of queue 'default' runs 1 job," in explanation.sentence
         assert "sa-jobqueue queues set default --fairness-key a --global-concurrency" in explanation.sentence
-        assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
-        pause_queues(session, ["default"])
-        assert explain_job(session, free).cause is Cause.QUEUE_PAUSED
+        assert operations.explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
+        operations.pause_queues(session, ["default"])
+        assert operations.explain_job(session, free).cause is Cause.QUEUE_PAUSED
 
 
 @pytest.mark.parametrize("by", ["worker", "row"])
@@ -214,8 +203,7 @@ async def test_a_queue_limit_spans_all_its_fairness_keys(engine: Engine, by: str
         running -= 1
 
     if by == "row":
-        with engine.begin() as connection:
-            connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default', 3)"))
+        write(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 3)")
     fill(engine, "default", count=40, keys=10)
     limits = {"default": 3} if by == "worker" else ["default"]
     await asyncio.wait_for(Worker(queue, engine, options=quick(queues=limits, concurrency=9)).run_until_idle(), PATIENCE)
@@ -295,11 +283,11 @@ def test_continuations_redrives_and_schedules_keep_the_fairness_key(engine: Engi
         elif way == "schedule":
             declared = queue.schedule("often", cron="* * * * *", handler=second, payload={"customer": "42"})
             assert declared.fairness_key == "42"
-            upsert_schedule(session, declared)
-            run_schedule(session, "often")
+            operations.upsert_schedule(session, declared)
+            operations.run_schedule(session, "often")
         else:
             dead = jobs.add(JobStatus.DEAD, type_name="second", queue="mail", fairness_key="42", input={"customer": "42"})
-            redrive_dead_letters(session, where=DeadLetterFilter(fairness_keys=["42"], job_ids=[dead]))
+            operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(fairness_keys=["42"], job_ids=[dead]))
     asyncio.run(asyncio.wait_for(Worker(queue, engine, options=quick(queues=["mail"])).run_until_idle(), PATIENCE))
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT queue, fairness_key, status::text FROM job")).all()
@@ -363,8 +351,7 @@ async def test_fairness_key_limits_apply_with_more_keys_than_one_claim_names(eng
         await release.wait()
         running[payload] -= 1
 
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
+    write(engine, "INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)")
     fill(engine, "default", count=600, keys=150)  # more than one claim names
     async with start(queue, concurrency=400):
         await until(lambda: len(running) == 150, description="each of them")

@@ -13,15 +13,7 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy.orm import DeclarativeBase
 
-from sa_jobqueue import Continuation, Job, JobMixin, JobQueue, JobStatus
-from sa_jobqueue.errors import (
-    InvalidHandlerError,
-    InvalidJobError,
-    InvalidOptionError,
-    InvalidPayloadError,
-    NoOutputError,
-    UnknownJobTypeError,
-)
+from sa_jobqueue import Continuation, Job, JobMixin, JobQueue, JobStatus, errors
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.registry import Handler
 from sa_jobqueue.types import ChainResult
@@ -93,7 +85,7 @@ def test_a_type_keeps_the_declaration_of_a_registry_that_exists_when_later_regis
         del registries[position]
         gc.collect()
         assert Job("ship", {"order_id": 7}).queue == queue
-        with pytest.raises(InvalidPayloadError):
+        with pytest.raises(errors.InvalidPayloadError):
             Job("ship", {"order_id": "x"})
     registries.append(declare("fourth"))
     assert Job("ship", {"order_id": 7}).queue == "fourth"
@@ -122,16 +114,18 @@ def test_a_handler_reads_the_payload_of_its_jobs() -> None:
     assert ship.payload(Job("ship", 7, input_version=1)) == Order(order_id=7)
     assert remind.payload(remind.job(order_id=7))["order_id"] == 7
     assert tick.payload(tick.job()) is None
-    with pytest.raises(InvalidOptionError, match="is of type 'tick', not 'ship': ask the handler of that type"):
+    with pytest.raises(errors.InvalidOptionError, match="is of type 'tick', not 'ship': ask the handler of that type"):
         ship.payload(tick.job())
-    with pytest.raises(InvalidPayloadError, match="order_id"):
+    with pytest.raises(errors.InvalidPayloadError, match="order_id"):
         ship.payload(Job("ship", "x", input_version=1))
 
 
 def test_an_annotation_that_is_imported_for_type_checkers_only_is_refused_with_the_reason() -> None:
     def pay(order: Decimal) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(InvalidHandlerError, match=r"annotation 'Decimal' cannot be found.*not under `if TYPE_CHECKING:`"):
+    with pytest.raises(
+        errors.InvalidHandlerError, match=r"annotation 'Decimal' cannot be found.*not under `if TYPE_CHECKING:`"
+    ):
         JobQueue().handler("pay")(pay)
 
 
@@ -178,13 +172,13 @@ def test_an_invalid_payload_or_field_is_refused_when_the_job_is_created() -> Non
     @jobs.handler("send")
     def send(order: Order) -> None: ...
 
-    with pytest.raises(InvalidPayloadError, match=r"input\.order_id"):
+    with pytest.raises(errors.InvalidPayloadError, match=r"input\.order_id"):
         send.job({"order_id": "x"})  # type: ignore[arg-type]
-    with pytest.raises(InvalidJobError, match="delay: must be a timedelta from zero"):
+    with pytest.raises(errors.InvalidJobError, match="delay: must be a timedelta from zero"):
         send.job(Order(order_id=1), delay=timedelta(seconds=-1))
-    with pytest.raises(InvalidJobError, match="at: must be an aware datetime"):
+    with pytest.raises(errors.InvalidJobError, match="at: must be an aware datetime"):
         send.job(Order(order_id=1), at=datetime(2026, 1, 1))
-    with pytest.raises(InvalidJobError, match="delay: give either"):
+    with pytest.raises(errors.InvalidJobError, match="delay: give either"):
         send.job(Order(order_id=1), at=datetime(2026, 1, 1, tzinfo=UTC), delay=timedelta(0))
 
 
@@ -217,11 +211,11 @@ def test_jobs_created_by_type_name_are_validated_too() -> None:
 
     assert jobs["send"] is send
     assert jobs.job("send", Order(order_id=1), queue="q").queue == "q"
-    with pytest.raises(InvalidPayloadError):
+    with pytest.raises(errors.InvalidPayloadError):
         jobs.job("send", {})
-    with pytest.raises(UnknownJobTypeError, match="'sned'; known job types: send"):
+    with pytest.raises(errors.UnknownJobTypeError, match="'sned'; known job types: send"):
         jobs.job("sned", {})
-    with pytest.raises(UnknownJobTypeError):
+    with pytest.raises(errors.UnknownJobTypeError):
         jobs["sned"]
 
 
@@ -239,7 +233,7 @@ def test_jobs_created_by_type_name_are_validated_too() -> None:
 def test_invalid_handler_defaults_are_refused_before_the_function_is_decorated(
     type_name: str, options: Any, field: str
 ) -> None:
-    with pytest.raises(InvalidJobError) as caught:
+    with pytest.raises(errors.InvalidJobError) as caught:
         JobQueue().handler(type_name, **options)
     assert caught.value.field == field
 
@@ -257,9 +251,9 @@ def test_upcasters_are_registered_by_the_version_they_start_from() -> None:
     assert to_two(3) == {"order_id": 3}
     assert send.job_type.decode(3, 1) == Order(order_id=3)
     for version in (0, 2):
-        with pytest.raises(InvalidOptionError, match="from_version: must be from 1 to 1"):
+        with pytest.raises(errors.InvalidOptionError, match="from_version: must be from 1 to 1"):
             send.upcast(version)(to_two)
-    with pytest.raises(InvalidOptionError, match="already has an upcaster from 1"):
+    with pytest.raises(errors.InvalidOptionError, match="already has an upcaster from 1"):
         send.upcast(1)(to_two)
 
 
@@ -287,7 +281,7 @@ def test_include_of_a_duplicate_type_names_both_handlers_and_changes_nothing() -
     @feature.handler("same")
     def theirs() -> None: ...
 
-    with pytest.raises(InvalidHandlerError) as caught:
+    with pytest.raises(errors.InvalidHandlerError) as caught:
         jobs.include(feature)
     assert re.search(r"is declared at .*\.ours and again at .*\.theirs; rename one", str(caught.value))
     assert jobs.registry.names == ("same",)
@@ -295,7 +289,7 @@ def test_include_of_a_duplicate_type_names_both_handlers_and_changes_nothing() -
 
 
 def test_include_refuses_a_registry_of_another_class() -> None:
-    with pytest.raises(InvalidOptionError, match="makes jobs of MailJob, this registry those of Job"):
+    with pytest.raises(errors.InvalidOptionError, match="makes jobs of MailJob, this registry those of Job"):
         JobQueue().include(JobQueue(MailJob))  # type: ignore[arg-type]
 
 
@@ -308,7 +302,7 @@ def test_a_continuation_is_validated_when_it_is_created() -> None:
     job = send.continuation(Order(order_id=7), delay=timedelta(minutes=5), queue="later").job
     assert isinstance(job, MailJob)
     assert (job.type_name, job.input, job.priority, job.queue) == ("send", {"order_id": 7}, 3, "later")
-    with pytest.raises(InvalidPayloadError, match=r"input\.order_id"):
+    with pytest.raises(errors.InvalidPayloadError, match=r"input\.order_id"):
         send.continuation({})  # type: ignore[arg-type]
 
 
@@ -349,11 +343,11 @@ def test_a_chains_output_is_decoded_by_the_type_of_its_last_job() -> None:
     jobs, first = chained()
     for output, last, typed in [(7, "first", 7), ({"order_id": 7}, "second", Order(order_id=7))]:
         assert first.output(ended(output, last)) == jobs.output(ended(output, last)) == typed
-    with pytest.raises(InvalidPayloadError, match="output"):
+    with pytest.raises(errors.InvalidPayloadError, match="output"):
         first.output(ended("seven"))
-    with pytest.raises(InvalidPayloadError, match="output: Input should be a valid integer"):
+    with pytest.raises(errors.InvalidPayloadError, match="output: Input should be a valid integer"):
         jobs.output(ended({"order_id": 7}, "first"))
-    with pytest.raises(UnknownJobTypeError, match="'gone'"):
+    with pytest.raises(errors.UnknownJobTypeError, match="'gone'"):
         jobs.output(ended(7, "gone"))
 
 
@@ -361,6 +355,6 @@ def test_a_chains_output_is_decoded_by_the_type_of_its_last_job() -> None:
 def test_a_chain_that_has_not_completed_has_no_output(status: JobStatus) -> None:
     jobs, first = chained()
     for read in (first.output, jobs.output):
-        with pytest.raises(NoOutputError, match=f"chain {CHAIN} has no output: it is {status}") as caught:
+        with pytest.raises(errors.NoOutputError, match=f"chain {CHAIN} has no output: it is {status}") as caught:
             read(ended(None, status=status))
         assert (caught.value.chain_id, caught.value.status) == (CHAIN, status)

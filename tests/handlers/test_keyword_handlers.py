@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, JobQueue
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidPayloadError
 from sa_jobqueue.testing import drain, perform
+from tests.fixtures.jobs import enqueue
 
 pytestmark = pytest.mark.every_python
 
@@ -77,8 +78,7 @@ def test_injected_parameters_of_any_name_are_filled(engine: Engine) -> None:
     async def asynchronous(order_id: int, job_type: AsyncSession, payload: AttemptContext) -> None:
         payloads.append((job_type.is_active, payload.attempt))
 
-    with Session(engine) as session, session.begin():
-        session.add_all([fields.job(order_id=1), whole.job(1), asynchronous.job(order_id=1)])
+    enqueue(engine, fields.job(order_id=1), whole.job(1), asynchronous.job(order_id=1))
     assert drain(queue, engine).completed == 3
     assert payloads == [(True, 1)] * 3
 

@@ -19,6 +19,7 @@ from sa_jobqueue.worker.background.controls import ControlReader
 from sa_jobqueue.worker.signals import TickResult
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import Start, shared, until
 
 pytestmark = [both_servers, pytest.mark.every_python]
@@ -79,8 +80,7 @@ async def test_the_worker_that_started_last_records_its_types_again_if_another_o
         await old.until(WorkerStarted)
         async with start(version("new")) as new:
             await new.until(WorkerStarted)
-            with engine.begin() as connection:
-                connection.execute(text("UPDATE job_type SET queue = 'old', priority = 7"))
+            write(engine, "UPDATE job_type SET queue = 'old', priority = 7")
             await until(lambda: recorded(engine) == "new", description="the new version is recorded again")
             assert not new.of(JobTypesDiffer)
 

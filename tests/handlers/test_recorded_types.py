@@ -9,21 +9,13 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
-from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Worker, enqueue, enqueue_many
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Worker, enqueue, enqueue_many, operations
 from sa_jobqueue.models import Job
 from sa_jobqueue.models.declarations import Declarations
 from sa_jobqueue.observe.health import Code, Severity, Thresholds, health
-from sa_jobqueue.operations import (
-    delete_job_types,
-    explain_job,
-    fire_schedules,
-    list_job_types,
-    list_workers,
-    record_job_types,
-    upsert_schedule,
-)
 from sa_jobqueue.operations.writer import write_one
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -68,8 +60,7 @@ def _no_handler_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def recorded(sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> None:
     """Record the handler's declarations, as a worker does at start."""
-    with sessions.begin() as session:
-        assert record_job_types(session, service().registry) == ["mail"]
+    assert call(sessions, operations.record_job_types, service().registry) == ["mail"]
     monkeypatch.setattr(Job, "__handlers__", Declarations())
 
 
@@ -172,24 +163,23 @@ async def test_a_worker_records_its_types_and_again_when_they_are_deleted(
 
     def recorded_types() -> list[tuple[Any, ...]]:
         with sessions() as session:
-            kinds = list_job_types(session).items
+            kinds = operations.list_job_types(session).items
             names = ("type_name", "queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
             return [tuple(getattr(one, name) for name in names) for one in kinds]
 
     async with working(Worker(jobs, engine, options=quick())):
         await until(lambda: recorded_types() == [("mail", *DECLARED)])
-        with sessions.begin() as session:
-            delete_job_types(session, ["mail"])
+        call(sessions, operations.delete_job_types, ["mail"])
         await until(lambda: recorded_types() == [("mail", *DECLARED)])
     assert recorded_types() == [("mail", *DECLARED)]  # also when no worker runs
 
 
 def test_the_declaration_of_a_newer_release_replaces_the_older(session: Session) -> None:
-    record_job_types(session, service().registry)
+    operations.record_job_types(session, service().registry)
     newer = JobQueue()
     newer.handler("mail", queue="letters")(lambda name: None)
-    assert record_job_types(session, newer.registry) == ["mail"]
-    assert record_job_types(session, newer.registry) == []
+    assert operations.record_job_types(session, newer.registry) == ["mail"]
+    assert operations.record_job_types(session, newer.registry) == []
     by_sql(session)
     assert facts(session) == [("letters", *PLAIN[1:])]
 
@@ -207,7 +197,7 @@ async def test_to_move_jobs_of_a_queue_without_a_worker_is_a_choice_with_its_tar
         move = "UPDATE job SET queue = 'mails' WHERE status = 'pending' AND queue = 'default' AND type_name = 'mail'"
         await until(lambda: workers(sessions) == 1)
         with sessions() as session:
-            explained = explain_job(session, waiting)
+            explained = operations.explain_job(session, waiting)
             start = "; start a worker that serves it (sa-jobqueue worker --queues default). "
             choice = "Only if its 2 waiting jobs should run in queue 'mails', whose workers handle the type: "
             assert explained.sentence.endswith(f"{start}{choice}{move}.")
@@ -227,7 +217,7 @@ def test_jobs_of_a_queue_that_was_served_lately_are_not_to_be_moved(
     jobs.add_worker("mails:1", queues=["mails"], job_types=["mail"])
     waiting = jobs.add(type_name="mail", due_in=-3600)
     with sessions.begin() as session:
-        assert "UPDATE" in explain_job(session, waiting).sentence
+        assert "UPDATE" in operations.explain_job(session, waiting).sentence
         if evidence == "minute":
             columns = "minute, queue, type_name, enqueued, completed, failed, died, cancelled, due, running, wait, run"
             values = "now() - interval '3 min', 'default', 'mail', 0, 1, 0, 0, 0, 0, 0, '{}', '{}'"
@@ -235,7 +225,7 @@ def test_jobs_of_a_queue_that_was_served_lately_are_not_to_be_moved(
     if evidence == "worker":
         jobs.add_worker("down:1", queues=["default"], job_types=["mail"], silent_for=60)
     with sessions() as session:
-        sentence = explain_job(session, waiting).sentence
+        sentence = operations.explain_job(session, waiting).sentence
     served = "worker down:1 did until its last heartbeat 1 min" if evidence == "worker" else "some worker did until 3 min"
     assert f"the only live worker does not serve queue 'default'; {served}" in sentence
     assert "UPDATE" not in sentence
@@ -248,7 +238,7 @@ def test_jobs_of_a_queue_that_was_served_lately_are_not_to_be_moved(
 
 def workers(sessions: sessionmaker[Session]) -> int:
     with sessions() as session:
-        return len(list_workers(session).items)
+        return len(operations.list_workers(session).items)
 
 
 def statuses(sessions: sessionmaker[Session]) -> set[str]:
@@ -267,7 +257,7 @@ def test_columns_of_another_layout_are_filled_in_as_well(engine: Engine) -> None
     jobs: JobQueue[Any] = JobQueue(Task)
     jobs.handler("mail", queue="mails")(lambda name: None)
     with Session(engine) as session, session.begin():
-        record_job_types(session, jobs.registry, model=Task)
+        operations.record_job_types(session, jobs.registry, model=Task)
         session.execute(text("INSERT INTO elsewhere.x_job_queue (id, type_name) VALUES ('a', 'mail')"))
         assert session.scalars(select(Task.queue)).all() == ["mails"]
 
@@ -278,7 +268,7 @@ def by_a_schedule_in_sql(session: Session) -> None:
 
 
 def by_a_schedule_of_another_service(session: Session) -> None:
-    upsert_schedule(session, Schedule(name="s", type_name="mail", cron="0 0 1 1 *", input=1))
+    operations.upsert_schedule(session, Schedule(name="s", type_name="mail", cron="0 0 1 1 *", input=1))
     session.execute(text("UPDATE schedule SET next_fire_at = now()"))
 
 
@@ -286,10 +276,10 @@ def by_a_schedule_of_another_service(session: Session) -> None:
 @pytest.mark.parametrize("write", [by_a_schedule_in_sql, by_a_schedule_of_another_service])
 def test_the_jobs_of_a_schedule_have_what_is_recorded_when_they_are_enqueued(session: Session, write: Any) -> None:
     write(session)
-    fire_schedules(session)
+    operations.fire_schedules(session)
     assert facts(session) == [DECLARED]
     session.execute(text("UPDATE schedule SET queue = 'own', priority = 0, max_attempts = 1, next_fire_at = now()"))
     session.execute(text("DELETE FROM job"))
     session.execute(text("UPDATE schedule SET fired = '{}'"))
-    fire_schedules(session)
+    operations.fire_schedules(session)
     assert facts(session) == [("own", 0, 1, *DECLARED[3:])]

@@ -13,15 +13,8 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import JobQueue, errors
 from sa_jobqueue.context import Blockers, Continuation
-from sa_jobqueue.errors import (
-    InvalidHandlerError,
-    InvalidJobError,
-    InvalidOptionError,
-    InvalidOutputError,
-    InvalidPayloadError,
-)
 from sa_jobqueue.registry.job_types import JobType, Registry, describe
 from sa_jobqueue.registry.options import HandlerOptions
 
@@ -83,7 +76,7 @@ def test_blocker_outputs_are_found_by_annotation() -> None:
     )
     assert kind.blockers is not None
     assert kind.blockers.decode("blockers", [{"order_id": 7}, 8]) == (Order(order_id=7), 8)
-    with pytest.raises(InvalidPayloadError, match=r"blockers\[0\]\.order_id"):
+    with pytest.raises(errors.InvalidPayloadError, match=r"blockers\[0\]\.order_id"):
         kind.blockers.decode("blockers", [{}, 8])
     kind = described(untyped)
     assert kind.blockers is not None
@@ -134,7 +127,7 @@ def test_continuation_types_determine_the_chain_output_not_the_job_output(
 def test_the_output_of_a_continuing_handler_is_checked_without_its_continuation() -> None:
     kind = described(continues_or_ends)
     assert kind.output.encode_output(7).value == 7
-    with pytest.raises(InvalidOutputError):
+    with pytest.raises(errors.InvalidOutputError):
         kind.output.encode_output("seven")
     assert kind.chain_output.decode("output", {"order_id": 7}) == Order(order_id=7)
 
@@ -192,14 +185,14 @@ async def generates_async(order: Order) -> AsyncIterator[int]:
     ],
 )
 def test_a_signature_that_cannot_be_called_is_refused(func: Callable[..., Any], reason: str) -> None:
-    with pytest.raises(InvalidHandlerError, match=reason) as caught:
+    with pytest.raises(errors.InvalidHandlerError, match=reason) as caught:
         described(func)
     assert str(caught.value).startswith(f"tests.handlers.test_registry:{func.__name__}: ")
 
 
 @pytest.mark.parametrize("func", [functools.partial(two_payloads, second_payload=1), Order, print, 7])
 def test_a_handler_that_is_not_a_function_is_refused(func: Any) -> None:
-    with pytest.raises(InvalidHandlerError, match="test: a handler is a function"):
+    with pytest.raises(errors.InvalidHandlerError, match="test: a handler is a function"):
         described(func)
 
 
@@ -210,7 +203,7 @@ def test_a_handler_that_is_not_a_function_is_refused(func: Any) -> None:
 def test_an_option_out_of_bounds_is_named(option: str, value: Any) -> None:
     def send(order: Order) -> None: ...
 
-    with pytest.raises((InvalidOptionError, InvalidJobError), match=f"^{option}:"):
+    with pytest.raises((errors.InvalidOptionError, errors.InvalidJobError), match=f"^{option}:"):
         described(send, **{option: value})
 
 
@@ -218,7 +211,7 @@ def test_cron_below_handler_is_refused_with_the_right_order() -> None:
     def clean_up() -> None: ...
 
     declare: Any = JobQueue().cron("0 3 * * *")
-    with pytest.raises(InvalidOptionError, match=r"cron: must be written above @jobs.handler") as caught:
+    with pytest.raises(errors.InvalidOptionError, match=r"cron: must be written above @jobs.handler") as caught:
         declare(clean_up)
     assert caught.value.option == "cron"
 
@@ -229,7 +222,7 @@ def test_a_duplicate_type_error_names_both_handlers_and_changes_nothing() -> Non
 
     registry = Registry()
     registry.add(described(first))
-    with pytest.raises(InvalidHandlerError) as caught:
+    with pytest.raises(errors.InvalidHandlerError) as caught:
         registry.add(described(second))
     assert re.search(r"is declared at .*\.first and again at .*\.second; rename one", str(caught.value))
     assert registry.get("test").func is first
@@ -254,7 +247,7 @@ def versioned(**upcasters: Callable[[Any], Any]) -> JobType:
 )
 def test_a_failing_upcast_reports_its_field_and_reason(data: Any, version: int, field: str, reason: str) -> None:
     kind = versioned(v2=lambda old: {"order_id": old["id"]})
-    with pytest.raises(InvalidPayloadError) as caught:
+    with pytest.raises(errors.InvalidPayloadError) as caught:
         kind.decode(data, version)
     assert caught.value.field == field
     assert reason in caught.value.reason

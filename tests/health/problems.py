@@ -14,6 +14,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.observe.health import Code, Severity
 from sa_jobqueue.operations import cancel_jobs, dismiss_dead_letters
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call, write
 
 DEAD, PENDING, RUNNING, COMPLETED = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED
 
@@ -30,8 +31,7 @@ class UnhealthyQueue:
 
     def change(self, **values: Any) -> None:
         """Change every job by hand."""
-        with self.engine.begin() as connection:
-            connection.execute(update(Job).values(values))
+        write(self.engine, update(Job).values(values))
 
     def run(self, *statements: str) -> None:
         """Run SQL, each statement a transaction of its own."""
@@ -206,8 +206,7 @@ def blocked_by_dead(queue: UnhealthyQueue) -> None:
         f"VALUES (gen_random_uuid(), '{root.id}', '{root.id}', 'default', 'test', 1, 'exhausted', 1)",
         "UPDATE job SET has_waiters = false",
     )
-    with Session(queue.engine) as session, session.begin():
-        dismiss_dead_letters(session, by="somebody who forgot the two that wait")
+    call(queue.engine, dismiss_dead_letters, by="somebody who forgot the two that wait")
 
 
 def chains_to_unblock(queue: UnhealthyQueue) -> None:

@@ -23,6 +23,7 @@ from sa_jobqueue.observe.health import Code, Finding, health, measuring
 from sa_jobqueue.observe.health.figures import Health, Workers
 from tests.fixtures.database import SWEEP, both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 
 @dataclass
@@ -35,8 +36,7 @@ class Scene:
 
     def run(self, statement: str, **values: Any) -> None:
         """Run SQL in a transaction of its own."""
-        with self.engine.begin() as connection:
-            connection.execute(text(statement), values)
+        write(self.engine, statement, values)
 
 
 def paused(scene: Scene) -> None:
@@ -161,8 +161,7 @@ def is_well_formed(finding: Finding) -> bool:
 
 def fault(engine: Engine, jobs: Jobs, stages: list[Callable[[Scene], None]]) -> str:
     """Stage problems and return how the report differs from the record of the staged ones; empty if it does not."""
-    with engine.begin() as connection:
-        connection.execute(text(SWEEP))
+    write(engine, SWEEP)
     record: list[tuple[Code, str]] = []
     with ExitStack() as stack:
         jobs.add_worker()

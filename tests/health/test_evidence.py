@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.dashboard import Source
@@ -20,6 +19,7 @@ from sa_jobqueue.observe.metrics.samples import KEPT, kept, of_report
 from sa_jobqueue.operations import explain_job
 from tests.fixtures.commands import Run
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 
 
 def findings_of(report: Health, code: Code) -> list[Finding]:
@@ -116,8 +116,7 @@ def test_many_waits_for_events_are_a_warning(engine: Engine, jobs: Jobs) -> None
 def test_a_handler_with_a_similar_name_is_named(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(job_types=["index_item"])
     job = jobs.add(type_name="index_product_item", due_in=-90)
-    with Session(engine) as session:
-        explained = explain_job(session, job)
+    explained = call(engine, explain_job, job)
     assert (
         "has no handler for 'index_product_item'; a similar name that they have one for is 'index_item'"
         in explained.sentence
@@ -171,10 +170,7 @@ def test_the_dashboard_measures_a_whole_report_for_a_twentieth_of_the_time_and_q
 
 def test_metrics_name_the_subject_of_a_finding_and_leave_out_what_was_not_measured(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("stuck:1", name="stuck", concurrency=3, stuck_threads=2, report={"resident_bytes": 2**20})
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO schedule (name, type_name, cron, error) VALUES ('nightly', 't', 'never', 'cron: is none')")
-        )
+    write(engine, "INSERT INTO schedule (name, type_name, cron, error) VALUES ('nightly', 't', 'never', 'cron: is none')")
     report = health(engine)
     samples = {sample.name: sample.values for sample in of_report(report)}
     assert samples["finding_severity"] == {("schedule_broken", "nightly"): 1, ("stuck_threads", "stuck:1"): 1}

@@ -15,6 +15,7 @@ from sa_jobqueue.observe.health import Health, health, measuring
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import rows
 
 pytestmark = own_database
 
@@ -67,8 +68,7 @@ def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -
     some_of_everything(jobs, engine, random.Random(7))
 
     def ask(query: str) -> Any:
-        with engine.connect() as connection:
-            return connection.execute(text(query)).all()
+        return rows(engine, query)
 
     # Long enough for a slow machine to write all of this.
     report = health(engine, window=timedelta(minutes=10), heartbeat_timeout=timedelta(minutes=5))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, func, insert, select, text, update
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
@@ -25,6 +24,7 @@ from sa_jobqueue.types import DeadReason
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import wait_until
 from tests.health.problems import CRITICAL, PROBLEMS, WARNING, UnhealthyQueue, committed, failed_and_retried_later, staged
 
@@ -104,7 +104,7 @@ SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
 ]
 
 
-def test_server_wide_problems_are_found_from_measurements(engine: Engine, jobs: Jobs) -> None:
+def test_server_wide_problems_are_found_from_measurements(engine: Engine) -> None:
     healthy = health(engine)
     assert healthy.findings == []
     for change, expected in SERVERS:
@@ -126,8 +126,7 @@ def test_waiting_jobs_are_found_by_the_cause_of_each_group(
     monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     queues = ["billing", "mail", "imports", "texts"]
     jobs.add_worker(WORKER, queues=queues, concurrency=9, job_types=["test", "send_mail"])
-    with Session(engine) as session, session.begin():
-        upsert_queue(session, QueueSettings(name="billing", global_concurrency=1))
+    call(engine, upsert_queue, QueueSettings(name="billing", global_concurrency=1))
     running = jobs.add(JobStatus.RUNNING, queue="billing")
     jobs.add_many(37, queue="billing", scheduled_at=func.now() - timedelta(minutes=2))
     jobs.add_many(15, queue="mail", type_name="send_fax", scheduled_at=func.now() - timedelta(minutes=3))
@@ -177,8 +176,7 @@ def test_jobs_that_are_retried_later_are_a_finding_once_their_type_no_longer_fai
         attempt = {"attempt": 1, "outcome": "failed", "worker_id": WORKER, "error": {"type": "ConnectionError"}}
         connection.execute(insert(attempts).values(job_id=failed, ended_at=func.now() - timedelta(minutes=9), **attempt))
     assert health(engine).findings == []
-    with engine.begin() as connection:
-        connection.execute(update(attempts).values(ended_at=func.now() - timedelta(minutes=11)))
+    write(engine, update(attempts).values(ended_at=func.now() - timedelta(minutes=11)))
     assert [finding.code for finding in health(engine).findings] == [Code.RETRY_LATER]
 
 
@@ -203,8 +201,7 @@ def test_a_worker_that_was_started_again_is_no_finding_once_its_jobs_are_rescued
     jobs.add_worker("web:2", name="web", concurrency=9)
     (finding,) = health(engine).findings
     assert (finding.code, finding.severity) == (Code.WORKERS_SILENT, WARNING)
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == job_id).values(leased_by="web:2"))
+    write(engine, update(Job).where(Job.id == job_id).values(leased_by="web:2"))
     assert health(engine).findings == []
 
 
@@ -229,8 +226,7 @@ def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempt
     assert (first.evidence["error_type"], first.evidence["message"]) == ("ValueError", "expired")
     assert (second.code, second.severity) == (Code.DEAD_LETTERS, WARNING)
     assert second.summary.startswith("Jobs of charge died: KeyError. 2 dead letters")
-    with Session(engine) as session, session.begin():
-        dismiss_dead_letters(session, by="ann")
+    call(engine, dismiss_dead_letters, by="ann")
     (finding,) = health(engine).findings
     assert finding.code is Code.RETRIES
     assert finding.headline == "Attempts of refund fail: ValueError"
@@ -250,8 +246,7 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(
     assert finding.code is Code.CLAIM_AGE
     assert finding.details.startswith("Queues 'a', 'b', 'c', 'd': 20 jobs wait. The oldest has been due for 2 min")
     assert finding.cause.startswith("The only slot of tester:1")
-    with engine.begin() as connection:
-        connection.execute(update(Job.Worker).values(concurrency=90))
+    write(engine, update(Job.Worker).values(concurrency=90))
     with engine.connect() as holder:
         holder.execute(select(Job.id).with_for_update())
         (finding,) = health(engine).findings
@@ -350,8 +345,7 @@ def test_late_schedules_have_the_cause_of_explain_and_one_finding_without_worker
 
     columns = "(name, type_name, cron, next_fire_at)"
     rows = ", ".join(f"('{name}', 't', '@daily', now() - interval '2 min')" for name in ("a", "b", "c"))
-    with engine.begin() as connection:
-        connection.execute(text(f"INSERT INTO schedule {columns} VALUES {rows}"))
+    write(engine, f"INSERT INTO schedule {columns} VALUES {rows}")
     (summary,) = late()
     assert summary.startswith("No worker has a recent heartbeat: start one (sa-jobqueue worker). 3 schedules, such as '")
     jobs.add()
@@ -385,8 +379,7 @@ def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs
     assert any(finding.startswith("Jobs of send died: ValueError. 2 dead") for finding in summaries)
     of_rates = [finding for finding in health(engine).findings if finding.code is Code.RETRIES]
     assert [finding.summary for finding in of_rates] == []  # part of the dead letters of the type
-    with Session(engine) as session, session.begin():
-        dismiss_dead_letters(session, by="ann")
+    call(engine, dismiss_dead_letters, by="ann")
     (retries,) = [finding for finding in health(engine).findings if finding.code is Code.RETRIES]
     assert retries.headline == "Attempts of sync and fairness key 'acme' fail: ValueError"
 

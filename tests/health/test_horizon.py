@@ -23,6 +23,7 @@ from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.statements.session_names import session_name
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, quick, until, wait_until, working
 
 pytestmark = own_database
@@ -192,8 +193,7 @@ def test_without_pg_monitor_the_report_says_what_it_cannot_see(engine: Engine, h
             assert (holder.pid, holder.name, holder.user) == (pid, "report", "postgres")
             assert (holder.age >= 10, holder.held_for, holder.query, holder.state) == (True, None, None, None)
             assert {finding.code for finding in report.findings} == {Code.HORIZON, Code.CANNOT_SEE}
-            with engine.begin() as connection:
-                connection.execute(text(f"GRANT pg_monitor TO {role}"))
+            write(engine, f"GRANT pg_monitor TO {role}")
             observer.dispose()
             (holder,) = health(observer).horizon.holders
             assert (holder.held_for is not None, holder.state) == (True, "idle in transaction")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.figures import HolderKind
+from tests.fixtures.commands import Run, document
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 pytestmark = own_database
 
@@ -38,19 +36,10 @@ def dead(engine: Engine, jobs: Jobs) -> Callable[[], None]:
     return make
 
 
-def call(url: str, *arguments: str) -> Result:
-    return CliRunner().invoke(main, [*arguments], env={"SA_JOBQUEUE_URL": url})
-
-
-def document(url: str, *arguments: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(call(url, *arguments, "--json").output)
-    return parsed
-
-
 @pytest.mark.slow
 @both_servers
 def test_vacuum_reports_removed_rows_and_who_keeps_the_rest(
-    engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders
+    engine: Engine, run: Run, dead: Callable[[], None], holders: Holders
 ) -> None:
     with holders.session("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", name="report") as pid:
         dead()
@@ -58,25 +47,25 @@ def test_vacuum_reports_removed_rows_and_who_keeps_the_rest(
         assert (job.dead_before >= 2000, job.dead_after, job.skipped) == (True, 2000, None)
         assert job.kept_for is not None
         assert (job.kept_for.kind, job.kept_for.pid) == (HolderKind.SESSION, pid)
-        result = call(database_url, "vacuum")
-        assert result.exit_code == 0
-        assert "2,000 dead rows of job are kept by " in result.output
-        assert "report" in result.output
-        assert call(database_url, "vacuum", "worker").exit_code == 0
+        printed = run("vacuum").output
+        assert "2,000 dead rows of job are kept by " in printed
+        assert "report" in printed
+        run("vacuum", "worker")
     (job,) = maintenance.vacuum(engine, tables=["job"])
     assert (job.dead_after, job.kept_for) == (0, None)
-    every = document(database_url, "vacuum")["vacuumed"]
+    every = document(run("vacuum", "--json"))["vacuumed"]
     assert [row["table"] for row in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
 
 
 @both_servers
-def test_maintenance_skips_and_reports_locked_or_unowned_tables(engine: Engine, database_url: str, holders: Holders) -> None:
+def test_maintenance_skips_and_reports_locked_or_unowned_tables(
+    engine: Engine, database_url: str, run: Run, holders: Holders
+) -> None:
     with holders.session("BEGIN", "LOCK TABLE job IN SHARE UPDATE EXCLUSIVE MODE"):
         skipped = {vacuumed.table: vacuumed.skipped for vacuumed in maintenance.vacuum(engine, lock_timeout=SHORT)}
         assert skipped.pop("job") == "lock not available within the lock timeout"
         assert set(skipped.values()) == {None}
-        result = call(database_url, "vacuum", "job", "--lock-timeout", "0.1s")
-        assert (result.exit_code, "lock not available" in result.output) == (1, True)
+        assert "lock not available" in run("vacuum", "job", "--lock-timeout", "0.1s", status=1).output
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS maintenance_guest"))
         connection.execute(text("CREATE ROLE maintenance_guest LOGIN"))
@@ -97,7 +86,7 @@ def test_maintenance_skips_and_reports_locked_or_unowned_tables(engine: Engine, 
 @pytest.mark.long
 @both_servers
 def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
-    engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
+    engine: Engine, run: Run, dead: Callable[[], None], jobs: Jobs, holders: Holders
 ) -> None:
     dead()
     maintenance.vacuum(engine, tables=["job"])
@@ -108,7 +97,7 @@ def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
         assert claim.skipped == "lock not available within the lock timeout"
     invalid = [index.name for index in health(engine).indexes if not index.is_valid]
     assert invalid in (["ix_job_claim_ccnew"], ["ix_job_claim_ccold"])  # who held it up also held up its end
-    rebuilt = document(database_url, "reindex", "--all")["reindexed"]
+    rebuilt = document(run("reindex", "--all", "--json"))["reindexed"]
     assert all(index.is_valid for index in health(engine).indexes)
     claim_done = next(row for row in rebuilt if row["index"] == "ix_job_claim")
     assert (claim_done["table"], claim_done["skipped"]) == ("job", None)
@@ -116,10 +105,9 @@ def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
     assert len(rebuilt) == len(health(engine).indexes)
 
 
-def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engine: Engine, database_url: str) -> None:
+def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engine: Engine, run: Run) -> None:
     assert all(parameter.current == parameter.recommended for parameter in maintenance.storage_settings(engine))
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)"))
+    write(engine, "ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)")
     changed = {
         parameter.name: parameter
         for parameter in maintenance.storage_settings(engine)
@@ -129,7 +117,7 @@ def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engi
         "fillfactor": "100",
         "autovacuum_vacuum_threshold": None,
     }
-    assert "ALTER TABLE job SET (fillfactor = 70)" in call(database_url, "doctor").output
+    assert "ALTER TABLE job SET (fillfactor = 70)" in run("doctor", status=1).output
     with engine.begin() as connection:
         for parameter in changed.values():
             connection.execute(text(parameter.sql))

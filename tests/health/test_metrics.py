@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine, func, text
+from sqlalchemy import Engine, func
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -36,6 +36,7 @@ from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.minutes import record
 from tests.fixtures.ports import free_port
 from tests.fixtures.programs import Process, Programs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.health.application import APPLICATION
 
@@ -115,8 +116,7 @@ def test_the_exporter_names_what_is_paused_and_what_due_jobs_wait_for(engine: En
     jobs.add_worker(WORKER, queues=["mail", "pay", "imports"], job_types=["send", "charge"])
     jobs.add_many(3, queue="mail", type_name="send_fax")
     earlier = "now() - interval '5 min'"
-    with engine.begin() as connection:
-        connection.execute(text(f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}"))
+    write(engine, f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}")
     pause_queues(session, ["pay"])
     pause_queues(session, ["imports"], fairness_key="stark")
     pause_job_types(session, ["charge"])

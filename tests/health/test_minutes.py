@@ -19,6 +19,7 @@ from sa_jobqueue.statements import minutes
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.minutes import record
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import shared
 
 
@@ -33,14 +34,12 @@ def last(engine: Engine) -> datetime:
 def ended(engine: Engine, jobs: Jobs, last: datetime, *, queue: str, type_name: str, wait: float, run: float) -> None:
     """Add a job that ended in a minute."""
     job_id = jobs.add(JobStatus.COMPLETED, queue=queue, type_name=type_name)
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE job SET created_at = :last, scheduled_at = :last, started_at = :last + make_interval(secs => :wait),"
-                " completed_at = :last + make_interval(secs => :ended) WHERE id = :id"
-            ),
-            {"id": job_id, "last": last, "wait": wait, "ended": wait + run},
-        )
+    write(
+        engine,
+        "UPDATE job SET created_at = :last, scheduled_at = :last, started_at = :last + make_interval(secs => :wait),"
+        " completed_at = :last + make_interval(secs => :ended) WHERE id = :id",
+        {"id": job_id, "last": last, "wait": wait, "ended": wait + run},
+    )
 
 
 def hour(engine: Engine) -> datetime:
@@ -85,11 +84,9 @@ def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engi
 def test_minutes_in_which_workers_were_idle_are_recorded_later(engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(3, queue="mail", type_name="send")
     earlier = "now() - interval '9 min'"
-    with engine.begin() as connection:
-        connection.execute(text(f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}"))
+    write(engine, f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}")
     record(engine)
-    with Session(engine) as session:
-        due = [figures.due for figures in series(session, since=hour(engine), queue="mail")]
+    due = [figures.due for figures in call(engine, series, since=hour(engine), queue="mail")]
     assert due == [0] * 31 + [3] * 9 or due == [0] * 30 + [3] * 10
 
 
@@ -147,8 +144,7 @@ async def test_retention_deletes_jobs_after_their_last_minute_is_recorded(
         await pruner.prune()
         is_same_minute = connection.scalar(select(func.date_trunc("minute", func.now()) == last + timedelta(minutes=1)))
         assert not is_same_minute or len(jobs.statuses()) == 1
-    with Session(engine) as session:
-        assert sum(point.completed for point in series(session, since=hour(engine))) == 2 - len(jobs.statuses())
+    assert sum(point.completed for point in call(engine, series, since=hour(engine))) == 2 - len(jobs.statuses())
 
 
 async def test_retention_goes_on_if_no_minute_can_be_recorded(
@@ -157,8 +153,7 @@ async def test_retention_goes_on_if_no_minute_can_be_recorded(
     pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(completed=timedelta(0)))))
     await pruner.prune()
     jobs.add(JobStatus.COMPLETED)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job_minute RENAME TO elsewhere"))
+    write(engine, "ALTER TABLE job_minute RENAME TO elsewhere")
     with pytest.raises(SchemaMissingError):
         await pruner.prune()
     assert jobs.statuses() == {}

@@ -14,6 +14,7 @@ from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import quick, until, working
 
 
@@ -104,7 +105,6 @@ async def test_the_probe_names_the_error_that_the_database_answers_a_heartbeat_w
         await until(lambda: worker.vitals.database_error is not None, description="a failed heartbeat")
         assert worker.vitals.database_error == "DiskFull: could not extend file"
         await until(lambda: any("DiskFull" in cause for cause in worker.vitals.unready), description="the probe")
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP TRIGGER full_disk ON worker")
+        write(engine, "DROP TRIGGER full_disk ON worker")
         await until(lambda: not worker.vitals.unready, description="the next heartbeat")
         assert worker.vitals.database_error is None

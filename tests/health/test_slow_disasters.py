@@ -21,6 +21,7 @@ from sa_jobqueue.operations import list_audit, list_workers
 from tests.fixtures.commands import Run, document
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick, until, working
 
 
@@ -134,8 +135,7 @@ async def test_a_worker_reports_its_memory_and_what_its_code_declares(engine: En
         return queue
 
     def live() -> list[str]:
-        with Session(engine) as session:
-            return sorted(worker.name for worker in list_workers(session))
+        return sorted(worker.name for worker in call(engine, list_workers))
 
     old, new = (application(*options) for options in ((3, "@daily"), (10, "@hourly")))
     async with working(Worker(old, engine, options=quick(name="old"))):
@@ -147,8 +147,7 @@ async def test_a_worker_reports_its_memory_and_what_its_code_declares(engine: En
         async with working(Worker(new, engine, options=quick(name="new"))):
             await until(lambda: live() == ["new", "old"], description="one of other code")
             report = health(engine)
-            with Session(engine) as session:
-                workers = list_workers(session).items
+            workers = call(engine, list_workers).items
     assert all((worker.resident_bytes or 0) > 2**20 for worker in workers)
     (finding,) = findings_of(report, Code.DECLARED_DIFFERENTLY)
     assert "declare differently: queue 'texts', schedule 'nightly', type 'charge'. The later one started" in finding.summary

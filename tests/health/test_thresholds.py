@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import dashboard
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Severity, Thresholds, get_thresholds, health, set_thresholds
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import list_audit
 from tests.dashboard.conftest import Client, everyone
+from tests.fixtures.commands import Run, document
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call, write
 
 HOUR = timedelta(hours=1)
 
 
 def store(engine: Engine, queue: str = "", **values: object) -> Thresholds:
-    with Session(engine) as session, session.begin():
-        return set_thresholds(session, values, queue=queue, by="ann")
+    return call(engine, set_thresholds, values, queue=queue, by="ann")
 
 
 @pytest.mark.slow
 def test_a_queue_that_may_wait_longer_is_no_finding_anywhere(
-    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report, the dashboard, the metrics of the exporter and the command line agree."""
     jobs.add_worker(WORKER, concurrency=1, queues=["reports", "mail"])
     for queue in ("reports", "mail"):
         job = jobs.add(JobStatus.RUNNING, queue=queue, worker_id=WORKER)
         jobs.add(queue=queue, due_in=-1000)
-        with engine.begin() as connection:
-            connection.execute(update(Job).where(Job.id == job).values(started_at=text("now() - interval '2 h'")))
+        write(engine, update(Job).where(Job.id == job).values(started_at=text("now() - interval '2 h'")))
     store(engine, claim_age_critical=HOUR)
     store(engine, "reports", claim_age_warning=HOUR, claim_age_critical=2 * HOUR, long_running=9 * HOUR)
 
@@ -56,34 +53,24 @@ def test_a_queue_that_may_wait_longer_is_no_finding_anywhere(
     assert "Queue &#39;mail&#39;: 1 job waits" in page
     assert "of queue &#39;reports&#39;" not in page
 
-    url = engine.url.render_as_string(hide_password=False)
-    for options, status in (([], 1), (["--threshold", "claim_age_critical=5m"], 2)):
-        ended = CliRunner().invoke(main, ["health", "--json", "--url", url, *options])
-        assert ended.exit_code == status, ended.output
+    run("health", "--json", status=1)
+    run("health", "--json", "--threshold", "claim_age_critical=5m", status=2)
 
 
-def test_the_command_sets_lists_and_unsets_thresholds(engine: Engine) -> None:
-    url = engine.url.render_as_string(hide_password=False)
-
-    def run(*arguments: str) -> str:
-        ended = CliRunner().invoke(main, ["thresholds", *arguments, "--url", url])
-        assert ended.exit_code == 0, ended.output
-        return ended.output
-
-    run("set", "retry_minimum=30", "bloat_share=0.75", "--by", "ann")
-    run("set", "--queue", "reports", "claim_age_warning=5m", "--by", "ann")
+def test_the_command_sets_lists_and_unsets_thresholds(engine: Engine, run: Run) -> None:
+    run("thresholds", "set", "retry_minimum=30", "bloat_share=0.75", "--by", "ann")
+    run("thresholds", "set", "--queue", "reports", "claim_age_warning=5m", "--by", "ann")
     with Session(engine) as session:
         stored = get_thresholds(session)
         records = list_audit(session).items
     assert replace(stored, queues={}) == Thresholds(retry_minimum=30, bloat_share=0.75)
     assert stored.of("reports").claim_age_warning == timedelta(minutes=5)
     assert [(record.done_by, record.operation) for record in records] == [("ann", "set_thresholds")] * 2
-    listed = json.loads(run("list", "--json"))["thresholds"]
+    listed = document(run("thresholds", "list", "--json"))["thresholds"]
     assert {"name": "claim_age_warning", "queue": "reports", "value": 300.0, "default": 60.0} in listed
-    run("set", "retry_minimum=", "bloat_share=")
-    run("set", "--queue", "reports", "claim_age_warning=")
-    with Session(engine) as session:
-        assert get_thresholds(session) == Thresholds()
+    run("thresholds", "set", "retry_minimum=", "bloat_share=")
+    run("thresholds", "set", "--queue", "reports", "claim_age_warning=")
+    assert call(engine, get_thresholds) == Thresholds()
 
 
 @pytest.mark.parametrize(
@@ -102,8 +89,7 @@ def test_wrong_thresholds_are_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(InvalidOptionError, match=says):
         store(engine, queue, **values)
-    with Session(engine) as session:
-        assert get_thresholds(session) == Thresholds()
+    assert call(engine, get_thresholds) == Thresholds()
 
 
 def test_rows_that_contradict_each_other_or_are_of_a_newer_version_do_not_stop_a_report(engine: Engine) -> None:
@@ -111,8 +97,7 @@ def test_rows_that_contradict_each_other_or_are_of_a_newer_version_do_not_stop_a
     with engine.begin() as connection:
         rows = "('claim_age_critical', '', 30), ('of_tomorrow', '', 1), ('retry_minimum', 'q', 0.5)"
         connection.execute(text(f"INSERT INTO threshold VALUES {rows}"))
-    with Session(engine) as session:
-        stored = get_thresholds(session)
+    stored = call(engine, get_thresholds)
     assert (stored.claim_age_warning, stored.claim_age_critical) == (timedelta(seconds=30), timedelta(seconds=30))
     assert stored.of("q").retry_minimum == 1
     assert health(engine).findings == []

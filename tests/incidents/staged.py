@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job
 from sa_jobqueue.operations import cancel_jobs, pause_queues, upsert_queue
 from sa_jobqueue.settings import QueueSettings
+from tests.fixtures.transactions import call
 from tests.incidents.world import ShownFinding, World
 
 DUE: Final = 57
@@ -130,8 +131,7 @@ def forgotten_pause(world: World) -> Staged:
 @incident(says=r"Queue 'billing' runs \d jobs?, its limit is 1.*3\d jobs wait", threshold=20)
 def global_limit(world: World) -> Staged:
     """A queue runs one job at a time."""
-    with Session(world.engine) as session, session.begin():
-        upsert_queue(session, QueueSettings(name="billing", global_concurrency=1))
+    call(world.engine, upsert_queue, QueueSettings(name="billing", global_concurrency=1))
     (first,) = world.enqueue(Job("charge_card", {"seconds": 300}, queue="billing", _handler=None))
     world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=first), "the start")
     world.enqueue(*(due("charge_card", "billing", {"seconds": 300}) for _ in range(37)))

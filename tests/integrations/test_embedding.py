@@ -25,6 +25,8 @@ from sa_jobqueue.integrations import fastapi, starlette
 from sa_jobqueue.integrations.embedding import running
 from sa_jobqueue.integrations.litestar import JobQueuePlugin
 from sa_jobqueue.operations import WorkerFilter, drain_workers
+from tests.fixtures.jobs import enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
 pytestmark = pytest.mark.every_python
@@ -87,8 +89,7 @@ async def test_a_worker_runs_while_the_application_does(build: Callable[[Worker]
         async with lifespan():
             assert (await probe(app, "/readyz"))[0] == 200
             assert (await probe(app, "/livez"))[1]["status"] == "ok"
-            with Session(engine) as session, session.begin():
-                session.add(greet.job("ada"))
+            enqueue(engine, greet.job("ada"))
             await log.until(JobCompleted, round_number)
         assert len(log.of(WorkerStopped)) == round_number
         status, document = await probe(app, "/readyz")
@@ -107,8 +108,7 @@ async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engin
         port = server.servers[0].sockets[0].getsockname()[1]
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
-        with Session(engine) as session, session.begin():
-            session.add(hold.job(None))
+        enqueue(engine, hold.job(None))
         assert await asyncio.to_thread(begun.wait, PATIENCE)
     finally:
         server.should_exit = True  # as on SIGTERM
@@ -116,8 +116,7 @@ async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engin
         release.set()
         await asyncio.wait_for(serving, PATIENCE)
     assert [event.released for event in log.of(WorkerStopped)] == [0]
-    with Session(engine) as session:
-        assert [job.output for job in list_jobs(session)] == ["held"]
+    assert [job.output for job in call(engine, list_jobs)] == ["held"]
 
 
 async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: Engine) -> None:
@@ -130,8 +129,7 @@ async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: En
 
     serving = asyncio.create_task(serve())
     await log.until(WorkerStarted)
-    with Session(engine) as session, session.begin():
-        session.add(wait.job(None))
+    enqueue(engine, wait.job(None))
     await log.until(JobStarted)
     serving.cancel()
     await until(lambda: worker.vitals.phase == "draining", description="the worker's shutdown")
@@ -139,8 +137,7 @@ async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: En
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(serving, PATIENCE)
     assert [event.released for event in log.of(WorkerStopped)] == [1]
-    with Session(engine) as session:
-        assert [job.status for job in list_jobs(session)] == ["pending"]
+    assert [job.status for job in call(engine, list_jobs)] == ["pending"]
 
 
 async def test_a_drained_worker_is_alive_but_not_ready(engine: Engine) -> None:
@@ -148,8 +145,7 @@ async def test_a_drained_worker_is_alive_but_not_ready(engine: Engine) -> None:
     app, lifespan = with_litestar(worker)
     async with lifespan():
         log = EventLog(worker)
-        with Session(engine) as session, session.begin():
-            drain_workers(session, where=WorkerFilter(ids=[worker.id]))
+        call(engine, drain_workers, where=WorkerFilter(ids=[worker.id]))
         await log.until(WorkerStopped)
         assert (await probe(app, "/livez"))[0] == 200
         assert (await probe(app, "/readyz"))[0] == 503

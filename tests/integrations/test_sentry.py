@@ -19,6 +19,7 @@ from sa_jobqueue import Backoff, Cancel, Discard, JobQueue, Retry, Snooze, Worke
 from sa_jobqueue.integrations.sentry import report_jobs
 from sa_jobqueue.operations import fire_schedules, sync_schedules
 from sa_jobqueue.worker import logs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick
 
 pytestmark = pytest.mark.every_python
@@ -130,10 +131,8 @@ async def test_a_scheduled_job_is_a_sentry_check_in_of_its_monitor(engine: Engin
     with Session(engine) as session, session.begin():
         sync_schedules(session, jobs.schedules)
         session.add(jobs["works"].job(None))  # of the same type, but of no schedule
-    with Session(engine) as session, session.begin():
-        fire_schedules(session)
-    with Session(engine) as session, session.begin():
-        assert len(fire_schedules(session, at=datetime.now(UTC) + timedelta(days=1))) == 3
+    call(engine, fire_schedules)
+    assert len(call(engine, fire_schedules, at=datetime.now(UTC) + timedelta(days=1))) == 3
     await Worker(jobs, engine, options=quick(queues=["default", "mail"])).run_until_idle()
     check_ins: dict[str, list[dict[str, Any]]] = {}
     for check_in in sentry.of("check_in"):

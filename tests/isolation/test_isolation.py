@@ -27,6 +27,7 @@ from sa_jobqueue.worker.run.isolation.process import Process
 from tests.fixtures import isolated, workers
 from tests.fixtures.isolated import both
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain, is_running, quick, until, working
 
 pytestmark = pytest.mark.every_python
@@ -230,8 +231,7 @@ async def test_an_attempt_lost_while_its_child_starts_never_runs(
     worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, listen=False, concurrency=2))
     async with working(worker) as log:
         await log.until(JobStarted, 2)
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [waiting])
+        call(engine, cancel_jobs, [waiting])
         may_start.set()
         await log.until(AttemptLost)
         await isolated.releases(str(fifo))

@@ -16,6 +16,7 @@ from sa_jobqueue import JobMixin, JobQueue, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import pause_queues
 from sa_jobqueue.statements import minutes
+from tests.fixtures.jobs import enqueue
 from tests.fixtures.minutes import RECORDED
 
 number = Annotated[int, mapped_column(primary_key=True)]
@@ -58,8 +59,7 @@ def test_columns_of_the_base_are_no_burden_for_the_queues_other_tables(base: Any
     base.metadata.create_all(empty_engine)
     jobs: Any = JobQueue(model)
     handler = jobs.handler("count")(lambda number: number)
-    with Session(empty_engine) as session, session.begin():
-        session.add(handler.job(1, **({"owner": "a"} if base is Owned else {})))
+    enqueue(empty_engine, handler.job(1, **({"owner": "a"} if base is Owned else {})))
     asyncio.run(Worker(jobs, empty_engine).run_until_idle())
     with Session(empty_engine) as session:
         assert session.scalars(select(model)).one().output == 1

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, inspect, select, text, update
+from sqlalchemy import Engine, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, make_transient_to_detached
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, make_transient_to_detached
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue
 from sa_jobqueue.testing import drain
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 queue = JobQueue()
 
@@ -39,8 +40,7 @@ def cached(engine: Engine) -> bytes:
 
 def test_merging_a_cached_job_writes_what_differs_but_not_the_transaction_id(engine: Engine, jobs: Jobs) -> None:
     job: Job = pickle.loads(cached(engine))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET changed_xid = pg_current_xact_id()"))
+    write(engine, "UPDATE job SET changed_xid = pg_current_xact_id()")
     before = jobs.get(job.id)
     assert before["changed_xid"] != job.changed_xid
     with Session(engine) as session, session.begin():

@@ -11,17 +11,13 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs, get_job
-from sa_jobqueue.errors import (
-    IllegalTransitionError,
-    InvalidJobError,
-    NotFoundError,
-)
+from sa_jobqueue import Job, JobStatus, cancel_jobs, errors, get_job
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import BulkResult, reschedule_jobs, trigger_jobs
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE
 
 pytestmark = both_servers
@@ -54,7 +50,7 @@ def test_cancel_jobs_cancels_open_jobs_and_returns_their_ids(session: Session, j
 def test_unknown_job_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
     job_id, unknown = jobs.add(due_in=60), [uuid7(), uuid7()]
     before = dict(jobs.get(job_id))
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(errors.NotFoundError) as caught:
         change(session, [unknown[0], job_id, unknown[1]])
     assert caught.value.ids == tuple(unknown)
     session.commit()
@@ -102,8 +98,7 @@ def test_concurrent_cancellations_never_deadlock_and_the_second_finds_nothing(
     answers: list[Any] = []
 
     def lose() -> None:
-        with sessions.begin() as session:
-            answers.append(cancel_jobs(session, ids[::-1]).ids)
+        answers.append(call(sessions, cancel_jobs, ids[::-1]).ids)
 
     with sessions.begin() as winner:
         assert sorted(cancel_jobs(winner, ids).ids) == ids
@@ -154,7 +149,7 @@ def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs:
 def test_jobs_that_cannot_be_rescheduled_are_all_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
     id_by_status = {status: jobs.add(status, due_in=60) for status in JobStatus}
     before = [dict(jobs.get(job_id)) for job_id in id_by_status.values()]
-    with pytest.raises(IllegalTransitionError) as caught:
+    with pytest.raises(errors.IllegalTransitionError) as caught:
         change(session, list(id_by_status.values()))
     offending = [JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
     assert all(f"{id_by_status[status]} is {status}" in str(caught.value) for status in offending)
@@ -174,7 +169,7 @@ def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     def lose() -> None:
         try:
             reschedule_jobs(loser, [job_id], delay=timedelta(hours=1))
-        except IllegalTransitionError as error:
+        except errors.IllegalTransitionError as error:
             answers.append(str(error))
 
     thread = threading.Thread(target=lose)
@@ -200,7 +195,7 @@ def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     ],
 )
 def test_an_invalid_reschedule_time_is_refused(session: Session, jobs: Jobs, field: str, when: dict[str, Any]) -> None:
-    with pytest.raises(InvalidJobError) as caught:
+    with pytest.raises(errors.InvalidJobError) as caught:
         reschedule_jobs(session, [jobs.add()], **when)
     assert caught.value.field == field
     assert not session.in_transaction()

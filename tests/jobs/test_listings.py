@@ -7,27 +7,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, event, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, aio, get_chain, list_jobs
+from sa_jobqueue import Job, JobStatus, aio, get_chain, list_jobs, operations
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import (
-    ChainFilter,
-    DeadLetterFilter,
-    JobFilter,
-    Page,
-    list_blocked_jobs,
-    list_blockers,
-    list_chain_jobs,
-    list_chains,
-    list_dead_letters,
-)
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 pytestmark = both_servers
 
@@ -36,7 +26,7 @@ DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus
 CANCELLED, RUNNING = JobStatus.CANCELLED, JobStatus.RUNNING
 
 
-def pages(listing: Callable[..., Page[Any]], *arguments: Any, key: str = "id", **options: Any) -> list[list[Any]]:
+def pages(listing: Callable[..., operations.Page[Any]], *arguments: Any, key: str = "id", **options: Any) -> list[list[Any]]:
     """Follow a listing to its end; return what each page had."""
     listed_ids: list[list[Any]] = []
     after = None
@@ -78,7 +68,7 @@ def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
     needles = [job_id for job_id, fits in zip(ids, "0110001001", strict=True) if fits == "1"]
     for limit in (1, 2, 5):
         options: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
-        listed = pages(list_jobs, session, where=JobFilter(types=["needle"]), **options)
+        listed = pages(list_jobs, session, where=operations.JobFilter(types=["needle"]), **options)
         assert flat(listed) == sorted(needles, reverse=newest_first)
         assert len(listed) <= 11 // scan_limit + 4
 
@@ -97,15 +87,17 @@ def test_a_state_that_is_not_an_end_is_listed_by_its_index_however_many_have_end
     options: dict[str, Any] = {"scan_limit": 5, "newest_first": newest_first}
     both = [PENDING, state]
     expected = sorted([*expected_ids, last], reverse=newest_first)
-    assert pages(list_jobs, session, where=JobFilter(statuses=both), **options) == [expected]
-    assert pages(list_jobs, session, where=JobFilter(statuses=both, queues=["mail"]), **options) == [[expected_ids[0]]]
+    assert pages(list_jobs, session, where=operations.JobFilter(statuses=both), **options) == [expected]
+    assert pages(list_jobs, session, where=operations.JobFilter(statuses=both, queues=["mail"]), **options) == [
+        [expected_ids[0]]
+    ]
     roots = sorted([*expected_ids, root], reverse=newest_first)
-    assert pages(list_chains, session, where=ChainFilter(statuses=both), **options) == [roots]
+    assert pages(operations.list_chains, session, where=operations.ChainFilter(statuses=both), **options) == [roots]
 
 
 @pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
 def test_the_bounds_of_a_page_are_checked(session: Session, option: str, value: int) -> None:
-    for listing in (list_jobs, list_chains):
+    for listing in (list_jobs, operations.list_chains):
         with pytest.raises(InvalidOptionError, match=f"{option}: must be from 1 to"):
             listing(session, **dict[str, Any]({option: value}))
 
@@ -116,12 +108,12 @@ def test_listings_with_columns_load_only_those(session: Session, engine: Engine,
     event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     loaded_jobs = list_jobs(session, columns=["status", "id"]).items
     assert [(job.id, job.status) for job in loaded_jobs] == [(last, PENDING), (root, DONE)]
-    assert [chain.length for chain in list_chains(session, columns=["length"])] == [2]
-    assert [job.id for job in list_chain_jobs(session, root, columns=["id"])] == [root, last]
-    assert list_blocked_jobs(session, root, columns=["id"]) == Page([], None)
+    assert [chain.length for chain in operations.list_chains(session, columns=["length"])] == [2]
+    assert [job.id for job in operations.list_chain_jobs(session, root, columns=["id"])] == [root, last]
+    assert operations.list_blocked_jobs(session, root, columns=["id"]) == operations.Page([], None)
     assert not [statement for statement in statements if "input" in statement]
     assert loaded_jobs[1].input == {"large": 1}  # loaded when it is read
-    for listing in (list_jobs, list_chains):
+    for listing in (list_jobs, operations.list_chains):
         with pytest.raises(InvalidOptionError, match="columns: must be among"):
             listing(session, columns=["size"])
         with pytest.raises(InvalidOptionError, match="columns: must be a list"):
@@ -138,7 +130,7 @@ def test_a_job_filter_selects_by_each_field(session: Session, jobs: Jobs, chains
     root, last = chains.add(DONE, PENDING, chain_type_name="long")
 
     def found(**where: Any) -> set[Any]:
-        return set(flat(pages(list_jobs, session, where=JobFilter(**where), limit=2)))
+        return set(flat(pages(list_jobs, session, where=operations.JobFilter(**where), limit=2)))
 
     assert found() == {a, b, c, root, last}
     assert found(statuses=[PENDING, DEAD]) == {a, c, last}
@@ -159,7 +151,7 @@ def test_a_job_filter_selects_by_each_field(session: Session, jobs: Jobs, chains
 def test_a_chain_longer_than_the_scan_limit_is_listed_completely(session: Session, chains: Chains) -> None:
     ids, other_ids = chains.add(*[DONE] * 8), chains.add(DONE, DONE)
     for scan_limit in (3, 7, 8, 9, 10, 11):
-        where = JobFilter(chain_ids=[ids[0], other_ids[0]])
+        where = operations.JobFilter(chain_ids=[ids[0], other_ids[0]])
         listed = pages(list_jobs, session, where=where, limit=3, scan_limit=scan_limit, newest_first=False)
         assert flat(listed) == sorted(ids + other_ids)
 
@@ -175,10 +167,10 @@ def every_kind(chains: Chains) -> dict[str, Any]:
 
 def test_filtering_chains_by_status_matches_the_listed_status(session: Session, chains: Chains) -> None:
     chain_ids = every_kind(chains)
-    status_by_id = {chain.id: chain.status for chain in list_chains(session)}
+    status_by_id = {chain.id: chain.status for chain in operations.list_chains(session)}
     assert set(status_by_id) == set(chain_ids.values())
     for status in JobStatus:
-        listed = pages(list_chains, session, where=ChainFilter(statuses=[status]), limit=1)
+        listed = pages(operations.list_chains, session, where=operations.ChainFilter(statuses=[status]), limit=1)
         assert flat(listed) == sorted(
             (chain_id for chain_id in status_by_id if status_by_id[chain_id] is status), reverse=True
         )
@@ -192,7 +184,9 @@ def test_chains_are_filtered_by_attributes_of_their_root_and_by_any_job_id(sessi
     chains.block(waiting, a)
 
     def found(**where: Any) -> set[Any]:
-        return set(flat(pages(list_chains, session, where=ChainFilter(**where), limit=1, scan_limit=2)))
+        return set(
+            flat(pages(operations.list_chains, session, where=operations.ChainFilter(**where), limit=1, scan_limit=2))
+        )
 
     assert found() == {a, b, waiting}
     assert found(types=["a", "test1"]) == {a}
@@ -209,15 +203,13 @@ def test_get_chain_reads_the_current_state(session: Session, engine: Engine, cha
     (root,) = chains.add(PENDING)
     loaded_chain = get_chain(session, root)
     session.commit()
-    reads: list[Callable[[], Any]] = [lambda: get_chain(session, root), lambda: list_chains(session).items[0]]
+    reads: list[Callable[[], Any]] = [lambda: get_chain(session, root), lambda: operations.list_chains(session).items[0]]
     for read in reads:
         assert loaded_chain.status is PENDING
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE job SET queue = 'moved', status = 'running', leased_by = 'w'"))
+        write(engine, "UPDATE job SET queue = 'moved', status = 'running', leased_by = 'w'")
         assert read() is loaded_chain
         assert (loaded_chain.status, loaded_chain.queue) == (RUNNING, "moved")
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE job SET status = 'pending', leased_by = NULL"))
+        write(engine, "UPDATE job SET status = 'pending', leased_by = NULL")
         get_chain(session, root)
         session.commit()
 
@@ -226,10 +218,10 @@ def test_get_chain_finds_a_job_pending_in_the_session(session: Session) -> None:
     job = Job("test")
     session.add(job)
     assert get_chain(session, job.id).status is PENDING
-    assert list_chain_jobs(session, job.id).items == [job]
+    assert operations.list_chain_jobs(session, job.id).items == [job]
 
 
-@pytest.mark.parametrize("read", [get_chain, list_chain_jobs])
+@pytest.mark.parametrize("read", [get_chain, operations.list_chain_jobs])
 def test_unknown_chains_and_continuation_ids_are_told_apart(session: Session, chains: Chains, read: Any) -> None:
     root, last = chains.add(DONE, PENDING)
     missing = uuid7()
@@ -250,7 +242,7 @@ def test_unknown_chains_and_continuation_ids_are_told_apart(session: Session, ch
 def test_the_jobs_of_a_chain_are_paged_in_order(session: Session, chains: Chains, newest_first: bool) -> None:
     ids, _ = chains.add(*[DONE] * 4, PENDING), chains.add(DONE, DONE)
     for limit in (1, 2, 4, 5, 6):
-        listed = pages(list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
+        listed = pages(operations.list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
         assert flat(listed) == (ids[::-1] if newest_first else ids)
         assert len(listed) == -(-5 // limit)
 
@@ -262,13 +254,13 @@ def test_the_blockers_of_a_job_are_paged_in_order_with_their_chains(session: Ses
     chains.block(waiting, *waited, on_failure="continue")
     chains.block(other_id, *reversed(waited))
     for limit in (1, 2, 3, 4):
-        listed = pages(list_blockers, session, waiting, limit=limit, key="blocked_by_chain_id")
+        listed = pages(operations.list_blockers, session, waiting, limit=limit, key="blocked_by_chain_id")
         assert flat(listed) == waited
-    edges = list_blockers(session, waiting).items
+    edges = operations.list_blockers(session, waiting).items
     session.expunge_all()  # what is not loaded cannot be had any more
     assert [edge.chain.status for edge in edges] == [DEAD, DONE, PENDING]
     assert (edges[0].index, edges[0].is_resolved, edges[0].on_failure) == (0, False, "continue")
-    assert list_blockers(session, waited[0]).items == []
+    assert operations.list_blockers(session, waited[0]).items == []
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
@@ -281,11 +273,11 @@ def test_the_jobs_blocked_by_a_chain_are_paged(session: Session, chains: Chains,
     chains.block(through, root, is_resolved=True)
     for limit, scan_limit in ((1, 1), (2, 3), (10, 10)):
         options: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
-        listed = pages(list_blocked_jobs, session, root, **options)
+        listed = pages(operations.list_blocked_jobs, session, root, **options)
         assert flat(listed) == sorted([*waiting, through], reverse=newest_first)
-        listed = pages(list_blocked_jobs, session, root, open_only=True, **options)
+        listed = pages(operations.list_blocked_jobs, session, root, open_only=True, **options)
         assert flat(listed) == sorted(waiting, reverse=newest_first)
-    assert list_blocked_jobs(session, through).items == []
+    assert operations.list_blocked_jobs(session, through).items == []
 
 
 async def test_async_listings_return_the_same_items(
@@ -296,7 +288,7 @@ async def test_async_listings_return_the_same_items(
     chains.block(waiting, root)
     async with async_sessions() as session:
         assert (await aio.get_chain(session, root)).length == 2
-        assert [chain.id for chain in await aio.list_chains(session, where=ChainFilter(job_ids=[last]))] == [root]
+        assert [chain.id for chain in await aio.list_chains(session, where=operations.ChainFilter(job_ids=[last]))] == [root]
         assert [job.id for job in await aio.list_chain_jobs(session, root)] == [root, last]
         assert [edge.chain.id for edge in await aio.list_blockers(session, waiting)] == [root]
         assert [job.id for job in await aio.list_blocked_jobs(session, root)] == [waiting]
@@ -315,10 +307,10 @@ def test_jobs_are_listed_by_queue_and_by_fairness_key(session: Session, jobs: Jo
         ({"fairness_keys": ["1"]}, {first, elsewhere}),
     ]
     for job_filter, expected in cases:
-        assert {job.id for job in list_jobs(session, where=JobFilter(**job_filter))} == expected
-        chains = list_chains(session, where=ChainFilter(**job_filter))
+        assert {job.id for job in list_jobs(session, where=operations.JobFilter(**job_filter))} == expected
+        chains = operations.list_chains(session, where=operations.ChainFilter(**job_filter))
         assert {chain.id for chain in chains} == expected
-        dead_letters = list_dead_letters(session, where=DeadLetterFilter(**job_filter))
+        dead_letters = operations.list_dead_letters(session, where=operations.DeadLetterFilter(**job_filter))
         assert {dead_letter.job_id for dead_letter in dead_letters} == expected & {first, two}
     assert session.scalars(select(Job.id).where(Job.queue == "mail").order_by(Job.id)).all() == [none, first, two]
     assert [chain.fairness_key for chain in chains] == ["1", "1"]

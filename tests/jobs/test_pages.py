@@ -9,19 +9,8 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, Schedule
+from sa_jobqueue import Job, Schedule, operations
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import (
-    Page,
-    list_attempts,
-    list_job_types,
-    list_queues,
-    list_schedules,
-    list_workers,
-    upsert_job_type,
-    upsert_queue,
-    upsert_schedule,
-)
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.types import AttemptOutcome
@@ -30,7 +19,7 @@ from tests.fixtures.jobs import Jobs
 
 pytestmark = both_servers
 
-Listing = Callable[..., Page[Any]]
+Listing = Callable[..., operations.Page[Any]]
 NAMES = ["Zoo", "a", "a/1", "a/10", "a/2", "mail", "z"]
 
 
@@ -41,24 +30,24 @@ def listing(request: pytest.FixtureRequest, session: Session, jobs: Jobs) -> Lis
         case "queues":
             jobs.add_worker("served:1", queues=NAMES[:3])
             for name in NAMES[2:]:
-                upsert_queue(session, QueueSettings(name=name))
-            return list_queues
+                operations.upsert_queue(session, QueueSettings(name=name))
+            return operations.list_queues
         case "job types":
             for name in NAMES:
-                upsert_job_type(session, TypeSettings(type_name=name))
-            return list_job_types
+                operations.upsert_job_type(session, TypeSettings(type_name=name))
+            return operations.list_job_types
         case "schedules":
             for name in NAMES:
-                upsert_schedule(session, Schedule(name=name, cron="@daily", type_name="test"))
-            return list_schedules
+                operations.upsert_schedule(session, Schedule(name=name, cron="@daily", type_name="test"))
+            return operations.list_schedules
         case "workers":
             for number, name in enumerate(["b", "a", "b", "a", "c", "b", "C"]):
                 jobs.add_worker(f"{name}:{number}", name=name)
-            return list_workers
+            return operations.list_workers
     job_id = jobs.add()
     row = {"job_id": job_id, "worker_id": "a", "outcome": AttemptOutcome.FAILED}
     session.execute(insert(Job.Attempt), [row | {"attempt": number} for number in range(1, 8)])
-    return lambda session, **options: list_attempts(session, job_id, **options)
+    return lambda session, **options: operations.list_attempts(session, job_id, **options)
 
 
 def keys(items: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -70,7 +59,7 @@ def keys(items: Iterable[Any]) -> list[tuple[Any, ...]]:
 def test_pages_of_every_listing_contain_each_item_once(session: Session, listing: Listing, limit: int) -> None:
     everything = listing(session)
     assert (len(set(keys(everything))), everything.next) == (7, None)
-    pages: list[Page[Any]] = []
+    pages: list[operations.Page[Any]] = []
     after = None
     while not pages or after is not None:
         pages.append(listing(session, after=after, limit=limit))
@@ -91,6 +80,8 @@ def test_attempts_are_listed_newest_first_on_demand(session: Session, jobs: Jobs
     job_id = jobs.add()
     row = {"job_id": job_id, "worker_id": "a", "outcome": AttemptOutcome.FAILED}
     session.execute(insert(Job.Attempt), [row | {"attempt": number} for number in (1, 2, 3)])
-    page = list_attempts(session, job_id, limit=2, newest_first=True)
+    page = operations.list_attempts(session, job_id, limit=2, newest_first=True)
     assert ([attempt.attempt for attempt in page], page.next) == ([3, 2], 2)
-    assert [attempt.attempt for attempt in list_attempts(session, job_id, after=page.next, newest_first=True)] == [1]
+    assert [
+        attempt.attempt for attempt in operations.list_attempts(session, job_id, after=page.next, newest_first=True)
+    ] == [1]

@@ -16,6 +16,7 @@ from tests.fixtures.chains import Chains
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, wait_until
 
 __all__ = ["run"]  # a fixture
@@ -76,8 +77,7 @@ def test_set_priority_skips_a_job_claimed_concurrently(
     changed_ids: list[Any] = []
 
     def change() -> None:
-        with sessions.begin() as session:
-            changed_ids.extend(set_priority(session, 5, where=JobFilter(types=["test"])).ids)
+        changed_ids.extend(call(sessions, set_priority, 5, where=JobFilter(types=["test"])).ids)
 
     worker = manual_worker()
     assert [job.id for job in worker.claim(1, commit=False)] == [first]

@@ -27,6 +27,7 @@ from sa_jobqueue.worker.background.heartbeat import Heartbeat
 from tests.fixtures import isolated
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import WORKER, Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, shared, until, wait_until, working
 from tests.statements.cases import heartbeat_parameters
 
@@ -48,8 +49,7 @@ asyncio.run(Worker(jobs, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=o
 
 
 def progress_of(engine: Engine, job_id: Any) -> Progress | None:
-    with Session(engine) as session:
-        return operations.get_progress(session, job_id)
+    return call(engine, operations.get_progress, job_id)
 
 
 def report(done_units: float, attempt: int = 1) -> dict[str, Any]:
@@ -156,8 +156,7 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
     last = progress_of(engine, job_id)
     assert last is not None
     assert progress_of(engine, job_id) == last  # with its time
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
+    write(engine, "UPDATE worker SET heartbeat_at = now() - interval '1 hour'")
     second_worker: ManualWorker = manual_worker()
     assert [row.id for row in second_worker.rescue()] == [job_id]
     assert progress_of(engine, job_id) is None
@@ -165,29 +164,23 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
 
 def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, started_at=text("now()"))
-    with engine.begin() as connection:
-        connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(5)}))
+    write(engine, leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(5)}))
     progress = progress_of(engine, job_id)
     assert progress is not None
     assert progress.done == 5
     # Rescued, and claimed by another worker; the first one continues to report.
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
+    write(engine, "UPDATE worker SET heartbeat_at = now() - interval '1 hour'")
     second_worker: ManualWorker = manual_worker("other:1")
     second_worker.rescue()
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job_queue SET scheduled_at = now()"))
+    write(engine, "UPDATE job_queue SET scheduled_at = now()")
     assert [row.id for row in second_worker.claim()] == [job_id]
     for attempt in (1, 2):
-        with engine.begin() as connection:
-            connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(6, attempt)}))
+        write(engine, leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(6, attempt)}))
         assert progress_of(engine, job_id) is None
     # Nor does the worker that has it now speak for its earlier attempt.
-    with engine.begin() as connection:
-        connection.execute(leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(7, 1)}))
+    write(engine, leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(7, 1)}))
     assert progress_of(engine, job_id) is None
-    with engine.begin() as connection:
-        connection.execute(leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(8, 2)}))
+    write(engine, leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(8, 2)}))
     assert progress_of(engine, job_id) is not None
 
 

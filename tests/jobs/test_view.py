@@ -57,7 +57,7 @@ def test_no_data_chooses_the_codec_that_decodes_it(sql: Any, session: Session, d
     assert opened("input", stored, Registry().find_codec) == document
 
 
-def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:
+def test_an_insert_into_the_view_enqueues(sql: Any, session: Session, notifications: Notifications) -> None:
     returned = sql.execute(
         "INSERT INTO job_queue (type_name, input) VALUES ('send', '{\"n\": 1}') RETURNING id, queue, status, scheduled_at"
     ).fetchone()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
@@ -19,6 +18,7 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim import arrivals, claims, idleness, lanes, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, quick, until, working
 
 NEVER = timedelta(minutes=5)
@@ -79,8 +79,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
 
 def run(engine: Engine, statement: str) -> None:
     """Run a statement in a transaction of its own."""
-    with engine.begin() as connection:
-        connection.execute(text(statement))
+    write(engine, statement)
 
 
 @asynccontextmanager
@@ -194,8 +193,7 @@ async def test_cancelling_a_running_job_frees_its_capacity_at_once(
         jobs.add(input="second", ordering_key=key)
         run(engine, "SELECT pg_notify('.job:due', 'default')")
         await until(lambda: asleep(1), description="the second may not start")
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [first])
+        call(engine, cancel_jobs, [first])
         await gate.begins("second")
         gate.release("second")
 

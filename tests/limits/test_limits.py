@@ -16,6 +16,7 @@ from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, Spawn, Start, through_poolers, until
 
 _RUNS = """
@@ -59,8 +60,7 @@ asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=
 
 
 def execute(engine: Engine, statement: str, **parameters: Any) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(statement), parameters)
+    write(engine, statement, parameters)
 
 
 def scalar(engine: Engine, statement: str, **parameters: Any) -> Any:

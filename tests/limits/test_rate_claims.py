@@ -21,6 +21,7 @@ from sa_jobqueue.worker.claim.limits import BUSY, Limits, transaction
 from sa_jobqueue.worker.claim.rates import Rates, RolledBackError
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import Start, until
 
 _GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "fairness_key": "", "rate_cost": 2}
@@ -35,8 +36,7 @@ GATE = 1763
 @pytest.fixture
 async def asynchronous(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
     """Give a worker's engine, to a database whose default isolation level the test sets, and a queue with a rate."""
-    with engine.begin() as connection:
-        connection.execute(text(RULE))
+    write(engine, RULE)
     isolation = getattr(request, "param", "read committed").replace(" ", "\\ ")
     options = f"-c default_transaction_isolation={isolation}"
     asynchronous = create_async_engine(engine.url, isolation_level="AUTOCOMMIT", connect_args={"options": options})
@@ -129,8 +129,7 @@ async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
     async def late(self: Rates, connection: Any, claimed: Any) -> None:
         if not outrun:
             another = "UPDATE rate_state SET version = version + 1"
-            with engine.begin() as elsewhere:
-                elsewhere.execute(text(another))
+            write(engine, another)
         try:
             await spend(self, connection, claimed)
         except RolledBackError:
@@ -152,8 +151,7 @@ async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
 async def test_jobs_started_between_snapshot_and_lock_count_against_the_limit(
     engine: Engine, asynchronous: AsyncEngine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE queue SET global_concurrency = 1"))
+    write(engine, "UPDATE queue SET global_concurrency = 1")
     late = Limits(Job, "default", None)
     monkeypatch.setattr(late, "_lock", gated())
     async with asynchronous.connect() as first, asynchronous.connect() as second:

@@ -16,6 +16,7 @@ from sa_jobqueue.operations import enqueue_many, explain_job
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs, foreign
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import Start, through_poolers, until
 
 RULES = """
@@ -70,10 +71,7 @@ async def test_weighted_rate_limits_apply_in_every_stretch_of_time_across_three_
 async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_the_next(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 5, interval '300 ms')")
-        )
+    write(engine, "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 5, interval '300 ms')")
     first, heavy, last = jobs.add(rate_cost=5), jobs.add(rate_cost=10), jobs.add()
     queue = JobQueue()
 

@@ -138,9 +138,7 @@ def test_references_are_loaded_by_handlers(shop: sessionmaker[Session], engine: 
             Ref(Order()).load(session)
 
 
-def test_an_object_that_is_falsy_is_found(
-    shop: sessionmaker[Session], engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_is_falsy_is_found(shop: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Order, "__len__", lambda order: 0, raising=False)
     with shop.begin() as session:
         session.add(order := Order())

@@ -11,12 +11,12 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import ddl
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import Job
+from tests.fixtures.jobs import enqueue
 from tests.migrations.catalogs import catalog
 from tests.migrations.conftest import one_server
 
@@ -92,8 +92,7 @@ def test_a_checkout_is_migrated_with_the_url_option(engine: Engine) -> None:
         assert process.returncode == 0, process.stderr
         with engine.connect() as connection:
             assert (catalog(connection) == nothing) is (line == ["downgrade", "base"])
-    with Session(engine) as session, session.begin():
-        session.add(Job("mail"))
+    enqueue(engine, Job("mail"))
 
 
 @pytest.mark.long

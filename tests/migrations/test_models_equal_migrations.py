@@ -19,6 +19,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID
 from sa_jobqueue.operations import enqueue_many
 from sa_jobqueue.statements.minutes import COUNTS
+from tests.fixtures.transactions import call
 from tests.migrations.catalogs import Catalog, catalog, without_kept_value
 
 pytestmark = pytest.mark.slow
@@ -233,8 +234,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
 def test_a_dead_letter_update_sets_changed_xid(engine: Engine) -> None:
     model = model_of(Layout())
     upgrade(engine, Layout())
-    with Session(engine) as session, session.begin():
-        write_rows(session, model)
+    call(engine, write_rows, model)
     with Session(engine) as session, session.begin():  # as a redrive does, in another transaction than the one it died in
         session.execute(update(model.DeadLetter).values(resolution="dismissed", resolved_at=func.now()))
         assert str(session.scalar(select(model.DeadLetter.changed_xid))) == session.scalar(select(CURRENT_XID))

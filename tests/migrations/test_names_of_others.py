@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin
 from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner
+from tests.fixtures.jobs import enqueue
 from tests.fixtures.variants import variants
 from tests.migrations.applications import PLAIN_MODELS, Application
 from tests.migrations.catalogs import catalog
@@ -178,8 +179,7 @@ def test_a_revision_over_the_tables_of_create_all_names_the_stamp(engine: Engine
         ):
             runner.migrate(connection, Layout(), from_version=0, to_version=1)
         assert runner.upgrade(connection, Layout()) == 1
-    with Session(engine) as session, session.begin():
-        session.add(Job("mail"))
+    enqueue(engine, Job("mail"))
 
 
 def test_create_all_refuses_a_table_of_others_with_the_name_of_one_of_its_tables(engine: Engine) -> None:

@@ -16,6 +16,7 @@ from sa_jobqueue.errors import InvalidOptionError, SchemaBusyError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import locking, runner
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import PATIENCE, wait_until
 
 WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
@@ -51,8 +52,7 @@ def doing(work: Any) -> Iterator[list[Any]]:
 
 
 def is_lock_awaited(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(connection.scalar(WAITING))
+    return bool(scalar(engine, WAITING))
 
 
 def holding(engine: Engine, statement: str) -> Connection:
@@ -111,8 +111,7 @@ def test_prepare_adds_columns_and_indexes_while_jobs_are_enqueued(engine: Engine
             return runner.prepare(connection)
 
     def node() -> Any:
-        with engine.connect() as connection:
-            return connection.scalar(text("SELECT relfilenode FROM pg_class WHERE relname = 'ix_job_remark'"))
+        return scalar(engine, "SELECT relfilenode FROM pg_class WHERE relname = 'ix_job_remark'")
 
     with engine.begin() as connection:
         runner.upgrade(connection, to_version=1)

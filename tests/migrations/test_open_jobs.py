@@ -24,6 +24,7 @@ from sa_jobqueue.migrations.open_jobs import NoJobs
 from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.statements import deployments
 from tests.fixtures.jobs import enqueue
+from tests.fixtures.transactions import scalar, write
 from tests.fixtures.workers import drain
 from tests.migrations.applications import PLAIN_MODELS, Application, run_script
 from tests.migrations.conftest import MakeApplication, one_server
@@ -81,8 +82,7 @@ def application(make_application: MakeApplication) -> Application:
 
 
 def has_parcels(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return connection.scalar(text("SELECT to_regclass('parcel') IS NOT NULL")) is True
+    return scalar(engine, "SELECT to_regclass('parcel') IS NOT NULL") is True
 
 
 def test_an_upgrade_is_refused_until_the_jobs_have_ended(application: Application) -> None:
@@ -442,8 +442,7 @@ STAGES = ("migrate", "new workers", "old workers stop", "new producers")
 async def test_a_rolling_deploy_in_any_order_leaves_no_dead_letter(queue_engine: Engine, order: tuple[str, ...]) -> None:
     """Jobs of version 1 need a table that the migration drops; new workers convert them as long as it is there."""
     engine, shipped = queue_engine, list[int]()
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE address (id int)"))
+    write(engine, "CREATE TABLE address (id int)")
 
     def deployed(version: int) -> JobQueue[Any]:
         jobs: JobQueue[Any] = JobQueue()
@@ -455,8 +454,7 @@ async def test_a_rolling_deploy_in_any_order_leaves_no_dead_letter(queue_engine:
         return jobs
 
     def from_addresses(payload: Any) -> Any:
-        with engine.connect() as connection:
-            assert connection.scalar(text("SELECT to_regclass('address') IS NOT NULL"))
+        assert scalar(engine, "SELECT to_regclass('address') IS NOT NULL")
         return payload
 
     old, new = deployed(1), deployed(2)

@@ -22,6 +22,7 @@ from sa_jobqueue.migrations import runner
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.operations.writes import list_writes
+from tests.fixtures.transactions import scalars, write
 from tests.migrations.applications import PLAIN_MODELS, Application, both_scopes, commands
 from tests.migrations.catalogs import catalog
 
@@ -199,12 +200,12 @@ def test_other_commands_work_without_its_tables(application: Application, comman
 
 def test_grants_cover_its_tables_where_they_are(application: Application, command: Command) -> None:
     def granted() -> set[str]:
-        with application.engine.connect() as connection:
-            return set(
-                connection.scalars(
-                    text("SELECT table_name FROM information_schema.table_privileges WHERE grantee = 'with_operator'")
-                )
+        return set(
+            scalars(
+                application.engine,
+                "SELECT table_name FROM information_schema.table_privileges WHERE grantee = 'with_operator'",
             )
+        )
 
     assert command("grants", "--apply", "--roles", "with").exit_code == 0
     assert not granted() & set(PIPELINE_TABLES)
@@ -272,8 +273,7 @@ def test_health_counts_bulk_writes_where_no_class_has_their_tables(application: 
     application.autogenerate()
     application.upgrade()
     application.edit(MODELS)
-    with application.engine.begin() as connection:
-        connection.execute(text("INSERT INTO job_bulk_staging (write_id, sequence, task_id, row) VALUES ('a', 1, 1, 1)"))
+    write(application.engine, "INSERT INTO job_bulk_staging (write_id, sequence, task_id, row) VALUES ('a', 1, 1, 1)")
     assert health(application.engine, model=application.models.Job).bulk_writes.unfinished == 1
 
 

@@ -20,18 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Enqueued, Job, JobStatus, cancel_jobs, enqueue_many
+from sa_jobqueue import Enqueued, Job, JobStatus, cancel_jobs, enqueue_many, operations
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import ConflictError, InvalidJobError, LostAttemptError
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    cancel_chains,
-    complete_job,
-    delete_chains,
-    dismiss_dead_letters,
-    redrive_dead_letters,
-    reschedule_jobs,
-)
 from sa_jobqueue.operations.completions import attach, complete_attempts
 from sa_jobqueue.operations.deduplication import enqueue
 from sa_jobqueue.statements import waiting
@@ -297,7 +288,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _cancel_chains(self, data: st.DataObject, transaction: Transaction) -> None:
         numbers = self._draw_some(data, transaction.model.jobs or [0], "cancelled", most=2)
         transaction.both(
-            lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers)).ids),
+            lambda session: self.system.numbered(operations.cancel_chains(session, self.system.id_list(numbers)).ids),
             lambda model: self.system.in_order(model.cancel_chains(numbers)),
         )
 
@@ -308,24 +299,24 @@ class QueueMachine(RuleBasedStateMachine):
         later = timedelta(hours=delay) if delay else None
 
         def act(session: Session) -> None:
-            reschedule_jobs(session, self.system.id_list(numbers), delay=later)
+            operations.reschedule_jobs(session, self.system.id_list(numbers), delay=later)
 
         transaction.both(act, lambda model: model.reschedule(numbers, delay))
 
     def _redrive(self, data: st.DataObject, transaction: Transaction) -> None:
         dead = transaction.model.with_status("dead")
         numbers = data.draw(st.lists(st.sampled_from(dead), unique=True), "redriven") if dead else []
-        where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
+        where = operations.DeadLetterFilter(job_ids=self.system.id_list(numbers))
         transaction.both(
-            lambda session: self.system.numbered(redrive_dead_letters(session, where=where).ids),
+            lambda session: self.system.numbered(operations.redrive_dead_letters(session, where=where).ids),
             lambda model: model.redrive(numbers, self.system.in_order),
         )
 
     def _dismiss(self, data: st.DataObject, transaction: Transaction) -> None:
         numbers = self._draw_some(data, transaction.model.jobs or [0], "dismissed")
-        where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
+        where = operations.DeadLetterFilter(job_ids=self.system.id_list(numbers))
         transaction.both(
-            lambda session: len(dismiss_dead_letters(session, where=where, by="tester").ids),
+            lambda session: len(operations.dismiss_dead_letters(session, where=where, by="tester").ids),
             lambda model: model.dismiss(numbers),
         )
 
@@ -341,7 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         def act(session: Session) -> None:
             result: Any = self.count if following is None else Continuation(self.system.job(following))
-            assert complete_job(session, self.system.id(n), result).id == self.system.id(n)
+            assert operations.complete_job(session, self.system.id(n), result).id == self.system.id(n)
 
         transaction.both(act, lambda model: model.complete_unclaimed(n, None if following else self.count, following))
 
@@ -352,7 +343,9 @@ class QueueMachine(RuleBasedStateMachine):
         )
         cascade = data.draw(st.booleans(), "cascade")
         transaction.both(
-            lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade).ids),
+            lambda session: self.system.numbered(
+                operations.delete_chains(session, self.system.id_list(numbers), cascade=cascade).ids
+            ),
             lambda model: self.system.in_order(model.delete(numbers, cascade=cascade)),
         )
 

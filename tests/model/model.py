@@ -9,14 +9,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from sa_jobqueue.errors import (
-    ChainReferencedError,
-    IllegalTransitionError,
-    InvalidJobError,
-    JobEndedError,
-    LostAttemptError,
-    NotFoundError,
-)
+from sa_jobqueue import errors
 
 OPEN = ("blocked", "pending", "running")
 NOBODY: frozenset[int] = frozenset()
@@ -230,7 +223,7 @@ class Model:
     def reschedule(self, numbers: Sequence[int], delay: int) -> None:
         self._check_jobs(numbers)
         if any(self.jobs[n].status not in {"pending", "blocked"} for n in numbers):
-            raise Refused(IllegalTransitionError)
+            raise Refused(errors.IllegalTransitionError)
         for n in numbers:
             self.jobs[n].due = self.now + delay
 
@@ -258,9 +251,9 @@ class Model:
         self._check_jobs([n])
         job = self.jobs[n]
         if not job.is_open:
-            raise Refused(JobEndedError)
+            raise Refused(errors.JobEndedError)
         if following is not None and any(wait.chain == job.chain for wait in following.waits):
-            raise Refused(InvalidJobError)
+            raise Refused(errors.InvalidJobError)
         if job.status == "running":
             job.history.append((job.attempt, "superseded", job.worker))
         self._check_waits(following.waits if following else (), is_fatal=False)
@@ -272,7 +265,7 @@ class Model:
         self._check_chains(chains)
         doomed = set().union(*(self.waits_for(chain) for chain in chains)) if cascade else set(chains)
         if any(job.chain not in doomed for chain in doomed for job, _ in self.waiting_for(chain)):
-            raise Refused(ChainReferencedError)
+            raise Refused(errors.ChainReferencedError)
         deleted = {job.n for chain in doomed for job in self.jobs_of(chain)}
         for dead_letter in self.dead_letters:
             if dead_letter.job in deleted and dead_letter.resolution is None:
@@ -331,7 +324,7 @@ class Model:
     ) -> int | None:
         """Complete an attempt in its handler's transaction; return its chain if that ended and has waiters."""
         if not self.owns(worker, n, attempt):
-            raise Refused(LostAttemptError, is_fatal=True)
+            raise Refused(errors.LostAttemptError, is_fatal=True)
         job = self.jobs[n]
         self._complete(job, worker, output, following)
         return job.chain if following is None and self.jobs[job.chain].has_waiters else None
@@ -480,20 +473,20 @@ class Model:
 
     def _check_jobs(self, numbers: Iterable[int]) -> None:
         if any(n not in self.jobs for n in numbers):
-            raise Refused(NotFoundError)
+            raise Refused(errors.NotFoundError)
 
     def _check_chains(self, numbers: Iterable[int]) -> None:
         if any(n not in self.jobs for n in numbers):
-            raise Refused(NotFoundError)
+            raise Refused(errors.NotFoundError)
         if any(self.jobs[n].index for n in numbers):
-            raise Refused(NotFoundError)
+            raise Refused(errors.NotFoundError)
 
     def _check_waits(self, waits: Iterable[Wait], *, is_fatal: bool = True) -> None:
         for wait in waits:
             if wait.chain not in self.jobs:
-                raise Refused(NotFoundError, is_fatal=is_fatal)
+                raise Refused(errors.NotFoundError, is_fatal=is_fatal)
             if self.jobs[wait.chain].index:
-                raise Refused(NotFoundError, is_fatal=is_fatal)
+                raise Refused(errors.NotFoundError, is_fatal=is_fatal)
 
     def _check_keys(self, kind: type[Exception]) -> None:
         keys = [key for chain in self._open_chains() if (key := self._key_of(chain)) is not None]

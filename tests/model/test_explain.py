@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, func, insert, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, func, insert
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import SWEEP
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 
 pytestmark = pytest.mark.slow
 
@@ -179,11 +179,9 @@ def test_explain_names_the_first_cause_in_any_combination_of_causes(engine: Engi
     causes: set[Cause] = set()
 
     def check(world: World) -> None:
-        with engine.begin() as connection:
-            connection.execute(text(SWEEP))
+        write(engine, SWEEP)
         job_id = build(world, engine, jobs)
-        with Session(engine) as session:
-            explanation = explain_job(session, job_id)
+        explanation = call(engine, explain_job, job_id)
         assert explanation.cause is world.cause(), explanation.sentence
         assert explanation.sentence.endswith(".")
         assert "None" not in explanation.sentence

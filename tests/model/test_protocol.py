@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
@@ -17,6 +16,7 @@ from sa_jobqueue.statements import leases
 from sa_jobqueue.types import TRANSITIONS
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.tallies import tally
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import ManualWorker
 from tests.model.protocol import Held, State, Step, explore
 from tests.statements.cases import heartbeat_parameters
@@ -135,8 +135,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State,
         case "claim":
             worker.claim()
         case "heartbeat":
-            with engine.begin() as connection:
-                connection.execute(leases.heartbeat(jobs.model), heartbeat_parameters(worker.worker_id))
+            write(engine, leases.heartbeat(jobs.model), heartbeat_parameters(worker.worker_id))
         case "rescue":
             worker.rescue()
         case "give back":
@@ -148,8 +147,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State,
             ended = worker.finish(believed, status="dead" if last else "pending")  # type: ignore[arg-type]
             assert bool(ended) is step.accepted
         case "redrive":
-            with Session(engine) as session, session.begin():
-                assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[job_id])).ids == [job_id]
+            assert call(engine, redrive_dead_letters, where=DeadLetterFilter(job_ids=[job_id])).ids == [job_id]
     with engine.connect() as connection:
         statement = text("SELECT status::text, attempt, max_attempts, leased_by FROM job WHERE id = :id")
         return tuple(connection.execute(statement, {"id": job_id}).one())

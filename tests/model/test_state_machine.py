@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, run_state_machine_as_test
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import own_database
+from tests.fixtures.transactions import call
 from tests.model.machine import (
     COMMITS,
     WORKER,
@@ -212,8 +212,7 @@ class TheQueue(QueueMachine):
     def explain(self, data: st.DataObject) -> None:
         """Ask of some jobs why they do not run: the cause is right, and never unknown."""
         for n in self._draw_some(data, self.model.jobs, "explained"):
-            with Session(self.system.engine) as session:
-                explanation = explain_job(session, self.system.id(n), heartbeat_timeout=HALF)
+            explanation = call(self.system.engine, explain_job, self.system.id(n), heartbeat_timeout=HALF)
             same(explanation.cause in self._causes(n), True)
             assert explanation.sentence.endswith(".")
             assert not {"None", "unknown"} & set(re.findall(r"\w+", explanation.sentence)), explanation.sentence

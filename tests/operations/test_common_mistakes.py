@@ -43,7 +43,7 @@ def test_enqueue_without_deduplication_adds_the_job(session: Session, jobs: Jobs
 
 
 async def test_async_enqueue_without_deduplication_adds_the_job_and_sync_refuses_async_sessions(
-    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+    async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
     _, send = handlers()
     async with AsyncSession(async_engine) as session, session.begin():

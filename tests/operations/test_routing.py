@@ -12,25 +12,10 @@ from sqlalchemy import Engine, ForeignKey, MetaData, Text, create_engine, event,
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, with_loader_criteria
 from sqlalchemy.sql.dml import UpdateBase
 
-from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Worker, enqueue, enqueue_many
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Worker, enqueue, enqueue_many, operations
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.migrations.runner import upgrade
 from sa_jobqueue.models import Job
-from sa_jobqueue.operations import (
-    cancel_chains,
-    cancel_jobs,
-    complete_job,
-    explain_job,
-    get_job,
-    get_queue,
-    list_attempts,
-    list_chains,
-    list_jobs,
-    pause_queues,
-    reschedule_jobs,
-    send_event,
-    set_priority,
-)
 from tests.fixtures.jobs import Jobs
 
 jobs_ = JobQueue()
@@ -80,19 +65,21 @@ OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
     "enqueue once": lambda session, _: enqueue(session, routed.job(1), deduplicate=Deduplicate("k", scope="any")),
     "enqueue_many by key": lambda session, _: enqueue_many(session, [routed.job(1)], deduplicate_by=lambda _: "k"),
     "a job with a blocker": lambda session, job_id: routed.enqueue(session, 1, blockers=[job_id]),
-    "cancel_jobs": lambda session, job_id: cancel_jobs(session, [job_id]),
-    "cancel_chains": lambda session, job_id: cancel_chains(session, [job_id]),
-    "complete_job": lambda session, job_id: complete_job(session, job_id, 1),
-    "reschedule_jobs": lambda session, job_id: reschedule_jobs(session, [job_id], at=datetime(2040, 1, 1, tzinfo=UTC)),
-    "set_priority": lambda session, job_id: set_priority(session, 3),
-    "pause_queues": lambda session, _: pause_queues(session, ["default"], by="me"),
-    "get_queue": lambda session, _: get_queue(session, "mail", for_update=True),
-    "get_job": get_job,
-    "list_jobs": lambda session, _: list_jobs(session),
-    "list_chains": lambda session, _: list_chains(session),
-    "list_attempts": list_attempts,
-    "explain_job": explain_job,
-    "send_event": lambda session, _: send_event(session, "paid", 1),
+    "cancel_jobs": lambda session, job_id: operations.cancel_jobs(session, [job_id]),
+    "cancel_chains": lambda session, job_id: operations.cancel_chains(session, [job_id]),
+    "complete_job": lambda session, job_id: operations.complete_job(session, job_id, 1),
+    "reschedule_jobs": lambda session, job_id: operations.reschedule_jobs(
+        session, [job_id], at=datetime(2040, 1, 1, tzinfo=UTC)
+    ),
+    "set_priority": lambda session, job_id: operations.set_priority(session, 3),
+    "pause_queues": lambda session, _: operations.pause_queues(session, ["default"], by="me"),
+    "get_queue": lambda session, _: operations.get_queue(session, "mail", for_update=True),
+    "get_job": operations.get_job,
+    "list_jobs": lambda session, _: operations.list_jobs(session),
+    "list_chains": lambda session, _: operations.list_chains(session),
+    "list_attempts": operations.list_attempts,
+    "explain_job": operations.explain_job,
+    "send_event": lambda session, _: operations.send_event(session, "paid", 1),
 }
 
 
@@ -167,7 +154,7 @@ def test_a_translated_schema_is_refused_at_the_first_call(engine: Engine, name: 
     assert "search_path" in str(raised.value)
 
 
-def test_a_map_of_other_schemas_is_no_matter(engine: Engine, jobs: Jobs) -> None:
+def test_a_map_of_other_schemas_is_no_matter(engine: Engine) -> None:
     mapped_engine = engine.execution_options(schema_translate_map={"shared": "tenant"})
     in_session(mapped_engine, lambda session: enqueue_many(session, [routed.job(1)]))
 

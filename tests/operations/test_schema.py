@@ -6,15 +6,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import JobMixin, ddl
+from sa_jobqueue import JobMixin, ddl, errors
 from sa_jobqueue.ddl import LATEST
-from sa_jobqueue.errors import (
-    SchemaBuildError,
-    SchemaMissingError,
-    SchemaOutdatedError,
-    SchemaTooNewError,
-    UnsupportedServerError,
-)
 from sa_jobqueue.operations import check_schema, schema
 from tests.fixtures.database import both_servers
 
@@ -41,27 +34,29 @@ def test_the_tables_of_this_version_and_the_next_pass_the_check(session: Session
 
 
 def test_missing_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:
-    with pytest.raises(SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'):
+    with pytest.raises(
+        errors.SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'
+    ):
         check_schema(session, model=OtherJob)
 
 
 def test_older_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:
     stamp(session, f"sa_jobqueue version={LATEST - 1}")
     with pytest.raises(
-        SchemaOutdatedError, match=f"is of version {LATEST - 1}, this library needs {LATEST}: alembic revision"
+        errors.SchemaOutdatedError, match=f"is of version {LATEST - 1}, this library needs {LATEST}: alembic revision"
     ):
         check_schema(session)
 
 
 def test_newer_tables_raise_an_error_that_asks_for_an_upgrade(session: Session) -> None:
     stamp(session, f"sa_jobqueue version={LATEST + 2}")
-    with pytest.raises(SchemaTooNewError, match=f"is of version {LATEST + 2}, .* upgrade sa-jobqueue"):
+    with pytest.raises(errors.SchemaTooNewError, match=f"is of version {LATEST + 2}, .* upgrade sa-jobqueue"):
         check_schema(session)
 
 
 def test_an_unsupported_server_is_reported_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIN_SERVER_VERSION", 990_000)
-    with pytest.raises(UnsupportedServerError, match=r"this server is 1\d"):
+    with pytest.raises(errors.UnsupportedServerError, match=r"this server is 1\d"):
         check_schema(session)
 
 
@@ -75,7 +70,7 @@ def test_tables_in_another_schema_are_found(session: Session, engine: Engine) ->
 )
 def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: str | None) -> None:
     stamp(session, comment)
-    with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
+    with pytest.raises(errors.SchemaMissingError, match="table job is not a job queue's table"):
         check_schema(session)
 
 
@@ -83,14 +78,14 @@ def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: st
 def test_tables_of_another_build_raise_an_error_with_the_way_out(session: Session, build: str) -> None:
     stamp(session, f"sa_jobqueue version={LATEST}{build}")
     with pytest.raises(
-        SchemaBuildError, match=rf"table job was made by another build of version {LATEST} .* downgrade --to 0"
+        errors.SchemaBuildError, match=rf"table job was made by another build of version {LATEST} .* downgrade --to 0"
     ) as raised:
         check_schema(session)
     assert (raised.value.version, raised.value.build) == (LATEST, build.removeprefix(" build="))
     assert raised.value.expected == ddl.stamp("queue", LATEST).build
     session.execute(text("COMMENT ON TABLE job_bulk_write IS 'sa_jobqueue version=1'"))
     stamp(session, ddl.stamp("queue", LATEST).comment)
-    with pytest.raises(SchemaBuildError, match="table job_bulk_write was made by another build"):
+    with pytest.raises(errors.SchemaBuildError, match="table job_bulk_write was made by another build"):
         check_schema(session, unit="pipeline")
 
 

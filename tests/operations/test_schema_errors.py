@@ -11,18 +11,9 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, aliased, mapped_column
 
-from sa_jobqueue import Deduplicate, Job, JobMixin, JobQueue, Worker, aio
+from sa_jobqueue import Deduplicate, Job, JobMixin, JobQueue, Worker, aio, operations
 from sa_jobqueue.errors import SchemaError, SchemaMissingError, SchemaOutdatedError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import (
-    cancel_jobs,
-    enqueue,
-    enqueue_many,
-    get_job,
-    list_dead_letters,
-    list_jobs,
-    list_queues,
-)
 from tests.fixtures.workers import quick
 
 pytestmark = pytest.mark.every_python
@@ -56,20 +47,20 @@ def own_note(number: int) -> None: ...
 USES: dict[str, Callable[[Session], Any]] = {
     "add": lambda session: session.add(own_note.job(1)),
     "add several": lambda session: session.add_all([own_note.job(1), own_note.job(2, blockers=[own_note.job(3)])]),
-    "enqueue": lambda session: enqueue(session, own_note.job(1)),
-    "deduplicate": lambda session: enqueue(session, own_note.job(1), deduplicate=Deduplicate("key")),
-    "enqueue_many": lambda session: enqueue_many(session, [own_note.job(1)]),
+    "enqueue": lambda session: operations.enqueue(session, own_note.job(1)),
+    "deduplicate": lambda session: operations.enqueue(session, own_note.job(1), deduplicate=Deduplicate("key")),
+    "enqueue_many": lambda session: operations.enqueue_many(session, [own_note.job(1)]),
     "handler.enqueue_many": lambda session: own_note.enqueue_many(session, [1]),
     "payloads by key": lambda session: own_note.enqueue_many(session, [1], deduplicate_by=str),
     "select": lambda session: session.scalars(select(OwnJob)).all(),
     "select an alias": lambda session: session.scalars(select(aliased(OwnJob).id)).all(),
     "exists": lambda session: session.scalar(select(exists().where(OwnJob.Attempt.attempt == 1))),
     "get": lambda session: session.get(OwnJob, uuid7()),
-    "get_job": lambda session: get_job(session, uuid7(), model=OwnJob),
-    "list_jobs": lambda session: list_jobs(session, model=OwnJob),
-    "list_dead_letters": lambda session: list_dead_letters(session, model=OwnJob),
-    "list_queues": lambda session: list_queues(session, model=OwnJob),
-    "cancel_jobs": lambda session: cancel_jobs(session, [uuid7()], model=OwnJob),
+    "get_job": lambda session: operations.get_job(session, uuid7(), model=OwnJob),
+    "list_jobs": lambda session: operations.list_jobs(session, model=OwnJob),
+    "list_dead_letters": lambda session: operations.list_dead_letters(session, model=OwnJob),
+    "list_queues": lambda session: operations.list_queues(session, model=OwnJob),
+    "cancel_jobs": lambda session: operations.cancel_jobs(session, [uuid7()], model=OwnJob),
 }
 
 
@@ -115,7 +106,7 @@ async def test_schema_errors_are_raised_on_async_engines(driver: str, engine: En
 def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engine) -> None:
     other_engine = create_engine(make_url(engine.url.render_as_string(False)).set(drivername="postgresql+psycopg2"))
     with Session(other_engine) as session, pytest.raises(SchemaMissingError):
-        list_jobs(session, model=OwnJob)
+        operations.list_jobs(session, model=OwnJob)
     other_engine.dispose()
 
 
@@ -123,9 +114,9 @@ def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engi
     "use",
     [
         lambda session: session.add(note.job(1)),
-        lambda session: enqueue(session, note.job(1)),
+        lambda session: operations.enqueue(session, note.job(1)),
         lambda session: note.enqueue_many(session, [1]),
-        list_jobs,
+        operations.list_jobs,
         lambda session: session.scalars(select(Job)).all(),
     ],
     ids=["add", "enqueue", "handler.enqueue_many", "list_jobs", "select"],
@@ -141,8 +132,8 @@ def test_a_function_of_another_build_raises_schema_outdated_error(session: Sessi
     session.execute(text("ALTER FUNCTION job_notify_due(text) RENAME TO job_notify"))
     for use in (
         lambda session: session.add(note.job(1)),
-        lambda session: enqueue(session, note.job(1)),
-        lambda session: enqueue_many(session, [note.job(1)]),
+        lambda session: operations.enqueue(session, note.job(1)),
+        lambda session: operations.enqueue_many(session, [note.job(1)]),
     ):
         outdated = pytest.raises(SchemaOutdatedError, match=r"no function job_notify_due .* sa-jobqueue doctor")
         with outdated, session.begin_nested():
@@ -176,7 +167,7 @@ def test_errors_of_the_application_are_not_translated(use: Callable[[Session], A
     session.rollback()
 
 
-def test_a_missing_application_column_raises_the_original_error(session: Session, engine: Engine) -> None:
+def test_a_missing_application_column_raises_the_original_error(session: Session) -> None:
     """Also where both have a column of that name: it is left alone in doubt."""
     session.execute(text("CREATE SCHEMA nowhere"))
     session.execute(text("CREATE TABLE nowhere.own_job AS SELECT * FROM job"))

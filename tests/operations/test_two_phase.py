@@ -9,46 +9,35 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, Schedule
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    cancel_chains,
-    cancel_jobs,
-    delete_chains,
-    pause_queues,
-    redrive_dead_letters,
-    send_event,
-    trigger_jobs,
-    upsert_schedule,
-)
+from sa_jobqueue import Job, JobStatus, Schedule, operations
 from tests.fixtures.jobs import Jobs
 
 
 def cancels_a_job_that_runs(session: Session, jobs: Jobs) -> None:
-    cancel_jobs(session, [jobs.add(JobStatus.RUNNING, worker_id="other")])
+    operations.cancel_jobs(session, [jobs.add(JobStatus.RUNNING, worker_id="other")])
 
 
 def cancels_a_chain_that_is_waited_for(session: Session, jobs: Jobs) -> None:
     first = Job("test")
     session.add_all([first, Job("test", blockers=[first])])
     session.commit()
-    cancel_chains(session, [first.id])
+    operations.cancel_chains(session, [first.id])
 
 
-def dead(jobs: Jobs) -> DeadLetterFilter:
+def dead(jobs: Jobs) -> operations.DeadLetterFilter:
     jobs.add(JobStatus.DEAD)
-    return DeadLetterFilter()
+    return operations.DeadLetterFilter()
 
 
 OPERATIONS: list[Callable[[Session, Jobs], Any]] = [
     cancels_a_job_that_runs,
     cancels_a_chain_that_is_waited_for,
-    lambda session, jobs: trigger_jobs(session, [jobs.add()]),
-    lambda session, jobs: redrive_dead_letters(session, where=dead(jobs)),
-    lambda session, jobs: delete_chains(session, [jobs.add(JobStatus.DEAD)]),
-    lambda session, jobs: pause_queues(session, ["default"]),
-    lambda session, jobs: send_event(session, "approved"),
-    lambda session, jobs: upsert_schedule(session, Schedule(name="s", type_name="test", cron="0 0 1 1 *")),
+    lambda session, jobs: operations.trigger_jobs(session, [jobs.add()]),
+    lambda session, jobs: operations.redrive_dead_letters(session, where=dead(jobs)),
+    lambda session, jobs: operations.delete_chains(session, [jobs.add(JobStatus.DEAD)]),
+    lambda session, jobs: operations.pause_queues(session, ["default"]),
+    lambda session, jobs: operations.send_event(session, "approved"),
+    lambda session, jobs: operations.upsert_schedule(session, Schedule(name="s", type_name="test", cron="0 0 1 1 *")),
     lambda session, jobs: session.execute(text("INSERT INTO job_queue (type_name) VALUES ('test')")),
     lambda session, jobs: session.execute(text("UPDATE job_queue SET status = 'cancelled'")),
 ]

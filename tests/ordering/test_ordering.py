@@ -16,12 +16,12 @@ from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until
 
 
 def execute(engine: Engine, statement: str, **given: Any) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(statement), given)
+    write(engine, statement, given)
 
 
 def _waiting(engine: Engine) -> bool:
@@ -138,8 +138,7 @@ async def test_a_worker_recovers_from_a_claim_conflict_on_an_ordering_key(
     @queue.handler("test")
     async def work() -> None: ...
 
-    with Session(engine) as session, session.begin():
-        upsert_queue(session, QueueSettings(name="default", global_concurrency=limit))
+    call(engine, upsert_queue, QueueSettings(name="default", global_concurrency=limit))
     with Session(engine) as late:
         first = Job("test", ordering_key="k")
         late.add(first)

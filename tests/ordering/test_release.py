@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.operations import cancel_jobs
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 
 HOUR = 3600
 END = "UPDATE job SET status = :status, leased_by = NULL, leased_until = NULL, completed_at = now() WHERE id = :id"
@@ -99,8 +99,7 @@ def test_the_next_job_of_an_ordering_key_is_found_without_an_update(engine: Engi
     other, worker = manual_worker("other:1"), manual_worker("worker:1")
     before = {job_id: jobs.get(job_id)["changed_xid"] for job_id in ids}
     other.complete(*other.claim())
-    with Session(engine) as session, session.begin():
-        cancel_jobs(session, [ids[1]])
+    call(engine, cancel_jobs, [ids[1]])
     assert [jobs.get(job_id)["changed_xid"] for job_id in ids[2:]] == [before[job_id] for job_id in ids[2:]]
     assert [job.id for job in worker.claim()] == [ids[2]]
 

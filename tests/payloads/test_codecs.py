@@ -29,7 +29,8 @@ from sa_jobqueue.testing import assert_enqueued, drain, perform
 from sa_jobqueue.types import Json
 from tests.dashboard.conftest import Client
 from tests.fixtures import isolated, workers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick
 
 
@@ -143,15 +144,13 @@ def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
 
 def test_cli_dashboard_and_explain_show_encoded_payloads_undecoded(engine: Engine, database_url: str) -> None:
     jobs = declared(Encrypted(KEY))
-    with Session(engine) as session, session.begin():
-        job_id = jobs["admit"].enqueue(session, Patient("Ann Smith", 7))
+    job_id = call(engine, jobs["admit"].enqueue, Patient("Ann Smith", 7))
     output = CliRunner().invoke(main, ["jobs", "show", str(job_id), "--json"], env={"SA_JOBQUEUE_URL": database_url}).stdout
     assert json.loads(output)["job"]["input"]["sa_jobqueue.codec"] == "encrypted"
     access = Access(user="ann", payload_types=["*"])
     page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
     assert "sa_jobqueue.codec" in page
-    with Session(engine) as session:
-        explained = operations.explain_job(session, job_id)
+    explained = call(engine, operations.explain_job, job_id)
     assert all("Smith" not in text for text in (output, page, explained.sentence))
 
 
@@ -173,8 +172,7 @@ def test_an_undecodable_job_becomes_a_dead_letter_and_can_be_redriven_with_the_k
         (dead_letter,) = jobs.dead_letters(job_id)
         assert dead_letter["reason"] == "invalid_input"
         assert dead_letter["error"]["message"].startswith(reason)
-    with Session(engine) as session, session.begin():
-        operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(job_ids=[lost]), by="tester")
+    call(engine, operations.redrive_dead_letters, where=operations.DeadLetterFilter(job_ids=[lost]), by="tester")
     asyncio.run(workers.drain(declared(Encrypted(KEY, other_key)), engine))  # rotated: the first key encrypts, each decrypts
     assert jobs.status(lost) is JobStatus.COMPLETED
 
@@ -262,8 +260,7 @@ def test_codecs_apply_to_schedules_perform_and_manual_completion(engine: Engine,
 
 @pytest.mark.slow
 def test_a_child_process_decodes_and_encodes(engine: Engine, jobs: Jobs) -> None:
-    with Session(engine) as session, session.begin():
-        job_id = isolated.shouts.enqueue(session, "quiet")
+    job_id = call(engine, isolated.shouts.enqueue, "quiet")
     asyncio.run(Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10))).run_until_idle())
     assert isolated.shouts.job_type.open("output", jobs.get(job_id)["output"]) == "QUIET"
     assert "quiet" not in str(jobs.get(job_id)["input"])
@@ -289,8 +286,7 @@ def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) 
         return plain
 
     if way == "job of an unknown type":  # in a service that does not load the handlers
-        with Session(engine) as session, session.begin():
-            session.add_all([Job("plain", bomb), Job("plain", nested)])
+        enqueue(engine, Job("plain", bomb), Job("plain", nested))
     plain = declare(queue)
     with Session(engine) as session, session.begin():
         if way == "handler.enqueue":

@@ -20,7 +20,8 @@ from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background import controls
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
 MINUTE = timedelta(minutes=1)
@@ -51,8 +52,7 @@ async def test_a_limit_declared_in_code_applies_from_the_first_claim(engine: Eng
         await asyncio.sleep(0)
         running -= 1
 
-    with Session(engine) as session, session.begin():
-        session.add_all([send.job() for _ in range(10)])
+    enqueue(engine, *[send.job() for _ in range(10)])
     await Worker(jobs, engine, options=quick()).run_until_idle()
     assert peak == 1
 
@@ -74,8 +74,7 @@ async def test_a_differing_queue_row_is_kept_and_one_warning_lists_the_differenc
     (line,) = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "SettingsDiffer"]
     assert "mail weight=2 (declared: 1); mail rate_limit=7 (declared: 5)" in line
     assert "sa-jobqueue queues sync" in line
-    with Session(engine) as session:
-        rows = {(queue.name, queue.fairness_key): (queue.weight, queue.rate_limit) for queue in list_queues(session)}
+    rows = {(queue.name, queue.fairness_key): (queue.weight, queue.rate_limit) for queue in call(engine, list_queues)}
     assert rows == {("mail", ""): (2, 7), ("mail", "42"): (3, None), ("new", ""): (1, 5), ("same", ""): (1, 5)}
 
 
@@ -130,7 +129,6 @@ async def test_an_uncommitted_queue_row_does_not_keep_a_worker_from_starting(
         session.commit()
     (event,) = await log.until(SettingsDiffer)
     assert event.differences == {"mail": {"weight": (1, 2)}}
-    with Session(engine) as session:
-        assert get_queue(session, "texts").weight == 2
+    assert call(engine, get_queue, "texts").weight == 2
     worker.stop()
     await asyncio.wait_for(running, PATIENCE)

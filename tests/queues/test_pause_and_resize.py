@@ -13,28 +13,18 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Backoff, JobQueue, JobStatus, Retry, Worker
+from sa_jobqueue import Backoff, JobQueue, JobStatus, Retry, Worker, operations
 from sa_jobqueue.events import JobCompleted, JobRescheduled, SettingsChanged, WorkerStarted
-from sa_jobqueue.operations import (
-    WorkerFilter,
-    list_workers,
-    pause_job_types,
-    pause_queues,
-    resize_workers,
-    resume_job_types,
-    resume_queues,
-    upsert_queue,
-)
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background import controls
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 
 
 def run_operation(engine: Engine, operation: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    with Session(engine) as session, session.begin():
-        return operation(session, *arguments, **more)
+    return call(engine, operation, *arguments, **more)
 
 
 def counting() -> tuple[JobQueue[Any], Counter[int]]:
@@ -68,8 +58,8 @@ async def until_paused(log: EventLog, *, paused: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("pause", "resume", "name"),
     [
-        pytest.param(pause_queues, resume_queues, "default", id="queue"),
-        pytest.param(pause_job_types, resume_job_types, "count", id="type", marks=pytest.mark.long),
+        pytest.param(operations.pause_queues, operations.resume_queues, "default", id="queue"),
+        pytest.param(operations.pause_job_types, operations.resume_job_types, "count", id="type", marks=pytest.mark.long),
     ],
 )
 async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
@@ -108,7 +98,7 @@ async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
 async def test_a_paused_fairness_key_is_reported_by_its_name(engine: Engine) -> None:
     async with working(Worker(counting()[0], engine, options=quick())) as log:
         await log.until(WorkerStarted)
-        await asyncio.to_thread(run_operation, engine, pause_queues, ["default"], fairness_key="acme")
+        await asyncio.to_thread(run_operation, engine, operations.pause_queues, ["default"], fairness_key="acme")
         await until_paused(log, paused=("default (fairness key 'acme')",))
 
 
@@ -121,7 +111,7 @@ async def test_a_starting_worker_does_not_claim_from_a_paused_queue(
     monkeypatch.setattr(controls.ControlReader, "run", never)  # what it knows, it knows before it claims
     queue, ran = counting()
     paused, free = enqueue(engine, queue.job("count", 1), queue.job("other", 2))
-    run_operation(engine, pause_queues, ["default"])
+    run_operation(engine, operations.pause_queues, ["default"])
     await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), PATIENCE)
     assert (jobs.status(paused), jobs.status(free), ran) == (JobStatus.PENDING, JobStatus.COMPLETED, {2: 1})
 
@@ -152,7 +142,7 @@ async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jo
         assert permits.acquire(timeout=PATIENCE)
 
     def shown() -> list[int]:
-        return [worker.concurrency for worker in run_operation(engine, list_workers)]
+        return [worker.concurrency for worker in run_operation(engine, operations.list_workers)]
 
     async def has_begun(count: int) -> None:
         for _ in range(count):
@@ -162,15 +152,17 @@ async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jo
     worker = Worker(queue, engine, options=quick(concurrency=1))
     async with working(worker):
         await has_begun(1)
-        assert run_operation(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
+        assert run_operation(engine, operations.resize_workers, 3, where=operations.WorkerFilter(ids=[worker.id])).ids == [
+            worker.id
+        ]
         await has_begun(2)  # in threads of their own
         await until(lambda: shown() == [3], description="it says so")
-        run_operation(engine, resize_workers, 1, where=WorkerFilter())
+        run_operation(engine, operations.resize_workers, 1, where=operations.WorkerFilter())
         await until(lambda: shown() == [1], description="it says so")
         permits.release(2)
         await until(lambda: worker.running == 1, description="those above the number end, and none takes their places")
         assert not running.acquire(blocking=False)
-        run_operation(engine, resize_workers, None, where=WorkerFilter())
+        run_operation(engine, operations.resize_workers, None, where=operations.WorkerFilter())
         permits.release(4)
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, description="everything ran")
 
@@ -185,7 +177,7 @@ async def test_requested_concurrency_is_capped_by_the_pool_for_session_handlers(
     worker = Worker(queue, small, options=quick(concurrency=1))
     async with working(worker) as log:
         await log.until(WorkerStarted)
-        run_operation(engine, resize_workers, 50, where=WorkerFilter(ids=[worker.id]))
+        run_operation(engine, operations.resize_workers, 50, where=operations.WorkerFilter(ids=[worker.id]))
         (changed,) = await log.until(SettingsChanged)
         assert changed.concurrency == 3
     small.dispose()
@@ -210,10 +202,12 @@ async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_er
     async def other(payload: None) -> None: ...
 
     policy = Backoff(base=century, cap=century)
-    run_operation(engine, upsert_queue, QueueSettings(name="default", retry=policy))
+    run_operation(engine, operations.upsert_queue, QueueSettings(name="default", retry=policy))
     # The settings of a fairness key take precedence over those of its queue.
     run_operation(
-        engine, upsert_queue, QueueSettings(name="default", fairness_key="42", retry=Backoff(base=timedelta(microseconds=1)))
+        engine,
+        operations.upsert_queue,
+        QueueSettings(name="default", fairness_key="42", retry=Backoff(base=timedelta(microseconds=1))),
     )
     names = ("has_no_policy", "has_a_policy", "raises_retry")
     waits, *end = enqueue(engine, *(queue.job(name, None) for name in names))
@@ -227,7 +221,7 @@ async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_er
         row = jobs.get(waits)
         assert row["scheduled_at"] - row["started_at"] > timedelta(minutes=1)  # but for once in some millions of times
         before = len(log.of(SettingsChanged))
-        await asyncio.to_thread(run_operation, engine, upsert_queue, QueueSettings(name="default"))
+        await asyncio.to_thread(run_operation, engine, operations.upsert_queue, QueueSettings(name="default"))
         await log.until(SettingsChanged, before + 1)
         (again,) = enqueue(engine, queue.job("has_no_policy", None, max_attempts=2))
         await until(lambda: jobs.status(again) is JobStatus.DEAD, description="the library's own backoff is of a second")

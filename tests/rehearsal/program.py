@@ -18,17 +18,9 @@ from typing import Any
 from sqlalchemy import create_engine, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import AttemptContext, Blockers, Continuation, JobMixin, JobQueue, Schedule, Worker, list_jobs
+from sa_jobqueue import AttemptContext, Blockers, Continuation, JobMixin, JobQueue, Schedule, Worker, list_jobs, operations
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.operations import (
-    list_dead_letters,
-    prune,
-    redrive_dead_letters,
-    run_schedule,
-    send_event,
-    upsert_schedule,
-)
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.types import AttemptOutcome
@@ -121,9 +113,9 @@ def enqueue(session: Session) -> list[str]:
     session.add_all(new_jobs)
     session.flush()
     complete.enqueue_many(session, [4, 5])
-    upsert_schedule(session, Schedule(name="hourly", cron="0 * * * *", type_name="complete", input=6), model=Job)
+    operations.upsert_schedule(session, Schedule(name="hourly", cron="0 * * * *", type_name="complete", input=6), model=Job)
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    run_schedule(session, "hourly", since=hour, until=hour + timedelta(minutes=1), model=Job)
+    operations.run_schedule(session, "hourly", since=hour, until=hour + timedelta(minutes=1), model=Job)
     return sorted(job.type_name for job in new_jobs)
 
 
@@ -140,12 +132,12 @@ def mark(session: Session) -> int:
 
 
 def send(session: Session) -> None:
-    send_event(session, "decided", "yes", model=Job)
+    operations.send_event(session, "decided", "yes", model=Job)
 
 
 def redrive(session: Session) -> list[str]:
-    type_names = sorted(letter.type_name for letter in list_dead_letters(session, model=Job).items)
-    redrive_dead_letters(session, model=Job)
+    type_names = sorted(letter.type_name for letter in operations.list_dead_letters(session, model=Job).items)
+    operations.redrive_dead_letters(session, model=Job)
     return type_names
 
 
@@ -170,7 +162,7 @@ def report(session: Session) -> dict[str, list[str]]:
 
 def delete(session: Session) -> int:
     """Prune every chain that has ended; return the number of remaining jobs."""
-    prune(session, RULES, model=Job)
+    operations.prune(session, RULES, model=Job)
     remaining: int = session.execute(text("SELECT count(*) FROM job")).scalar_one()
     return remaining
 

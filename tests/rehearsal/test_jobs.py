@@ -30,6 +30,7 @@ from sa_jobqueue.rehearsal import RehearsalError, rehearse
 from sa_jobqueue.testing import drain
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.hostile import unsafe
+from tests.fixtures.jobs import enqueue
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.programs import Programs
 from tests.fixtures.workers import PATIENCE
@@ -78,8 +79,7 @@ def dead(engine: Engine, handler: Any, payload: Any, **options: Any) -> Any:
     """Return the id of a dead job of this payload."""
     application.is_broken = True
     try:
-        with Session(engine) as session, session.begin():
-            session.add(job := handler.job(payload, **options))
+        enqueue(engine, job := handler.job(payload, **options))
         assert drain(jobs, engine, raise_errors=False).died == 1
     finally:
         application.is_broken = False

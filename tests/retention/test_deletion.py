@@ -6,19 +6,14 @@ import pytest
 from sqlalchemy import Engine, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, get_job
-from sa_jobqueue.errors import (
-    ChainReferencedError,
-    ConflictError,
-    InvalidJobError,
-    NotFoundError,
-)
+from sa_jobqueue import Job, JobStatus, errors, get_job
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import delete_chains, redrive_dead_letters
 from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import write
 
 pytestmark = both_servers
 
@@ -88,7 +83,7 @@ def test_pending_jobs_of_the_same_session_are_flushed_and_deleted(session: Sessi
 
 def test_delete_chains_names_all_unknown_ids_and_deletes_nothing(session: Session, jobs: Jobs) -> None:
     chain_id, unknown = jobs.add(), [uuid7(), uuid7()]
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(errors.NotFoundError) as caught:
         delete_chains(session, [unknown[0], chain_id, continuation(jobs, chain_id), unknown[1]])
     assert caught.value.ids == tuple(unknown)
     session.commit()
@@ -98,15 +93,15 @@ def test_delete_chains_names_all_unknown_ids_and_deletes_nothing(session: Sessio
 def test_the_id_of_a_continuation_is_refused_naming_its_chain(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add()
     job_id = continuation(jobs, chain_id)
-    with pytest.raises(NotFoundError, match=f"{job_id} belongs to chain {chain_id}") as caught:
+    with pytest.raises(errors.NotFoundError, match=f"{job_id} belongs to chain {chain_id}") as caught:
         delete_chains(session, [job_id])
     assert caught.value.ids == (job_id,)
 
 
 def test_a_single_id_or_too_many_ids_are_refused(session: Session) -> None:
-    with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids, not one id"):
+    with pytest.raises(errors.InvalidJobError, match="chain_ids: must be a list of ids, not one id"):
         delete_chains(session, str(uuid7()))
-    with pytest.raises(InvalidJobError, match="chain_ids: must be at most 1,000 a call, got 1,001"):
+    with pytest.raises(errors.InvalidJobError, match="chain_ids: must be at most 1,000 a call, got 1,001"):
         delete_chains(session, [uuid7() for _ in range(1001)])
 
 
@@ -118,7 +113,7 @@ def test_a_chain_that_is_a_blocker_of_another_chain_is_not_deleted(
     job_id = continuation(jobs, root, status=JobStatus.BLOCKED if is_open else JobStatus.COMPLETED)
     wait_for(engine, job_id, blocker, is_open=is_open)
     other_id = jobs.add()
-    with pytest.raises(ChainReferencedError) as caught:
+    with pytest.raises(errors.ChainReferencedError) as caught:
         delete_chains(session, [other_id, blocker], cascade=True)
     assert caught.value.references == [(blocker, job_id)]
     with Session(engine) as third, third.begin():
@@ -134,7 +129,7 @@ def test_a_foreign_key_of_the_application_raises_conflict_error_on_deletion(engi
     with Session(engine) as session, session.begin() as whole:
         session.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
         session.execute(text("INSERT INTO receipt VALUES (:id)"), {"id": chain_id})
-        with pytest.raises(ConflictError) as caught:
+        with pytest.raises(errors.ConflictError) as caught:
             delete_chains(session, [chain_id])
         assert caught.value.constraint == "fk_receipt_job"
         assert delete_chains(session, [other_id]).ids == [other_id]  # the session is as it was
@@ -149,8 +144,7 @@ def test_deletion_notifies_workers_and_waiters_at_its_commit(
 ) -> None:
     running, awaited, neither = jobs.add(JobStatus.RUNNING), jobs.add(), jobs.add()
     at_work = continuation(jobs, neither, status=JobStatus.RUNNING)
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == awaited).values(has_waiters=True))
+    write(engine, update(Job).where(Job.id == awaited).values(has_waiters=True))
     delete_chains(session, [running, awaited, neither])
     assert notifications.seen() == []
     session.commit()
@@ -177,7 +171,7 @@ def test_cascade_deletes_neither_dependants_nor_blockers_of_other_chains(
     shared, dependant, other_dependant = jobs.add(), jobs.add(JobStatus.BLOCKED), jobs.add(JobStatus.BLOCKED)
     wait_for(engine, dependant, shared)
     wait_for(engine, other_dependant, shared)
-    with pytest.raises(ChainReferencedError) as caught:
+    with pytest.raises(errors.ChainReferencedError) as caught:
         delete_chains(session, [dependant], cascade=True)
     assert caught.value.references == [(shared, other_dependant)]
     assert delete_chains(session, [dependant, other_dependant], cascade=True).ids == [shared, dependant, other_dependant]

@@ -26,6 +26,7 @@ from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.retention import DAY, dead_letters_of, ended, resolved
+from tests.fixtures.transactions import call, scalar, scalars
 from tests.fixtures.workers import Start, shared
 
 pytestmark = both_servers
@@ -95,8 +96,7 @@ def refer(engine: Engine, job_id: UUID, hold: str) -> None:
 def walk(engine: Engine) -> Iterator[Pruned]:
     cursor: PruneCursor | None = PruneCursor()
     while cursor is not None:
-        with Session(engine) as session, session.begin():
-            pruned = prune(session, RULES, cursor=cursor)
+        pruned = call(engine, prune, RULES, cursor=cursor)
         yield pruned
         cursor = pruned.next
 
@@ -165,8 +165,7 @@ async def test_a_worker_names_a_foreign_key_once_and_warns_of_no_chain_that_it_k
     [event] = logged(events, ChainsReferenced)
     assert (event.constraint, event.chains, event.chain_id) == ("receipt_job_id_fkey", 2, chains[0])
     assert not logged(events, WriteQuarantined)
-    with Session(engine) as session:
-        [finding] = [finding for finding in health(session).findings if finding.code is Code.QUARANTINED]
+    [finding] = [finding for finding in call(engine, health).findings if finding.code is Code.QUARANTINED]
     assert finding.severity is Severity.OK
     assert "receipt_job_id_fkey" in finding.summary
     assert f"2 chains past their retention are kept, such as {chains[0]}" in finding.summary
@@ -174,8 +173,7 @@ async def test_a_worker_names_a_foreign_key_once_and_warns_of_no_chain_that_it_k
     pruner._references.clear()  # their pauses have ended
     await pruner.prune()
     assert not jobs.statuses()
-    with engine.connect() as connection:
-        assert connection.scalars(select(Job.Quarantine.subject)).all() == []
+    assert scalars(engine, select(Job.Quarantine.subject)) == []
 
 
 async def test_a_referenced_chain_is_tried_again_after_growing_pauses(
@@ -203,8 +201,7 @@ async def test_explain_names_the_error_that_keeps_an_ended_chain(
     chain_id = ended(jobs, engine, queue="kept")
     run(engine, [REFUSE.format(state="P0001"), TRIGGERS["trigger"][1]])
     await Pruner(shared(async_engine, JobQueue(retention=RULES.default))).walk(to_the_end=False)
-    with Session(engine) as session:
-        explained = explain_job(session, chain_id)
+    explained = call(engine, explain_job, chain_id)
     assert explained.sentence.endswith(": RaiseException: kept by law.")
     assert explained.evidence["statement"] == "prune"
 
@@ -255,8 +252,7 @@ async def test_one_audit_record_or_dead_letter_that_cannot_go_is_kept_and_the_ot
     )
     pruner = Pruner(shared(async_engine, JobQueue(retention=Retention(dead_letters=DAY, audit=DAY))))
     await pruner.prune()
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(Job.Audit)) == 1
+    assert scalar(engine, select(func.count()).select_from(Job.Audit)) == 1
     assert len(dead_letters_of(jobs)) == 1
 
 
@@ -280,7 +276,7 @@ async def test_a_run_until_idle_prunes_before_it_ends(engine: Engine, jobs: Jobs
         assert connection.scalar(select(func.count()).select_from(Job.Minute)) == 40
 
 
-async def test_a_failure_of_the_last_pruning_is_reported_and_the_run_ends(engine: Engine, jobs: Jobs) -> None:
+async def test_a_failure_of_the_last_pruning_is_reported_and_the_run_ends(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue(retention=Retention(dead_letters=DAY))
 
     @queue.handler("later")

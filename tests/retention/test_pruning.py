@@ -23,6 +23,7 @@ from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.retention import CANCELLED, COMPLETED, DAY, DEAD, age, dead_letters_of, ended, resolved
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, Start, shared
 
 pytestmark = both_servers
@@ -35,8 +36,7 @@ def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[
     pages: list[Pruned] = []
     cursor: PruneCursor | None = PruneCursor()
     while cursor is not None:
-        with Session(engine) as session, session.begin():
-            pages.append(prune(session, rules, cursor=cursor, **options))
+        pages.append(call(engine, prune, rules, cursor=cursor, **options))
         cursor = pages[-1].next
     return pages
 
@@ -88,8 +88,7 @@ def test_pruning_deletes_blockers_after_their_dependants_in_the_same_run(engine:
         wait_for(engine, job_id, blocker, is_open=False)
     needed, by = ended(jobs, engine), jobs.add()
     wait_for(engine, by, needed, is_open=False)
-    with engine.begin() as connection:
-        connection.execute(update(Job).values(has_waiters=False))
+    write(engine, update(Job).values(has_waiters=False))
     pages = walk(engine, scan=2)
     assert set(jobs.statuses()) == {needed, by}
     assert edges(engine) == {(by, needed)}
@@ -126,8 +125,7 @@ def test_pruning_skips_locked_chains_and_deletes_them_in_the_next_run(engine: En
     later = continuation(jobs, of_chain, 1, COMPLETED)
     age(engine, of_chain, 31)
     session.execute(select(Job.id).where(Job.id.in_([locked_chain, later])).with_for_update())
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL statement_timeout = '60s'"))
+    write(engine, "SET LOCAL statement_timeout = '60s'")
     (pruned,) = walk(engine)
     assert (pruned.jobs, pruned.kept) == (1, 2)
     assert free not in jobs.statuses()
@@ -142,8 +140,7 @@ def test_a_dry_run_of_prune_counts_and_changes_nothing(engine: Engine, jobs: Job
     before = jobs.statuses()
     (pruned,) = walk(engine, dry_run=True)
     assert (pruned.chains, pruned.jobs, pruned.kept) == ({("test", CANCELLED): 1}, 1, 0)
-    with engine.begin() as connection:
-        connection.execute(update(Job).values(has_waiters=False))
+    write(engine, update(Job).values(has_waiters=False))
     assert walk(engine, dry_run=True)[0].kept == 1
     assert jobs.statuses() == before
 

@@ -15,7 +15,8 @@ from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus
 from sa_jobqueue.migrations.grants import RIGHTS
 from sa_jobqueue.types import Resolution
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 pytestmark = both_servers
@@ -79,17 +80,15 @@ async def test_a_new_job_with_the_id_of_a_deleted_one_runs_its_own_steps_and_can
     for number in (1, 2):
         job = order.job(number)
         job.id = job.chain_id = job_id
-        with Session(engine) as session, session.begin():
-            session.add(job)
+        enqueue(engine, job)
         await drain(queue, engine)
         assert jobs.status(job_id) is JobStatus.DEAD
-        with Session(engine) as session, session.begin():
-            delete_job(session, job_id)
+        call(engine, delete_job, job_id)
     assert charged == [1, 2]
     assert [letter["resolution"] for letter in jobs.dead_letters()] == [Resolution.DISMISSED] * 2
 
 
-def test_a_role_that_may_delete_jobs_may_delete_what_belongs_to_them(engine: Engine, jobs: Jobs) -> None:
+def test_a_role_that_may_delete_jobs_may_delete_what_belongs_to_them(engine: Engine) -> None:
     deleting = {role: rights for role, rights in RIGHTS.items() if "DELETE" in rights.get("job", "")}
     assert set(deleting) == {"worker", "operator"}
     for rights in deleting.values():

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.fixtures.commands import Run, document, run
+from tests.fixtures.transactions import write
 
 __all__ = ["run"]  # a fixture
 
@@ -63,8 +64,7 @@ def test_schedules_are_paused_resumed_run_and_deleted(run: Run, engine: Engine) 
     schedule = document(run("schedules", "show", "nightly", "--json"))
     assert schedule["paused_at"] is None
     assert datetime.fromisoformat(schedule["next_fire_at"])
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE schedule SET cron = 'never', error = 'cron: is none', next_fire_at = null"))
+    write(engine, "UPDATE schedule SET cron = 'never', error = 'cron: is none', next_fire_at = null")
     assert "cannot fire: cron: is none" in run("schedules", "list").stdout
     with engine.begin() as connection:
         old = "INSERT INTO schedule (name, type_name, cron, source) VALUES ('old', 't', '@daily', 'code')"

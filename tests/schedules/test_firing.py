@@ -11,21 +11,13 @@ from sqlalchemy import delete, event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, Schedule
-from sa_jobqueue.events import (
-    JobCompleted,
-    ScheduleBroken,
-    ScheduleFired,
-    SchedulesChanged,
-    SchedulesDiffer,
-    SchedulesUndeclared,
-    WorkerStarted,
-)
+from sa_jobqueue import Job, JobQueue, Schedule, events
 from sa_jobqueue.operations import list_audit, list_schedules, pause_schedules, upsert_schedule
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, Start, shared, until
 
 pytestmark = both_servers
@@ -67,9 +59,9 @@ async def test_two_workers_write_declared_schedules_and_fire_each_run_once(start
             at = await asyncio.to_thread(make_due, sessions)
             await until(lambda times=times: len(noted) == times)  # type: ignore[misc]
             assert noted[-1] == at
-        fired = first_worker.of(ScheduleFired) + second_worker.of(ScheduleFired)
+        fired = first_worker.of(events.ScheduleFired) + second_worker.of(events.ScheduleFired)
         assert sorted(event.fire_times for event in fired) == [(at,) for at in noted]
-        await until(lambda: len(first_worker.of(JobCompleted) + second_worker.of(JobCompleted)) == 2)
+        await until(lambda: len(first_worker.of(events.JobCompleted) + second_worker.of(events.JobCompleted)) == 2)
     with sessions() as session:
         assert session.scalar(select(func.count()).select_from(Job)) == 2
 
@@ -82,12 +74,12 @@ async def test_a_worker_reports_broken_and_undeclared_schedules(start: Start, se
         session.execute(insert(Job.Schedule).values(name="broken", cron="never", type_name="tick"))
     jobs, _ = ticking(name="new")
     async with start(jobs) as log:
-        (undeclared,) = await log.until(SchedulesUndeclared)
+        (undeclared,) = await log.until(events.SchedulesUndeclared)
         assert undeclared.schedules == ("old",)
-        (broken,) = await log.until(ScheduleBroken)
+        (broken,) = await log.until(events.ScheduleBroken)
         assert broken.schedule == "broken"
         await asyncio.to_thread(make_due, sessions, "old")
-        (fired,) = await log.until(ScheduleFired)
+        (fired,) = await log.until(events.ScheduleFired)
         assert fired.schedule == "old"
 
 
@@ -108,16 +100,16 @@ async def test_a_worker_reports_and_records_the_schedules_that_it_replaces(start
     async with start(version("0 3 * * *", 1)) as old:
         await until(lambda: declared() == "0 3 * * *")
         async with start(version("0 4 * * *", 2)) as new:
-            (changed,) = await new.until(SchedulesChanged)
-            (differs,) = await old.until(SchedulesDiffer)
-            assert not new.of(SchedulesDiffer)
+            (changed,) = await new.until(events.SchedulesChanged)
+            (differs,) = await old.until(events.SchedulesDiffer)
+            assert not new.of(events.SchedulesDiffer)
             assert declared() == "0 4 * * *"
     assert differs.differences == {"nightly": {"cron": ("0 4 * * *", "0 3 * * *"), "input": ("(hidden)", "(hidden)")}}
     assert differs.worker_id != changed.worker_id
     assert changed.differences == {"nightly": {"cron": ("0 3 * * *", "0 4 * * *"), "input": ("(hidden)", "(hidden)")}}
-    assert not old.of(SchedulesChanged)
+    assert not old.of(events.SchedulesChanged)
     async with start(version("0 4 * * *", 2)) as same:
-        await same.until(WorkerStarted)
+        await same.until(events.WorkerStarted)
     with sessions() as session:
         (replaced,) = list_audit(session)
     assert (replaced.operation, replaced.ids, replaced.done_by) == (
@@ -160,8 +152,7 @@ async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
         queried.set()
 
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
-    with sessions.begin() as session:
-        upsert_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
+    call(sessions, upsert_schedule, Schedule(name="yearly", cron="@yearly", type_name="tick"))
     scheduler = Scheduler(shared(async_engine))
     running = asyncio.create_task(scheduler.run())
     try:
@@ -185,8 +176,7 @@ async def test_pausing_or_resuming_a_schedule_takes_effect_at_once(start: Start,
     jobs, noted = ticking()
 
     def pause() -> None:
-        with sessions.begin() as session:
-            pause_schedules(session, ["tick"])
+        call(sessions, pause_schedules, ["tick"])
 
     def resume_late() -> None:
         with sessions.begin() as session:

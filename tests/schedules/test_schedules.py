@@ -13,26 +13,13 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
+from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, operations
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NotFoundError
 from sa_jobqueue.observe.health import Code, health
-from sa_jobqueue.operations import (
-    BulkResult,
-    cancel_jobs,
-    delete_chains,
-    delete_schedules,
-    fire_schedules,
-    get_schedule,
-    list_schedules,
-    pause_schedules,
-    resume_schedules,
-    run_schedule,
-    sync_schedules,
-    upsert_schedule,
-)
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import ScheduleRun
 from tests.fixtures.database import both_servers
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, Spawn
 
 pytestmark = both_servers
@@ -44,8 +31,7 @@ MINUTE = timedelta(minutes=1)
 def scheduled(sessions: Sessions, name: str = "nightly", cron: str = "* * * * *", **more: Any) -> Schedule:
     """Write a schedule into the table and return it."""
     schedule = Schedule(name=name, cron=cron, type_name="test", **more)
-    with sessions.begin() as session:
-        upsert_schedule(session, schedule)
+    call(sessions, operations.upsert_schedule, schedule)
     return schedule
 
 
@@ -56,13 +42,12 @@ def change(sessions: Sessions, name: str = "nightly", **columns: Any) -> None:
 
 
 def fire(sessions: Sessions, at: datetime | None = None) -> list[ScheduleRun]:
-    with sessions.begin() as session:
-        return fire_schedules(session, at=at)
+    return call(sessions, operations.fire_schedules, at=at)
 
 
 def status(sessions: Sessions, name: str = "nightly") -> Any:
     with sessions() as session:
-        (schedule,) = list_schedules(session, names=[name])
+        (schedule,) = operations.list_schedules(session, names=[name])
         return schedule
 
 
@@ -92,13 +77,13 @@ def test_one_of_eight_sessions_fires_a_schedule_and_none_waits(sessions: Session
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     winner, *other_sessions = eight
-    assert len(fire_schedules(winner)) == 1
-    assert [fire_schedules(session) for session in other_sessions] == [[]] * 7
+    assert len(operations.fire_schedules(winner)) == 1
+    assert [operations.fire_schedules(session) for session in other_sessions] == [[]] * 7
     winner.commit()
     for session in other_sessions:
-        assert fire_schedules(session) == []  # its snapshot is younger now
+        assert operations.fire_schedules(session) == []  # its snapshot is younger now
         session.commit()
-        assert fire_schedules(session) == []
+        assert operations.fire_schedules(session) == []
     assert len(jobs_of(sessions)) == 1
 
 
@@ -106,10 +91,10 @@ def test_a_rolled_back_fire_time_is_fired_by_the_next_session(sessions: Sessions
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     first, second, *_ = eight
-    (lost,) = fire_schedules(first)
-    assert fire_schedules(second) == []
+    (lost,) = operations.fire_schedules(first)
+    assert operations.fire_schedules(second) == []
     first.rollback()
-    assert fire_schedules(second) == [lost]
+    assert operations.fire_schedules(second) == [lost]
     second.commit()
     assert [job.id for job in jobs_of(sessions)] == list(lost.job_ids)
 
@@ -131,7 +116,7 @@ def test_eight_sessions_fire_each_time_once_across_clock_changes(sessions: Sessi
         while at <= end:
             open_: list[Session] = []
             for session in chance.sample(eight, 8):
-                fire_schedules(session, at=at)
+                operations.fire_schedules(session, at=at)
                 open_.append(session)
                 while open_ and chance.random() < 0.5:
                     open_.pop(chance.randrange(len(open_))).commit()
@@ -256,17 +241,15 @@ def test_missed_times_are_recorded_until_they_are_run_or_acknowledged(
     assert finding.cause == f"Schedule 'nightly' left out {count} times: no worker fired it in time"
     assert finding.details.startswith("It did not fire from 2026-05-01 10:30 to ")
     with sessions.begin() as session:
-        run_schedule(session, "nightly", since=times[0], until=last - 80 * MINUTE)  # some of them
+        operations.run_schedule(session, "nightly", since=times[0], until=last - 80 * MINUTE)  # some of them
     assert recorded() == times
-    with sessions.begin() as session:
-        assert len(run_schedule(session, "nightly", since=times[0], until=last)) >= count - 2
+    assert len(call(sessions, operations.run_schedule, "nightly", since=times[0], until=last)) >= count - 2
     assert recorded() == (None, None)
     change(sessions, next_fire_at=last + 20 * MINUTE)
     fire(sessions, at=last + 120 * MINUTE)
     assert recorded() != (None, None)
     upcoming = status(sessions).next_fire_at
-    with sessions.begin() as session:
-        assert resume_schedules(session, ["nightly"]).ids == ["nightly"]
+    assert call(sessions, operations.resume_schedules, ["nightly"]).ids == ["nightly"]
     assert recorded() == (None, None)
     assert status(sessions).next_fire_at == upcoming  # it was not paused
 
@@ -310,16 +293,16 @@ def test_a_schedule_without_overlap_skips_times_while_its_last_job_is_open(sessi
 def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Sessions) -> None:
     scheduled(sessions, misfire_policy="all")
     with sessions.begin() as session:
-        assert pause_schedules(session, ["nightly"], by="ops") == BulkResult(["nightly"], 1)
-        assert pause_schedules(session, ["nightly"], by="somebody else") == BulkResult([], 1)
+        assert operations.pause_schedules(session, ["nightly"], by="ops") == operations.BulkResult(["nightly"], 1)
+        assert operations.pause_schedules(session, ["nightly"], by="somebody else") == operations.BulkResult([], 1)
     change(sessions, next_fire_at=func.now() - 10 * MINUTE)
     assert fire(sessions) == []
     row = status(sessions)
     assert (row.paused_by, row.overdue) == ("ops", None)
     assert row.updated_at == row.paused_at
     with sessions.begin() as session:
-        assert resume_schedules(session, ["nightly"]) == BulkResult(["nightly"], 1)
-        assert resume_schedules(session, ["nightly"]) == BulkResult([], 1)
+        assert operations.resume_schedules(session, ["nightly"]) == operations.BulkResult(["nightly"], 1)
+        assert operations.resume_schedules(session, ["nightly"]) == operations.BulkResult([], 1)
     row = status(sessions)
     assert row.paused_at is None
     assert row.next_fire_at > now_of(sessions)
@@ -328,19 +311,19 @@ def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Ses
 
 def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
     with sessions() as session, pytest.raises(NotFoundError, match=r"no such schedule: 'nightly'; a worker, or `sa-job"):
-        get_schedule(session, "nightly")
+        operations.get_schedule(session, "nightly")
     scheduled(sessions)
     at = datetime.now(UTC) + 2 * MINUTE
     with sessions.begin() as session:
-        assert get_schedule(session, "nightly").cron == "* * * * *"
+        assert operations.get_schedule(session, "nightly").cron == "* * * * *"
         assert [run.schedule for run in fire(sessions, at)] == ["nightly"]
     with sessions.begin() as session:
-        schedule = get_schedule(session, "nightly", for_update=True)
-        assert (schedule.name, schedule.last_job_id) == ("nightly", get_schedule(session, "nightly").last_job_id)
+        schedule = operations.get_schedule(session, "nightly", for_update=True)
+        assert (schedule.name, schedule.last_job_id) == ("nightly", operations.get_schedule(session, "nightly").last_job_id)
         assert fire(sessions, at + MINUTE) == []
     assert [run.schedule for run in fire(sessions, at + MINUTE)] == ["nightly"]
     with sessions() as session, pytest.raises(NotFoundError):
-        get_schedule(session, "other", for_update=True)
+        operations.get_schedule(session, "other", for_update=True)
 
 
 def test_a_time_whose_job_was_deleted_is_not_fired_again(sessions: Sessions) -> None:
@@ -348,17 +331,16 @@ def test_a_time_whose_job_was_deleted_is_not_fired_again(sessions: Sessions) -> 
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     change(sessions, next_fire_at=noon - 3 * MINUTE)
     (fired,) = fire(sessions, at=noon)
-    with sessions.begin() as session:
-        assert len(run_schedule(session, "nightly", since=noon - 9 * MINUTE, until=noon)) == 6
+    assert len(call(sessions, operations.run_schedule, "nightly", since=noon - 9 * MINUTE, until=noon)) == 6
     forget_jobs(sessions)
 
     change(sessions, next_fire_at=noon - 3 * MINUTE)
     assert fire(sessions, at=noon) == []
     with sessions.begin() as session:
         period: Any = {"since": noon - 10 * MINUTE, "until": noon}
-        assert len(run_schedule(session, "nightly", dry_run=True, **period)) == 1
-        assert len(run_schedule(session, "nightly", **period)) == 1  # the minute that was not in the first period
-        assert run_schedule(session, "nightly", **period) == []
+        assert len(operations.run_schedule(session, "nightly", dry_run=True, **period)) == 1
+        assert len(operations.run_schedule(session, "nightly", **period)) == 1  # the minute that was not in the first period
+        assert operations.run_schedule(session, "nightly", **period) == []
     assert fired.fire_times == tuple(noon - minutes * MINUTE for minutes in (3, 2, 1, 0))
 
 
@@ -377,19 +359,16 @@ def forget_jobs(sessions: Sessions) -> None:
     """Delete all jobs, as retention does with those that ended."""
     with sessions.begin() as session:
         ids = [job.id for job in session.scalars(select(Job))]
-        cancel_jobs(session, ids)
-        delete_chains(session, ids)
+        operations.cancel_jobs(session, ids)
+        operations.delete_chains(session, ids)
         assert session.scalar(select(func.count()).select_from(Job)) == 0
 
 
 def test_running_a_schedule_for_a_period_creates_each_time_once(sessions: Sessions) -> None:
     scheduled(sessions)
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    ids = []
-    for since in (noon - 2 * MINUTE, noon - 4 * MINUTE):
-        with sessions.begin() as session:
-            ids.append(len(run_schedule(session, "nightly", since=since, until=noon)))
-    assert ids == [3, 2]
+    for since, created in [(noon - 2 * MINUTE, 3), (noon - 4 * MINUTE, 2)]:
+        assert len(call(sessions, operations.run_schedule, "nightly", since=since, until=noon)) == created
     with sessions() as session:
         refusals: list[tuple[dict[str, Any], str]] = [
             ({"since": noon}, "since"),
@@ -398,7 +377,7 @@ def test_running_a_schedule_for_a_period_creates_each_time_once(sessions: Sessio
         ]
         for period, option in refusals:
             with pytest.raises(InvalidOptionError) as refused:
-                run_schedule(session, "nightly", **period)
+                operations.run_schedule(session, "nightly", **period)
             assert refused.value.option == option
 
 
@@ -442,53 +421,49 @@ def declared() -> JobQueue:
 
 def test_a_declared_schedule_is_written_once_and_stays_paused(sessions: Sessions) -> None:
     jobs = declared()
-    with sessions.begin() as session:
-        assert sync_schedules(session, jobs.schedules).created == ("hourly", "test")
-    with sessions.begin() as session:
-        pause_schedules(session, ["test"])
+    assert call(sessions, operations.sync_schedules, jobs.schedules).created == ("hourly", "test")
+    call(sessions, operations.pause_schedules, ["test"])
     updated_times = select(Job.Schedule.updated_at).order_by(Job.Schedule.name)
     with sessions() as session:
         before = session.scalars(updated_times).all()
-    with sessions.begin() as session:
-        assert sync_schedules(session, jobs.schedules).unchanged == ("hourly", "test")
+    assert call(sessions, operations.sync_schedules, jobs.schedules).unchanged == ("hourly", "test")
     with sessions.begin() as session:
         assert session.scalars(updated_times).all() == before
     hourly, test = status(sessions, "hourly"), status(sessions, "test")
     assert (hourly.queue, hourly.input, hourly.source, hourly.max_attempts) == ("fast", {"deep": False}, "code", 3)
     assert (test.paused_at is not None, test.rate_cost, hourly.rate_cost) == (True, 6, 2)
     changed = [Schedule(name="test", cron="@daily", type_name="test"), *jobs.schedules[:1]]
-    with sessions.begin() as session:
-        synced = sync_schedules(session, changed)
+    synced = call(sessions, operations.sync_schedules, changed)
     assert (synced.changed, synced.unchanged, synced.undeclared) == (("test",), ("hourly",), {})
     assert status(sessions, "test").next_fire_at.astimezone(UTC).hour == 0
     assert status(sessions, "test").paused_at is not None
     assert status(sessions, "hourly").next_fire_at == hourly.next_fire_at
     with sessions.begin() as session:
-        assert sync_schedules(session, []).undeclared == {"hourly": "test", "test": "test"}
-        assert delete_schedules(session, ["test", "hourly"]) == BulkResult(["hourly", "test"], 2)
+        assert operations.sync_schedules(session, []).undeclared == {"hourly": "test", "test": "test"}
+        assert operations.delete_schedules(session, ["test", "hourly"]) == operations.BulkResult(["hourly", "test"], 2)
     with sessions() as session:
-        assert list_schedules(session).items == []
+        assert operations.list_schedules(session).items == []
 
 
 def test_declared_schedules_take_over_rows_and_refuse_manual_changes(sessions: Sessions) -> None:
     scheduled(sessions, "test", cron="@daily")
     with sessions.begin() as session:
-        assert upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
-        assert sync_schedules(session, declared().schedules).changed == ("test",)
+        assert operations.upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
+        assert operations.sync_schedules(session, declared().schedules).changed == ("test",)
     with sessions() as session, pytest.raises(InvalidOptionError, match="declared in code"):
-        upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test"))
+        operations.upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test"))
 
 
 REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
-    (lambda session: pause_schedules(session, ["x"]), NotFoundError, "'x'"),
-    (lambda session: resume_schedules(session, ["nightly", "y", "x"]), NotFoundError, "'x', 'y'"),
-    (lambda session: run_schedule(session, "x"), NotFoundError, "'x'"),
-    (lambda session: delete_schedules(session, ["x"]), NotFoundError, "'x'"),
-    (lambda session: pause_schedules(session, "nightly"), InvalidOptionError, "names"),
-    (lambda session: list_schedules(session, limit=0), InvalidOptionError, "limit"),
-    (lambda session: sync_schedules(session, 2 * [*declared().schedules]), InvalidOptionError, "'hourly' twice"),
+    (lambda session: operations.pause_schedules(session, ["x"]), NotFoundError, "'x'"),
+    (lambda session: operations.resume_schedules(session, ["nightly", "y", "x"]), NotFoundError, "'x', 'y'"),
+    (lambda session: operations.run_schedule(session, "x"), NotFoundError, "'x'"),
+    (lambda session: operations.delete_schedules(session, ["x"]), NotFoundError, "'x'"),
+    (lambda session: operations.pause_schedules(session, "nightly"), InvalidOptionError, "names"),
+    (lambda session: operations.list_schedules(session, limit=0), InvalidOptionError, "limit"),
+    (lambda session: operations.sync_schedules(session, 2 * [*declared().schedules]), InvalidOptionError, "'hourly' twice"),
     (
-        lambda session: upsert_schedule(session, Schedule(name="x", cron="@daily", type_name="t", priority=99)),
+        lambda session: operations.upsert_schedule(session, Schedule(name="x", cron="@daily", type_name="t", priority=99)),
         InvalidJobError,
         "priority",
     ),
@@ -503,7 +478,9 @@ def test_an_invalid_schedule_is_refused_and_nothing_is_written(
     with sessions.begin() as session, pytest.raises(error, match=message):
         refused(session)
     with sessions() as session:
-        assert [schedule.name for schedule in list_schedules(session) if schedule.paused_at is None] == ["nightly"]
+        assert [schedule.name for schedule in operations.list_schedules(session) if schedule.paused_at is None] == [
+            "nightly"
+        ]
 
 
 def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions) -> None:
@@ -511,8 +488,8 @@ def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions
     before = status(sessions)
     for _ in range(2):
         with sessions.begin() as session:
-            pause_schedules(session, ["nightly"])
-            run_schedule(session, "nightly")
+            operations.pause_schedules(session, ["nightly"])
+            operations.run_schedule(session, "nightly")
     after = status(sessions)
     assert after.next_fire_at == before.next_fire_at
     assert after.last_job_id == jobs_of(sessions)[-1].id

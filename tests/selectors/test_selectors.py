@@ -23,7 +23,8 @@ from sa_jobqueue.registry import Candidate
 from sa_jobqueue.testing import drain
 from sa_jobqueue.worker.claim import arrivals, lanes
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Start, quick, until
 
@@ -86,7 +87,7 @@ def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Eng
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])
 async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_order(
-    engine: Engine, jobs: Jobs, start: Start, fault: str
+    jobs: Jobs, start: Start, fault: str
 ) -> None:
     queue, payloads = recorder()
     calls = 0
@@ -116,9 +117,7 @@ async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_ord
 
 
 @pytest.mark.parametrize("mode", variants(["sync", "async"], default=["sync"]))
-async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
-    engine: Engine, jobs: Jobs, start: Start, mode: str
-) -> None:
+async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(jobs: Jobs, start: Start, mode: str) -> None:
     queue, payloads = recorder()
     calls, released = 0, threading.Event()
 
@@ -150,7 +149,7 @@ async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
 
 
 async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
-    engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "FULL_SCAN_EVERY", 0.3)
     monkeypatch.setattr(arrivals, "_SHARE_OF_FULL_SCANS", 1)
@@ -185,9 +184,7 @@ async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
 
 
 @pytest.mark.long
-async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight_loop(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
+async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight_loop(jobs: Jobs, start: Start) -> None:
     queue, _ = recorder()
     loop = asyncio.get_running_loop()
     calls: list[float] = []
@@ -208,7 +205,7 @@ async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight
     assert calls[9] - calls[7] > 0.8 * lanes._SELECT_AGAIN
 
 
-async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, start: Start, jobs: Jobs) -> None:
+async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, start: Start) -> None:
     queue, payloads = JobQueue(), []
     queue.selector("default")(lambda candidates, free: candidates)
 
@@ -223,10 +220,9 @@ async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, s
         late.add(Job("test", "late", fairness_key="a"))
         late.flush()
         async with start(queue, poll_interval=timedelta(seconds=60)):
-            with Session(engine) as session, session.begin():
-                session.add_all(
-                    [Job("test", "fails once"), Job("test", "a", fairness_key="a"), Job("test", "b", fairness_key="b")]
-                )
+            enqueue(
+                engine, Job("test", "fails once"), Job("test", "a", fairness_key="a"), Job("test", "b", fairness_key="b")
+            )
             await until(lambda: len(payloads) >= 4, description="those that have committed")
             late.commit()
             await until(lambda: len(payloads) == 6, description="those behind the cursors")
@@ -251,19 +247,14 @@ async def test_limits_and_pauses_apply_whatever_the_selector_returns(engine: Eng
         await asyncio.sleep(0)
         running.subtract([payload, "all"])
 
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('default', 5, 2)")
-        )
-    with Session(engine) as session, session.begin():
-        pause_queues(session, ["default"], fairness_key="c")
+    write(engine, "INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('default', 5, 2)")
+    call(engine, pause_queues, ["default"], fairness_key="c")
     for number in range(60):
         jobs.add(queue="default", fairness_key="abc"[number % 3], input="abc"[number % 3])
     async with start(queue, concurrency=8), start(queue, concurrency=8):
         await until(lambda: len(payloads) == 40, description="those of the keys that are not paused")
         assert set(payloads) == {"a", "b"}
-        with Session(engine) as session, session.begin():
-            resume_queues(session, ["default"], fairness_key="c")
+        call(engine, resume_queues, ["default"], fairness_key="c")
         await until(lambda: len(payloads) == 60, description="all")
     assert most["all"] <= 5
     assert max(most[key] for key in "abc") <= 2
@@ -327,8 +318,7 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
 ) -> None:
     """Which fit is found by rolling claims back, and counted in the ordinary order: fewer may start than would fit."""
     rule = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 12, interval '300 ms')"
-    with engine.begin() as connection:
-        connection.execute(text(rule))
+    write(engine, rule)
     queue, payloads = recorder()
 
     @queue.selector("default", window=20, inputs=True)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from sa_jobqueue.pipeline.archive import ArchiveError, ArchiveOptions, Progress, Step
 from sa_jobqueue.pipeline.archive import archive as archive_here
 from sa_jobqueue.pipeline.history import DATASETS, SCHEMA_VERSION
 from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.fixtures.transactions import write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,8 +101,7 @@ def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
 
     def change_and_kill(progress: Progress) -> None:
         if progress.step is Step.DELETING:
-            with engine.begin() as connection:
-                connection.execute(text("UPDATE job SET output = '7' WHERE id = :id"), {"id": chain(1)})
+            write(engine, "UPDATE job SET output = '7' WHERE id = :id", {"id": chain(1)})
             raise Killed
 
     with pytest.raises(Killed):
@@ -133,12 +133,10 @@ def test_rows_that_spark_cannot_write_stay_in_the_tables(
     def withdraw(progress: Progress) -> None:
         """The tasks meet a table that is not as the driver saw it."""
         if progress.step is Step.PLANNED:
-            with engine.begin() as connection:
-                connection.execute(text("ALTER TABLE job RENAME COLUMN trace_context TO gone"))
+            write(engine, "ALTER TABLE job RENAME COLUMN trace_context TO gone")
 
     with pytest.raises(ArchiveError, match="Spark could not write the files") as caught:
         archive(spark, tmp_path, before=MONTH, url=database_url, on_progress=withdraw)
     assert database_url not in str(caught.value)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME COLUMN gone TO trace_context"))
+    write(engine, "ALTER TABLE job RENAME COLUMN gone TO trace_context")
     assert (in_tables(engine), states(engine)) == (before, ["planned"])

@@ -23,6 +23,7 @@ from sqlalchemy import Engine, text
 import sa_jobqueue
 from tests.fixtures.parts import needs
 from tests.fixtures.ports import free_port
+from tests.fixtures.transactions import rows, write
 from tests.fixtures.workers import is_running
 
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine, each of five Javas takes its time
@@ -138,8 +139,7 @@ def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, data
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == str(archive / "sa_jobqueue/pipeline/spark/writing.py")
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT type_name, input FROM job")).all() == [("effect", 5)]
+    assert rows(engine, "SELECT type_name, input FROM job") == [("effect", 5)]
 
 
 class Cluster:
@@ -302,8 +302,7 @@ def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
 def test_a_cluster_writes_with_speculation_and_runs_workers_while_an_executor_is_killed(
     cluster: Cluster, engine: Engine
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (n int NOT NULL, library text NOT NULL)"))
+    write(engine, "CREATE TABLE effect (n int NOT NULL, library text NOT NULL)")
 
     def count(query: str) -> Any:
         with engine.connect() as connection:

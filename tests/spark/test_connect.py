@@ -10,11 +10,11 @@ import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine, make_url, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.parts import needs
+from tests.fixtures.transactions import write
 from tests.spark import workers_app
 
 pytestmark = pytest.mark.timeout(400)  # the first test to ask for Spark starts it
@@ -55,8 +55,7 @@ def test_a_spark_connect_client_writes_runs_workers_reads_and_streams(
     spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
 ) -> None:
     needs("grpc")
-    with engine.begin() as connection:
-        connection.execute(text(workers_app.EFFECTS))
+    write(engine, text(workers_app.EFFECTS))
     url, shown_url = (
         make_url(database_url).set(password=password).render_as_string(hide_password=False) for password in (HIDDEN, SHOWN)
     )
@@ -106,8 +105,7 @@ def test_workers_of_a_connect_client_import_its_files_and_do_not_block_its_exit(
         "from sa_jobqueue import JobQueue\njobs = JobQueue()\n@jobs.handler('hello')\ndef hello(name: str) -> None: ...\n"
     )
     (tmp_path / "shipped.py").write_text(module)
-    with Session(engine) as session, session.begin():
-        session.add_all(Job("hello", "world") for _ in range(3))
+    enqueue(engine, *(Job("hello", "world") for _ in range(3)))
     url = make_url(database_url).render_as_string(hide_password=False)
     remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
     client = [sys.executable, "-c", SHIPPING, remote, url, str(tmp_path)]

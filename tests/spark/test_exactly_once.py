@@ -26,6 +26,7 @@ from sa_jobqueue.pipeline.spark import enqueue, written
 from sa_jobqueue.pipeline.spark.errors import WriteError
 from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
+from tests.fixtures.transactions import rows, write
 from tests.fixtures.variants import variants
 from tests.spark.faults import FaultySource, write_and_die
 from tests.spark.writing import Row, batch, writer
@@ -86,7 +87,7 @@ BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
 
 @pytest.mark.parametrize("fault", BATCH_FAULTS)
 def test_any_failure_in_a_batch_write_leaves_each_row_enqueued_once(
-    fault: str, frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, count_up: CountUp
+    fault: str, frame: DataFrame, database_url: str, tmp_path: Path, count_up: CountUp
 ) -> None:
     is_raised, at_once, again = BATCH_FAULTS[fault]
     options = {"url": database_url, "type": "t", "writeId": "nightly"}
@@ -108,9 +109,7 @@ def test_any_failure_in_a_batch_write_leaves_each_row_enqueued_once(
         count_up(f"batch write: {fault}, then again", again)
 
 
-def test_a_write_repeated_with_other_rows_is_committed_once(
-    frame: DataFrame, database_url: str, engine: Engine, count_up: CountUp
-) -> None:
+def test_a_write_repeated_with_other_rows_is_committed_once(frame: DataFrame, database_url: str, count_up: CountUp) -> None:
     def write(rows: DataFrame, **options: str) -> None:
         all_options = {"url": database_url, "type": "t", "writeId": "nightly", **options}
         rows.write.format("jobqueue").mode("append").options(**all_options).save()
@@ -171,8 +170,7 @@ def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
     driver.join(timeout=240)
     assert driver.exitcode == -signal.SIGKILL
     # The server may still be about to notice.
-    with engine.begin() as connection:
-        connection.execute(text("LOCK job_bulk_write IN ACCESS EXCLUSIVE MODE"))
+    write(engine, "LOCK job_bulk_write IN ACCESS EXCLUSIVE MODE")
     count_up(f"driver killed {where} its commit", at_once, still_staged=100 - at_once)
     again = writer(database_url, ["input"], type="t", writeId="nightly")
     again.commit([again.write(iter([batch(rows)]))])
@@ -320,8 +318,7 @@ def test_rows_enqueued_for_a_handler_use_its_validation_and_settings(
     assert "enqueue mails: done after " in printed
     assert enqueue(people, mail, url=database_url, **mails) == result == written(database_url, "mails")
     counts = "SELECT queue, priority, rate_cost, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1,2,3,4"
-    with engine.connect() as connection:
-        assert connection.execute(text(counts)).all() == [("mails", 3, 7, 2, ROWS, ROWS)]
+    assert rows(engine, counts) == [("mails", 3, 7, 2, ROWS, ROWS)]
     copies = F.col("copies")
     numbers: dict[str, Any] = {"payload": copies, "priority": copies, "rate_cost": copies + 1, "url": database_url}
     assert enqueue(people.limit(3), "number", **numbers).enqueued == 3

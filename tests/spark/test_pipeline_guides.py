@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.pipeline.spark.progress import WorkersEnd
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +48,7 @@ def history(engine: Engine, jobs: Jobs) -> None:
     ended = jobs.add(JobStatus.COMPLETED)
     jobs.add(JobStatus.DEAD)
     jobs.add(JobStatus.PENDING)
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO job_attempt (job_id, attempt, outcome) VALUES (:id, 1, 'failed')"), {"id": ended}
-        )
+    write(engine, "INSERT INTO job_attempt (job_id, attempt, outcome) VALUES (:id, 1, 'failed')", {"id": ended})
 
 
 @pytest.mark.usefixtures("history")

@@ -222,7 +222,7 @@ def test_rows_that_wait_to_be_decoded_are_no_work_for_the_garbage_collector(data
 
 
 @both_servers
-def test_a_read_up_to_the_watermark_is_repeatable(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_a_read_up_to_the_watermark_is_repeatable(database_url: str, jobs: Jobs) -> None:
     jobs.add_many(3)
     with psycopg.connect(plain_url(database_url)) as writing:
         writing.execute("SELECT pg_current_xact_id()")

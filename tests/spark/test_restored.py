@@ -17,6 +17,7 @@ from sa_jobqueue.operations.restored import restamp, restored_tables
 from sa_jobqueue.pipeline.spark import RestoredRowsError
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, open_server
+from tests.fixtures.transactions import call
 from tests.spark.reading import batches, connected, numbers, read, stream, write
 
 pytestmark = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
@@ -67,8 +68,7 @@ def test_restored_rows_are_refused_until_restamped_then_read_and_streamed_once(
     assert len(read(database_url, dataset, upTo="watermark")) == 25
     ids, end = streamed(database_url, dataset)
     assert (len(ids), len(set(ids))) == (25, 25)
-    with Session(engine) as session:
-        assert restamp(session) == type(result)(0, 0, 0)
+    assert call(engine, restamp) == type(result)(0, 0, 0)
     assert streamed(database_url, dataset, end)[0] == []
 
 
@@ -79,8 +79,7 @@ def test_rows_that_are_written_while_restamping_keep_their_numbers(engine: Engin
         insert = "INSERT INTO job_attempt (job_id, attempt, outcome) VALUES (job_uuid7(), 9, 'failed')"
         writer.execute(text(insert))
         before = writer.scalar(number)
-        with Session(engine) as session:
-            restamp(session)
+        call(engine, restamp)
         writer.commit()
     with Session(engine) as session:
         restamp(session)
@@ -123,8 +122,7 @@ def test_a_dump_restored_into_a_younger_cluster_is_streamed_once(database_url: s
 
 def test_doctor_names_the_command_and_the_command_works(engine: Engine, database_url: str) -> None:
     fill(engine, 3)
-    with Session(engine) as session:
-        assert restored_tables(session) == ["jobs", "attempts", "dead_letters"]
+    assert call(engine, restored_tables) == ["jobs", "attempts", "dead_letters"]
 
     def advice() -> list[str]:
         return [check.advice for check in examine(make_url(database_url), Job) if check.name == "restored rows"]

@@ -24,6 +24,7 @@ from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 
 PASSWORD = "hunter2-s3cr3t"
 
@@ -162,8 +163,7 @@ def test_spark_never_shows_the_password(
         file.read_text() for file in (tmp_path / "checkpoint").rglob("*") if file.suffix != ".crc" and file.is_file()
     ]
     # Tasks that fail, and a plan that does.
-    with engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE job RENAME TO elsewhere")
+    write(engine, "ALTER TABLE job RENAME TO elsewhere")
     with pytest.raises(Exception, match="ReadError") as failed:
         frame.count()  # planned already: it is the tasks that fail
     texts_shown.append(str(failed.value))

@@ -97,9 +97,7 @@ def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url
 @pytest.mark.slow
 @both_servers
 @pytest.mark.parametrize("dataset", ["attempts", "jobs"])
-def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(
-    database_url: str, jobs: Jobs, engine: Engine, dataset: str
-) -> None:
+def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(database_url: str, jobs: Jobs, dataset: str) -> None:
     sizes = [1, 3, 3, 4, 12, 1, 1, 5]
     with connected(database_url) as connection:
         for size in sizes:

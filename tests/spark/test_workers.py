@@ -25,7 +25,8 @@ from sa_jobqueue.pipeline.spark.slots import SlotCounts
 from sa_jobqueue.pipeline.spark.workers import WorkerSet, run_workers
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.database import own_database
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, rows, write
 from tests.spark import workers_app
 
 if TYPE_CHECKING:
@@ -49,12 +50,10 @@ def eventually(condition: Callable[[], bool], *, description: str) -> None:
 @pytest.fixture
 def effects(engine: Engine) -> Callable[[], list[Any]]:
     """Give what handlers have written, as `(job_id, attempt, pid)`."""
-    with engine.begin() as connection:
-        connection.execute(text(workers_app.EFFECTS))
+    write(engine, text(workers_app.EFFECTS))
 
     def read() -> list[Any]:
-        with engine.connect() as connection:
-            return list(connection.execute(text("SELECT job_id, attempt, pid FROM effect")))
+        return rows(engine, "SELECT job_id, attempt, pid FROM effect")
 
     return read
 
@@ -98,8 +97,7 @@ def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ids = add(engine, 40)
-    with Session(engine) as session, session.begin():
-        session.add(workers_app.fails.job(None))
+    enqueue(engine, workers_app.fails.job(None))
     report = run_workers(
         spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=3), concurrency=4, progress="lines"
     )
@@ -139,8 +137,7 @@ def test_a_drain_finishes_running_jobs_and_claims_no_more(
         workers.drain()
 
         def all_draining() -> bool:
-            with Session(engine) as session:
-                return {worker.state for worker in list_workers(session)} == {"draining"}
+            return {worker.state for worker in call(engine, list_workers)} == {"draining"}
 
         eventually(all_draining, description="both have heard")
         (tmp_path / "open").touch()
@@ -161,14 +158,13 @@ def test_workers_that_were_not_started_are_neither_waited_for_nor_stopped(worker
     assert (workers.is_running, workers.report.elapsed) == (False, timedelta(0))
 
 
-def test_draining_the_workers_through_the_database_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
+def test_draining_the_workers_through_the_database_ends_the_set(engine: Engine, worker_set: MakeSet) -> None:
     # Between two batches no worker would be there to drain.
     workers = worker_set(slots=1, until_idle=False, idle_exit=timedelta(hours=1))
     with workers:
 
         def asked() -> bool:
-            with Session(engine) as session, session.begin():
-                return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"])).ids) == 1
+            return len(call(engine, drain_workers, where=WorkerFilter(names=[f"{workers.name}.*"])).ids) == 1
 
         eventually(asked, description="there is one to ask")
         assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.DRAINED
@@ -291,8 +287,7 @@ def test_worker_progress_counts_the_jobs_that_are_no_longer_due(engine: Engine, 
     assert workers._due() == (0, 0)
     ids = add(engine, 5)
     assert workers._due() == (0, 5)
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM job WHERE id IN (:one, :other)"), {"one": min(ids), "other": max(ids)})
+    write(engine, "DELETE FROM job WHERE id IN (:one, :other)", {"one": min(ids), "other": max(ids)})
     assert workers._due() == (2, 5)
 
 

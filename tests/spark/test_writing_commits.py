@@ -34,6 +34,7 @@ from sa_jobqueue.policies.fairness import ANY_QUEUE
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE
 from tests.spark.writing import Row, batch, count, write, writer
 
@@ -86,8 +87,7 @@ def test_a_repeated_write_waits_for_the_first_and_does_nothing(
     results: list[WriteResult] = []
 
     def repeat() -> None:
-        with sessions.begin() as session:
-            results.append(commit(session, second))
+        results.append(call(sessions, commit, second))
 
     first_commit = commit(session, first)
     with running(repeat, engine) as errors:
@@ -105,8 +105,7 @@ def test_a_repeated_write_commits_when_the_first_is_rolled_back(
     commit(session, first)
 
     def repeat() -> None:
-        with sessions.begin() as session:
-            commit(session, second)
+        call(sessions, commit, second)
 
     with running(repeat, engine) as errors:
         session.rollback()
@@ -164,8 +163,7 @@ def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock
 
     def enqueue(write_id: str, tasks: dict[int, int]) -> Callable[[], None]:
         def act() -> None:
-            with sessions.begin() as session:
-                results[write_id] = commit(session, tasks, write_id=write_id)
+            results[write_id] = call(sessions, commit, tasks, write_id=write_id)
 
         return act
 
@@ -372,7 +370,7 @@ def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
 
 @both_servers
 def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
-    database_url: str, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+    database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_writer = writer(database_url, ["input"], type="t")
     part = batch_writer.write(iter([batch([{"input": "1"}] * 5)]))
@@ -498,14 +496,12 @@ def test_jobs_blocked_by_chains_of_the_same_write_are_unblocked(
     rows: list[Row] = [{"id": ids[0]}, {"id": ids[1], "blockers": [ids[0]]}, {"id": ids[2], "blockers": [ids[0], ids[1]]}]
     write(database_url, rows, type="t")
     for job_id, open_count in ((ids[0], 1), (ids[1], 0)):
-        with sessions.begin() as other:
-            complete_job(other, UUID(job_id), None)
+        call(sessions, complete_job, UUID(job_id), None)
         last = session.get_one(Job, UUID(ids[2]), populate_existing=True)
         assert last.open_blockers == open_count
         session.rollback()
     assert last.status is JobStatus.PENDING
-    with sessions.begin() as other:
-        cancel_jobs(other, [UUID(ids[2])])
+    call(sessions, cancel_jobs, [UUID(ids[2])])
 
 
 @both_servers
@@ -559,8 +555,7 @@ def test_a_blocker_that_ends_concurrently_leaves_no_job_blocked(
     complete_job(session, chain_id, None)  # holds the chain's root
 
     def enqueue() -> None:
-        with sessions.begin() as session:
-            commit(session, tasks)
+        call(sessions, commit, tasks)
 
     with running(enqueue, engine) as errors:
         session.commit()

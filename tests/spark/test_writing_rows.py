@@ -429,9 +429,7 @@ def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database:
 
 
 @both_servers
-def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
-    database_url: str, engine: Engine, session: Session
-) -> None:
+def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(database_url: str, session: Session) -> None:
     kinds = {"type_name": TEXT, "delay": DecimalType(10, 3), "timeout": LONG, "queue": NullType(), "priority": LONG}
     schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
     batch_writer = JobQueueSource({"url": database_url}).writer(schema, False)

@@ -25,6 +25,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.pipeline.spark.writing import BatchWriter
+from tests.fixtures.transactions import call
 
 TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
 KINDS: dict[str, DataType] = {
@@ -89,8 +90,7 @@ def write(url: str, *tasks: Sequence[Row], **options: str) -> WriteResult:
 def account(url: str, write_id: str) -> WriteResult:
     """Return a write's account."""
     engine = create_engine(url)
-    with Session(engine) as session:
-        bulk_write = find_write(session, write_id)
+    bulk_write = call(engine, find_write, write_id)
     engine.dispose()
     assert bulk_write is not None
     return bulk_write

@@ -17,6 +17,7 @@ from sa_jobqueue.types import LONGEST
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import write
 from tests.statements.cases import START, catch_up_parameters, claim_parameters, late_parameters
 from tests.statements.conftest import Run
 from tests.statements.shapes import NOBODY
@@ -216,8 +217,7 @@ def test_a_late_arrival_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, r
     before = watermark(run)
     job_id = jobs.add(due_in=-60)
     xid_by_id = late(run, before)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET queue = 'elsewhere' WHERE id = :id"), {"id": job_id})
+    write(engine, "UPDATE job SET queue = 'elsewhere' WHERE id = :id", {"id": job_id})
     assert claimed_ids(run(CLAIM, late_parameters(xid_by_id))) == []
 
 

@@ -49,7 +49,7 @@ def rescued_ids(rows: list[Rescued]) -> list[Any]:
     return sorted(row.id for row in rows)
 
 
-def test_the_first_heartbeat_registers_a_worker_and_later_ones_update_its_time(run: Run, jobs: Jobs) -> None:
+def test_the_first_heartbeat_registers_a_worker_and_later_ones_update_its_time(run: Run) -> None:
     run(HEARTBEAT, heartbeat_parameters())
     first = workers(run)[WORKER]
     assert (first.name, first.host, first.pid, first.queues, first.concurrency) == ("tester", "here", 1, ["default"], 10)

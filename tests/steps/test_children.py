@@ -12,22 +12,15 @@ import pytest
 from sqlalchemy import Connection, Engine, func, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, cancel_jobs
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, cancel_jobs, operations
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobRescheduled
-from sa_jobqueue.operations import (
-    Cause,
-    complete_job,
-    delete_chains,
-    explain_job,
-    prune,
-    redrive_dead_letters,
-)
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, scalar, scalars
 from tests.fixtures.workers import ManualWorker, drain, quick, until, wait_until, working
 
 pytestmark = pytest.mark.every_python
@@ -41,8 +34,7 @@ class DeclinedError(Exception):
 
 def is_waiting_for_lock(engine: Engine) -> bool:
     waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with engine.connect() as connection:
-        return bool(connection.scalar(text(waits)))
+    return bool(scalar(engine, waits))
 
 
 def at_once(attempt: int, error: BaseException) -> timedelta:
@@ -91,8 +83,7 @@ def shop(called: list[str], **options: Any) -> JobQueue[Any]:
 
 
 def children(engine: Engine) -> list[Any]:
-    with engine.connect() as connection:
-        return list(connection.scalars(select(Job.id).where(Job.type_name == "ship").order_by(Job.created_at, Job.id)))
+    return scalars(engine, select(Job.id).where(Job.type_name == "ship").order_by(Job.created_at, Job.id))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +135,7 @@ def end_child(engine: Engine, end: str) -> None:
     [child_id] = children(engine)
     with Session(engine) as session, session.begin():
         if end == "completed":
-            complete_job(session, child_id, {"parcel": 8}, model=Job)
+            operations.complete_job(session, child_id, {"parcel": 8}, model=Job)
         elif end == "cancelled":
             cancel_jobs(session, [child_id])
         else:
@@ -223,8 +214,7 @@ def test_a_child_that_ends_while_its_parent_begins_to_wait_wakes_it(
     ended: list[bool] = []
 
     def complete_child() -> None:
-        with Session(engine) as session, session.begin():
-            complete_job(session, children(engine)[0], {"parcel": 8}, model=Job)
+        call(engine, operations.complete_job, children(engine)[0], {"parcel": 8}, model=Job)
         ended.append(True)
 
     with engine.connect() as connection:
@@ -247,8 +237,7 @@ def test_a_child_that_ends_while_its_parent_begins_to_wait_wakes_it(
         assert (jobs.status(job_id), is_due) == (JobStatus.PENDING, True)
     else:  # as when the worker dies: the next attempt finds the result
         assert jobs.status(job_id) is JobStatus.RUNNING
-    with engine.connect() as connection:
-        assert not connection.scalar(select(func.bool_or(Job.has_waiters)))
+    assert not scalar(engine, select(func.bool_or(Job.has_waiters)))
 
 
 async def test_a_recorded_death_stays_after_a_redrive_of_the_child(engine: Engine, jobs: Jobs) -> None:
@@ -257,7 +246,7 @@ async def test_a_recorded_death_stays_after_a_redrive_of_the_child(engine: Engin
     (job_id,) = enqueue(engine, queue.job("async", -1))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter())
+        operations.redrive_dead_letters(session, where=DeadLetterFilter())
         session.execute(update(Job).where(Job.id == job_id).values(output="kept"))
     await drain(queue, engine)
     assert called.count("parent") == 2
@@ -274,7 +263,7 @@ async def test_a_child_that_is_redriven_before_the_parent_looks_is_waited_for(en
     [child_id] = children(engine)
     assert jobs.status(child_id) is JobStatus.DEAD
     with Session(engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter())
+        operations.redrive_dead_letters(session, where=DeadLetterFilter())
         session.execute(text("UPDATE job SET input = '1' WHERE type_name = 'ship'"))
     await drain(parent_only(), engine)
     assert jobs.status(job_id) is JobStatus.PENDING
@@ -288,12 +277,11 @@ async def test_a_parent_that_ends_meanwhile_leaves_its_child(engine: Engine, job
     (job_id,) = enqueue(engine, queue.job("async", 7))
     await drain(parent_only(), engine)
     with Session(engine) as session, session.begin():
-        cancel_jobs(session, [job_id]) if way == "cancelled" else delete_chains(session, [job_id])
+        cancel_jobs(session, [job_id]) if way == "cancelled" else operations.delete_chains(session, [job_id])
     await drain(queue, engine)
     [child_id] = children(engine)
     assert jobs.status(child_id) is JobStatus.COMPLETED
-    with engine.connect() as connection:
-        assert not connection.scalar(select(func.bool_or(Job.has_waiters)))
+    assert not scalar(engine, select(func.bool_or(Job.has_waiters)))
 
 
 async def test_retention_spares_a_result_that_the_parent_has_not_taken(engine: Engine, jobs: Jobs) -> None:
@@ -304,13 +292,11 @@ async def test_retention_spares_a_result_that_the_parent_has_not_taken(engine: E
     only_child.handler("ship")(shop([]).registry.get("ship").func)
     await drain(only_child, engine)
     rules = RetentionRules(default=Retention(completed=timedelta(0)))
-    with Session(engine) as session, session.begin():
-        prune(session, rules)
+    call(engine, operations.prune, rules)
     assert len(children(engine)) == 1
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == [{"parcel": 8}]
-    with Session(engine) as session, session.begin():
-        prune(session, rules)
+    call(engine, operations.prune, rules)
     assert children(engine) == []
 
 
@@ -328,8 +314,7 @@ async def test_a_child_of_an_ordering_key_of_its_ancestors_is_refused(engine: En
     assert jobs.status(job_id) is JobStatus.DEAD
     message = jobs.get(job_id)["last_error"]["message"]
     assert "ordering_key" in message
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(Job)) == depth
+    assert scalar(engine, select(func.count()).select_from(Job)) == depth
 
 
 async def test_explain_names_the_job_that_is_waited_for(engine: Engine) -> None:
@@ -337,9 +322,8 @@ async def test_explain_names_the_job_that_is_waited_for(engine: Engine) -> None:
     queue = parent_only()
     async with working(Worker(queue, engine, options=quick())) as log:
         await log.until(JobRescheduled)
-        with Session(engine) as session:
-            explanation = explain_job(session, job_id)
-    assert explanation.cause is Cause.WAITING_FOR_CHILD
+        explanation = call(engine, operations.explain_job, job_id)
+    assert explanation.cause is operations.Cause.WAITING_FOR_CHILD
     assert str(children(engine)[0]) in explanation.sentence
 
 

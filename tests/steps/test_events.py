@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,33 +10,23 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
-from sa_jobqueue.cli import main
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, aio, cancel_jobs, operations
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemptError, PayloadTooLargeError
 from sa_jobqueue.events import EventBus, JobCompleted, JobRescheduled
-from sa_jobqueue.operations import (
-    Cause,
-    delete_event,
-    explain_job,
-    get_chain,
-    list_audit,
-    list_awaited_events,
-    redrive_dead_letters,
-    send_event,
-)
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite
 from sa_jobqueue.worker.background import pruner
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
+from tests.fixtures.commands import Run, document
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, scalar, scalars, write
 from tests.fixtures.workers import PATIENCE, ManualWorker, drain, quick, shared, until, wait_until, working
 
 pytestmark = pytest.mark.every_python
@@ -80,14 +69,12 @@ def waiting_queue(payloads: list[Any], *, timeout: timedelta = HOUR, **options: 
 
 
 def send(engine: Engine, by: str = "ann", event: str = EVENT, **options: Any) -> bool:
-    with Session(engine) as session, session.begin():
-        return send_event(session, event, Verdict(by, True), **options)
+    return call(engine, operations.send_event, event, Verdict(by, True), **options)
 
 
 def is_waiting_for_lock(engine: Engine) -> bool:
     waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with engine.connect() as connection:
-        return bool(connection.scalar(text(waits)))
+    return bool(scalar(engine, waits))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,8 +119,7 @@ async def test_the_first_event_of_a_name_counts(engine: Engine, jobs: Jobs) -> N
 async def test_an_expired_event_does_not_count_and_can_be_sent_again(engine: Engine, jobs: Jobs) -> None:
     queue = waiting_queue([])
     send(engine, "ann")
-    with engine.begin() as connection:
-        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    write(engine, update(Job.Event).values(expires_at=func.now()))
     (job_id,) = enqueue(engine, queue.job("sync", EVENT))
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.PENDING
@@ -145,11 +131,9 @@ async def test_an_expired_event_does_not_count_and_can_be_sent_again(engine: Eng
 async def test_expired_events_are_deleted(engine: Engine, async_engine: AsyncEngine) -> None:
     send(engine)
     send(engine, event="other")
-    with engine.begin() as connection:
-        connection.execute(update(Job.Event).where(Job.Event.name == EVENT).values(expires_at=func.now()))
+    write(engine, update(Job.Event).where(Job.Event.name == EVENT).values(expires_at=func.now()))
     await Pruner(shared(async_engine)).walk_events()
-    with engine.connect() as connection:
-        assert connection.scalars(select(Job.Event.name)).all() == ["other"]
+    assert scalars(engine, select(Job.Event.name)) == ["other"]
 
 
 async def test_an_expired_event_that_cannot_be_deleted_is_named_and_the_others_go(
@@ -165,8 +149,7 @@ async def test_an_expired_event_that_cannot_be_deleted_is_named_and_the_others_g
     bus, log = EventBus(), list[Any]()
     bus.subscribe(log.append)
     await Pruner(shared(async_engine, events=bus)).walk_events()
-    with engine.connect() as connection:
-        assert connection.scalars(select(Job.Event.name)).all() == ["a"]
+    assert scalars(engine, select(Job.Event.name)) == ["a"]
     assert [(event.write, event.subject) for event in log] == [(RefusedWrite.PRUNE, "a")]
 
 
@@ -206,7 +189,7 @@ async def test_a_rolled_back_event_was_never_sent(engine: Engine, jobs: Jobs) ->
     (job_id,) = enqueue(engine, queue.job("async", EVENT))
     await drain(queue, engine)
     with Session(engine) as session:
-        assert send_event(session, EVENT, Verdict("eve", True))
+        assert operations.send_event(session, EVENT, Verdict("eve", True))
         session.rollback()
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.PENDING
@@ -223,7 +206,7 @@ async def test_an_attempt_that_begins_to_wait_while_the_event_is_being_sent_lear
     payloads: list[int] = []
     queue = waiting_queue(payloads)
     with Session(engine) as session:
-        assert send_event(session, EVENT, Verdict("ann", True))
+        assert operations.send_event(session, EVENT, Verdict("ann", True))
         (job_id,) = enqueue(engine, queue.job("async", EVENT))
         async with working(Worker(queue, engine, options=quick())) as log:
             await until(lambda: bool(payloads))
@@ -324,7 +307,7 @@ def test_a_sender_that_has_changed_the_job_and_an_attempt_that_begins_to_wait_do
         session.execute(update(Job).where(Job.id == job_id).values(priority=5))
         job_locked.set()
         wait_until(lambda: is_waiting_for_lock(engine), description="the attempt waits for the job")
-        assert send_event(session, EVENT, Verdict("ann", True))
+        assert operations.send_event(session, EVENT, Verdict("ann", True))
     thread.join(PATIENCE)
     assert answers == [Verdict("ann", True)]  # none of them was ended by the server as a deadlock
 
@@ -366,10 +349,9 @@ async def test_an_event_in_a_session_drain(engine: Engine) -> None:
     await async_engine.dispose()
 
 
-async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(engine: Engine, jobs: Jobs) -> None:
+async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(engine: Engine, run: Run, jobs: Jobs) -> None:
     queue = waiting_queue([], max_attempts=1)
-    with Session(engine) as session, session.begin():
-        send_event(session, EVENT, "no verdict")
+    call(engine, operations.send_event, EVENT, "no verdict")
     (job_id,) = enqueue(engine, queue.job("sync", EVENT))
     await drain(queue, engine)
     error = jobs.get(job_id)["last_error"]
@@ -380,9 +362,8 @@ async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(e
     assert "upcast_step" not in error["message"]
     with Session(engine) as session:
         assert session.scalars(select(Job.Step)).all() == []
-    url = engine.url.render_as_string(hide_password=False)
     remedy = error["message"].partition("sa-jobqueue ")[2].replace("PAYLOAD", '{"by":"ann","ok":true}').split()
-    assert CliRunner().invoke(main, [*remedy, "--url", url]).exit_code == 0
+    run(*remedy)
     with Session(engine) as session:
         assert session.scalars(select(Job.Event.payload)).all() == [{"by": "ann", "ok": True}]
 
@@ -391,7 +372,7 @@ async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(e
 def test_a_sender_that_could_overlook_a_waiter_is_refused(engine: Engine, level: Any) -> None:
     with Session(engine.execution_options(isolation_level=level)) as session:
         with pytest.raises(InvalidOptionError) as caught:
-            send_event(session, EVENT)
+            operations.send_event(session, EVENT)
         assert caught.value.option == "session"
         assert level in str(caught.value)
 
@@ -400,34 +381,31 @@ def test_wrong_events_are_refused_before_anything_is_sent(engine: Engine) -> Non
     with Session(engine) as session, session.begin():
         for event, keep in (("", HOUR), ("a" * 201, HOUR), ("a\nb", HOUR), (7, HOUR), (EVENT, timedelta(0)), (EVENT, 5)):
             with pytest.raises(InvalidOptionError):
-                send_event(session, event, keep=keep)  # type: ignore[arg-type]
+                operations.send_event(session, event, keep=keep)  # type: ignore[arg-type]
         with pytest.raises(PayloadTooLargeError):
-            send_event(session, EVENT, "a" * 1_100_000)
-        assert send_event(session, EVENT)
+            operations.send_event(session, EVENT, "a" * 1_100_000)
+        assert operations.send_event(session, EVENT)
 
 
-def test_sql_and_the_command_line_send_events(engine: Engine) -> None:
+def test_sql_and_the_command_line_send_events(engine: Engine, run: Run) -> None:
     with engine.begin() as connection:
         assert connection.scalar(text("""SELECT job_send_event('one', '{"by": "ann"}')"""))
         assert not connection.scalar(text("SELECT job_send_event('one')"))
-    url = engine.url.render_as_string(hide_password=False)
-    ended = CliRunner().invoke(main, ["events", "send", "two", '{"by": "bob"}', "--url", url, "--keep", "1h"])
-    assert (ended.exit_code, ended.output) == (0, "event two sent; no job waits for it yet\n")
-    ended = CliRunner().invoke(main, ["events", "send", "two", "--url", url, "--json"])
-    assert ended.exit_code == 0
-    assert '"is_first": false' in ended.output
+    assert (
+        run("events", "send", "two", '{"by": "bob"}', "--keep", "1h").output == "event two sent; no job waits for it yet\n"
+    )
+    assert '"is_first": false' in run("events", "send", "two", "--json").stdout
     with Session(engine) as session:
         rows = session.execute(select(Job.Event.name, Job.Event.payload).order_by(Job.Event.name)).all()
     assert [tuple(row) for row in rows] == [("one", {"by": "ann"}), ("two", {"by": "bob"})]
 
 
-async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: Jobs) -> None:
+async def test_explain_names_the_event_and_how_to_send_it(engine: Engine) -> None:
     queue = waiting_queue([])
     (job_id,) = enqueue(engine, queue.job("sync", "it's ok"))
     await drain(queue, engine)
-    with Session(engine) as session:
-        explanation = explain_job(session, job_id)
-    assert explanation.cause is Cause.WAITING_FOR_EVENT
+    explanation = call(engine, operations.explain_job, job_id)
+    assert explanation.cause is operations.Cause.WAITING_FOR_EVENT
     assert explanation.evidence["event"] == "it's ok"
     assert "in step 'approval'; it times out in " in explanation.sentence
     assert explanation.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")
@@ -435,7 +413,7 @@ async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, jobs: Jobs, kind: str) -> None:
+async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, kind: str) -> None:
     """Its end is written under a lock of the chain's root."""
     queue = waiting_queue([])
 
@@ -446,16 +424,16 @@ async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, jobs
     (chain_id,) = enqueue(engine, queue.job("first", EVENT))
     await drain(queue, engine)
     with Session(engine) as session:
-        chain = get_chain(session, chain_id)
+        chain = operations.get_chain(session, chain_id)
         assert (chain.status, chain.length) == (JobStatus.PENDING, 2)
     assert send(engine)
     await drain(queue, engine)
     with Session(engine) as session:
-        chain = get_chain(session, chain_id)
+        chain = operations.get_chain(session, chain_id)
         assert (chain.status, chain.output) == (JobStatus.COMPLETED, "ann")
 
 
-async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_free(engine: Engine, jobs: Jobs) -> None:
+async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_free(engine: Engine) -> None:
     payloads: list[int] = []
     queue = waiting_queue(payloads)
 
@@ -474,8 +452,7 @@ async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_fre
             assert log.of(JobRescheduled) == []
             session.rollback()
             await log.until(JobRescheduled)
-    with Session(engine) as session:
-        assert get_chain(session, chain_id).status is JobStatus.PENDING
+    assert call(engine, operations.get_chain, chain_id).status is JobStatus.PENDING
 
 
 def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
@@ -485,8 +462,7 @@ def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
     jobs.add_worker("one:1")
     job_id = jobs.add()
     (row,) = manual_worker("one:1").claim()
-    with Session(engine) as session, session.begin():
-        cancel_jobs(session, [job_id])
+    call(engine, cancel_jobs, [job_id])
     with engine.connect() as connection:
         with pytest.raises(LostAttemptError):
             attempt_of(queue, row, connection, "one:1").wait_for("approval", event=EVENT, timeout=HOUR)
@@ -498,13 +474,15 @@ def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
 
 def test_who_sends_an_event_is_recorded(engine: Engine) -> None:
     with Session(engine) as session, session.begin():
-        assert send_event(session, EVENT, {"secret": 1}, by="ann")
-        assert not send_event(session, EVENT, by="bob")
+        assert operations.send_event(session, EVENT, {"secret": 1}, by="ann")
+        assert not operations.send_event(session, EVENT, by="bob")
         assert session.scalars(select(Job.Event.sent_by)).all() == ["ann"]
-        audit = [(row.operation, row.done_by, row.ids, row.changed) for row in list_audit(session, newest_first=False)]
+        audit = [
+            (row.operation, row.done_by, row.ids, row.changed) for row in operations.list_audit(session, newest_first=False)
+        ]
         assert audit == [("send_event", "ann", [EVENT], 1), ("send_event", "bob", [], 0)]
         with pytest.raises(InvalidOptionError, match="by: must be 1 to 200 printable characters"):
-            send_event(session, "other", by="x" * 201)
+            operations.send_event(session, "other", by="x" * 201)
 
 
 async def test_awaited_events_are_listed_by_pages_and_a_call_reads_a_bounded_number(
@@ -514,41 +492,39 @@ async def test_awaited_events_are_listed_by_pages_and_a_call_reads_a_bounded_num
     enqueue(engine, *(queue.job("sync", event) for event in ("a", "b", "b", "b", "c")))
     await drain(queue, engine)
     with Session(engine) as session:
-        first = list_awaited_events(session, limit=1)
+        first = operations.list_awaited_events(session, limit=1)
         assert [event.event for event in first] == ["a"]
-        assert [event.event for event in list_awaited_events(session, limit=2, after=first.next)] == ["b", "c"]
+        assert [event.event for event in operations.list_awaited_events(session, limit=2, after=first.next)] == ["b", "c"]
         monkeypatch.setattr("sa_jobqueue.operations.events.SCAN_LIMIT", 2)
-        cut = list_awaited_events(session)
+        cut = operations.list_awaited_events(session)
         assert [(event.event, event.jobs, event.is_capped) for event in cut] == [("a", 1, False), ("b", 1, True)]
-        next_page = list_awaited_events(session, after=cut.next)
+        next_page = operations.list_awaited_events(session, after=cut.next)
         assert [(event.event, event.jobs, event.is_capped) for event in next_page] == [("c", 1, False)]
         assert next_page.next is None
 
 
 @pytest.mark.slow
-async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jobs: Jobs) -> None:
+async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, run: Run) -> None:
     queue = waiting_queue([])
     first, _, _ = enqueue(engine, queue.job("sync", "b"), queue.job("async", "b"), queue.job("sync", "a"))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        events = list_awaited_events(session).items
+        events = operations.list_awaited_events(session).items
         assert [(event.event, event.jobs) for event in events] == [("a", 1), ("b", 2)]
         assert all(event.times_out_at == event.since + HOUR for event in events)
         cancel_jobs(session, [first])
-        send_event(session, "a", {"by": "ann", "ok": True})
+        operations.send_event(session, "a", {"by": "ann", "ok": True})
     await drain(queue, engine)
-    url = engine.url.render_as_string(hide_password=False)
-    listed = CliRunner().invoke(main, ["events", "list", "--url", url, "--json"])
-    assert [(event["event"], event["jobs"]) for event in json.loads(listed.output)["events"]] == [("b", 1)]
-    assert "waiting jobs" in CliRunner().invoke(main, ["events", "list", "--url", url]).output
+    listed = document(run("events", "list", "--json"))["events"]
+    assert [(event["event"], event["jobs"]) for event in listed] == [("b", 1)]
+    assert "waiting jobs" in run("events", "list").stdout
 
 
 async def test_a_waiting_job_can_be_cancelled_and_its_event_changes_nothing_then(engine: Engine, jobs: Jobs) -> None:
     queue = waiting_queue([])
     (job_id,) = enqueue(engine, queue.job("sync", EVENT))
     await drain(queue, engine)
-    with Session(engine) as session, session.begin():
-        assert cancel_jobs(session, [job_id]).ids == [job_id]
+    assert call(engine, cancel_jobs, [job_id]).ids == [job_id]
     assert send(engine)
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.CANCELLED
@@ -571,8 +547,7 @@ async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engi
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.DEAD
     assert send(engine)
-    with Session(engine) as session, session.begin():
-        redrive_dead_letters(session)
+    call(engine, operations.redrive_dead_letters)
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "ann"
 
@@ -584,23 +559,20 @@ async def test_a_wrong_event_is_deleted_or_replaced_and_the_waiting_job_gets_the
     queue = waiting_queue([], max_attempts=2, retry=lambda attempt, error: timedelta(0))
     (job_id,) = enqueue(engine, queue.job("async", EVENT))
     await drain(queue, engine)  # it waits
-    with Session(engine) as session, session.begin():
-        assert send_event(session, EVENT, "no verdict")
+    assert call(engine, operations.send_event, EVENT, "no verdict")
     if way == "delete":
         with Session(engine) as session, session.begin():
-            assert delete_event(session, EVENT, by="ann")
-            assert not delete_event(session, EVENT, by="ann")
+            assert operations.delete_event(session, EVENT, by="ann")
+            assert not operations.delete_event(session, EVENT, by="ann")
         await drain(queue, engine)
         assert jobs.status(job_id) is JobStatus.PENDING
         assert send(engine, "bob")
     else:
-        with Session(engine) as session, session.begin():
-            assert send_event(session, EVENT, Verdict("bob", True), replace=True, by="ann")
+        assert call(engine, operations.send_event, EVENT, Verdict("bob", True), replace=True, by="ann")
         assert not send(engine, "eve")
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "bob"
-    with Session(engine) as session:
-        records = [(row.operation, row.ids) for row in list_audit(session, newest_first=False).items]
+    records = [(row.operation, row.ids) for row in call(engine, operations.list_audit, newest_first=False).items]
     deleted = [("delete_event", [EVENT]), ("delete_event", [])]
     assert records == (deleted if way == "delete" else [("send_event", [EVENT])])
 
@@ -609,11 +581,10 @@ def test_a_deletion_waits_for_a_sender_and_sees_its_event(engine: Engine) -> Non
     deleted: list[bool] = []
 
     def delete() -> None:
-        with Session(engine) as session, session.begin():
-            deleted.append(delete_event(session, EVENT))
+        deleted.append(call(engine, operations.delete_event, EVENT))
 
     with Session(engine) as session:
-        send_event(session, EVENT)
+        operations.send_event(session, EVENT)
         thread = threading.Thread(target=delete)
         thread.start()
         wait_until(lambda: is_waiting_for_lock(engine), description="the deletion waits")
@@ -626,23 +597,14 @@ def test_a_deletion_waits_for_a_sender_and_sees_its_event(engine: Engine) -> Non
 def test_a_deletion_that_could_overlook_an_event_is_refused(engine: Engine, level: Any) -> None:
     at_level = engine.execution_options(isolation_level=level)
     with Session(at_level) as session, pytest.raises(InvalidOptionError, match="READ COMMITTED"):
-        delete_event(session, EVENT)
+        operations.delete_event(session, EVENT)
 
 
-def test_the_command_line_deletes_and_replaces_events(engine: Engine) -> None:
-    url = engine.url.render_as_string(hide_password=False)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(main, ["events", *arguments, "--url", url])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    assert "was not sent" in run("delete", EVENT)
-    run("send", EVENT, "1")
-    assert "was sent before" in run("send", EVENT, "2")
-    assert "sent;" in run("send", EVENT, "3", "--replace")
-    with engine.connect() as connection:
-        assert connection.scalar(select(Job.Event.payload)) == 3
-    assert "deleted" in run("delete", EVENT)
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(Job.Event)) == 0
+def test_the_command_line_deletes_and_replaces_events(engine: Engine, run: Run) -> None:
+    assert "was not sent" in run("events", "delete", EVENT).stdout
+    run("events", "send", EVENT, 1)
+    assert "was sent before" in run("events", "send", EVENT, 2).stdout
+    assert "sent;" in run("events", "send", EVENT, 3, "--replace").stdout
+    assert scalar(engine, select(Job.Event.payload)) == 3
+    assert "deleted" in run("events", "delete", EVENT).stdout
+    assert scalar(engine, select(func.count()).select_from(Job.Event)) == 0

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, func, text, update
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import wait_until
 
 pytestmark = pytest.mark.every_python
@@ -127,8 +128,7 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
     calls.touch()
     queue: JobQueue[Any] = JobQueue()
     queue.handler(kind, max_attempts=100)(lambda payload: None)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (name text)"))
+    write(engine, "CREATE TABLE effect (name text)")
     try:
         (job_id,) = enqueue(engine, queue.job(kind, "x"))
         url = engine.url.render_as_string(hide_password=False)
@@ -159,5 +159,4 @@ def test_effects_happen_once_whichever_statement_a_worker_dies_at(
         assert len(effects_made) <= 3 + kills
         assert kills >= 16, kills  # or the moments were not seen
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("DROP TABLE effect"))
+        write(engine, "DROP TABLE effect")

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, Text, cast, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
-from sa_jobqueue import AttemptContext, ChildJob, Job, JobMixin, JobQueue, JobStatus, cancel_jobs
-from sa_jobqueue.cli import main
+from sa_jobqueue import AttemptContext, ChildJob, Job, JobMixin, JobQueue, JobStatus, cancel_jobs, operations
 from sa_jobqueue.errors import IllegalTransitionError, InvalidOptionError, NotFoundError
-from sa_jobqueue.operations import (
-    DeadLetterFilter,
-    delete_chains,
-    explain_job,
-    list_audit,
-    list_steps,
-    prune,
-    redrive_dead_letters,
-    rerun_job,
-    send_event,
-)
 from sa_jobqueue.operations.reruns import _like
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.policies.retry import immediately
+from tests.fixtures.commands import Run, document
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import drain
 
 pytestmark = pytest.mark.every_python
@@ -89,15 +77,13 @@ def shop(called: list[str], *, fails: bool = False) -> JobQueue[Any]:
 async def ended(engine: Engine, queue: JobQueue[Any], kind: str = "sync") -> Any:
     """Run a job to its end and return its id."""
     (job_id,) = enqueue(engine, queue.job(kind, "x", queue="mails", priority=4, timeout=timedelta(hours=1)))
-    with Session(engine) as session, session.begin():
-        send_event(session, "approved", "ann")
+    call(engine, operations.send_event, "approved", "ann")
     await drain(queue, engine, queues=("mails", "default"))
     return job_id
 
 
 def rerun(engine: Engine, job_id: Any, from_step: str | None = None, **options: Any) -> Any:
-    with Session(engine) as session, session.begin():
-        return rerun_job(session, job_id, from_step=from_step, **options).id
+    return call(engine, operations.rerun_job, job_id, from_step=from_step, **options).id
 
 
 @both_servers
@@ -120,8 +106,7 @@ async def test_a_completed_job_runs_again_from_a_step(
     job_id = await ended(engine, queue)
     before, output = dict(jobs.get(job_id)), jobs.get(job_id)["output"]
     assert output == ["first 1", [1, 2], 8, "ann", "second 1"]
-    with Session(engine) as session:
-        steps = [(step.name, step.key, step.output) for step in list_steps(session, job_id)]
+    steps = [(step.name, step.key, step.output) for step in call(engine, operations.list_steps, job_id)]
     called.clear()
     new_id = rerun(engine, job_id, from_step, by="ann")
     await drain(queue, engine, queues=("mails", "default"))
@@ -132,8 +117,8 @@ async def test_a_completed_job_runs_again_from_a_step(
     assert dict(jobs.get(job_id)) == before
     assert new["output"] == output
     with Session(engine) as session:
-        assert [(step.name, step.key, step.output) for step in list_steps(session, job_id)] == steps
-        (record,) = list_audit(session)
+        assert [(step.name, step.key, step.output) for step in operations.list_steps(session, job_id)] == steps
+        (record,) = operations.list_audit(session)
         assert (record.operation, record.ids) == ("rerun_job", [str(new_id)])
         assert record.arguments == {"jobs": [str(job_id)]} | ({"from_step": from_step} if from_step else {})
 
@@ -147,15 +132,14 @@ async def test_the_new_job_has_as_many_attempts_as_the_old_one_had(engine: Engin
     counted = 3 if kind == "sync" else 20
     new_id = rerun(engine, job_id, "second")
     assert (jobs.get(new_id)["attempt"], jobs.get(new_id)["max_attempts"]) == (1, counted + 1)
-    with Session(engine) as session:
-        assert "1 attempt" not in explain_job(session, new_id).sentence
+    assert "1 attempt" not in call(engine, operations.explain_job, new_id).sentence
     called.clear()
     await drain(queue, engine, queues=("mails", "default"))
     assert set(called) == {"second"}
     assert jobs.get(new_id)["attempt"] == (counted + 1 if kind == "sync" else 2)
 
 
-async def test_steps_beside_the_named_one_are_kept_if_they_completed_before_it(engine: Engine, jobs: Jobs) -> None:
+async def test_steps_beside_the_named_one_are_kept_if_they_completed_before_it(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
     called: list[str] = []
     early_recorded = asyncio.Event()
@@ -199,7 +183,7 @@ async def test_a_cancelled_job_that_waited_enqueues_its_open_child_again(engine:
     job_id = await ended(engine, queue, "parent")
     with Session(engine) as session, session.begin():
         with pytest.raises(IllegalTransitionError, match="only jobs that have ended"):
-            rerun_job(session, job_id)
+            operations.rerun_job(session, job_id)
         cancel_jobs(session, [job_id])
     new_id = rerun(engine, job_id, "ship")
     await drain(queue, engine, queues=("mails", "default"))
@@ -209,21 +193,21 @@ async def test_a_cancelled_job_that_waited_enqueues_its_open_child_again(engine:
     assert (jobs.get(new_id)["output"], jobs.status(job_id)) == (8, JobStatus.CANCELLED)
 
 
-async def test_a_rerun_is_refused_that_cannot_have_the_results_it_needs(engine: Engine, jobs: Jobs) -> None:
+async def test_a_rerun_is_refused_that_cannot_have_the_results_it_needs(engine: Engine) -> None:
     job_id = await ended(engine, shop([]))
     with Session(engine) as session, session.begin():
         with pytest.raises(InvalidOptionError, match="no step of these jobs is named 'third'; they have 'approval'"):
-            rerun_job(session, job_id, from_step="third")
+            operations.rerun_job(session, job_id, from_step="third")
         child_ids = list(session.scalars(select(Job.id).where(Job.type_name == "ship", cast(Job.input, Text) != "7")))
         # The results of `ctx.all` are in the rows of the jobs.
-        delete_chains(session, child_ids)
+        operations.delete_chains(session, child_ids)
         with pytest.raises(NotFoundError, match="their results are needed before step 'second'") as caught:
-            rerun_job(session, job_id, from_step="second")
+            operations.rerun_job(session, job_id, from_step="second")
         assert set(caught.value.ids) == set(child_ids)
-        rerun_job(session, job_id, from_step="write")  # before these
-        delete_chains(session, [job_id])
+        operations.rerun_job(session, job_id, from_step="write")  # before these
+        operations.delete_chains(session, [job_id])
         with pytest.raises(NotFoundError, match="no such job"):
-            rerun_job(session, job_id)
+            operations.rerun_job(session, job_id)
 
 
 async def test_a_job_whose_result_is_needed_is_not_pruned_while_it_is_copied(engine: Engine, jobs: Jobs) -> None:
@@ -233,11 +217,10 @@ async def test_a_job_whose_result_is_needed_is_not_pruned_while_it_is_copied(eng
     rules = RetentionRules(default=Retention(completed=timedelta(0)))
 
     def pruned() -> int:
-        with Session(engine) as session, session.begin():
-            return prune(session, rules).jobs
+        return call(engine, operations.prune, rules).jobs
 
     with Session(engine) as session, session.begin():
-        new_id = rerun_job(session, job_id, from_step="second").id
+        new_id = operations.rerun_job(session, job_id, from_step="second").id
         assert pruned() == 1  # of the three children that of `ctx.run`, whose result is in the step
     assert pruned() == 1  # the old job; the two others are needed by the new one
     called.clear()
@@ -266,18 +249,13 @@ async def test_a_redrive_from_a_later_step_keeps_the_jobs_of_an_earlier_all(engi
     called: list[str] = []
     job_id = await ended(engine, shop(called, fails=True))
     called.clear()
-    with Session(engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter(), from_step="second")
+    call(engine, operations.redrive_dead_letters, where=operations.DeadLetterFilter(), from_step="second")
     await drain(shop(called), engine, queues=("mails", "default"))
     assert (called, jobs.status(job_id)) == (["second"], JobStatus.COMPLETED)
 
 
-async def test_the_command_line_runs_a_job_again(engine: Engine, jobs: Jobs) -> None:
+async def test_the_command_line_runs_a_job_again(engine: Engine, run: Run, jobs: Jobs) -> None:
     job_id = await ended(engine, shop([]), "async")
-    url = ["--url", engine.url.render_as_string(hide_password=False)]
-    result = CliRunner().invoke(main, ["jobs", "rerun", str(job_id), "--from-step", "second", "--json", *url])
-    assert result.exit_code == 0, result.output
-    new_id = json.loads(result.stdout)["job"]
+    new_id = document(run("jobs", "rerun", job_id, "--from-step", "second", "--json"))["job"]
     assert jobs.get(new_id)["status"] is JobStatus.PENDING
-    with Session(engine) as session:
-        assert [step.name for step in list_steps(session, jobs.get(new_id)["id"])] == ["first"]
+    assert [step.name for step in call(engine, operations.list_steps, jobs.get(new_id)["id"])] == ["first"]

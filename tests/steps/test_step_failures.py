@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError, Retry
 from sa_jobqueue.operations import send_event
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, rows, scalar, scalars, write
 from tests.fixtures.workers import drain, shared
 
 pytestmark = pytest.mark.every_python
@@ -105,8 +105,7 @@ async def test_a_declared_error_is_recorded_and_its_step_is_not_called_again(
     assert jobs.status(job_id) is JobStatus.COMPLETED
     assert jobs.get(job_id)["output"].startswith(outcome)
     assert called == ["charge", f"mail {jobs.get(job_id)['output']}"]
-    with engine.connect() as connection:
-        kinds = connection.execute(select(Job.Step.name, Job.Step.kind).order_by(Job.Step.completed_at)).all()
+    kinds = rows(engine, select(Job.Step.name, Job.Step.kind).order_by(Job.Step.completed_at))
     assert [tuple(row) for row in kinds] == [("charge", "failure"), ("mail", "step")]
 
 
@@ -165,13 +164,13 @@ async def test_a_refused_step_names_both_steps_and_the_declaration(engine: Engin
 
     @queue.handler("pay", max_attempts=1)
     def pay(payload: str, ctx: AttemptContext) -> None:
-        for call in (
+        for step_call in (
             lambda: ctx.step("charge", fail),
             lambda: ctx.step("mail", print),
             lambda: ctx.wait_for("paid", event=EVENT, timeout=HOUR),
         ):
             try:
-                call()
+                step_call()
             except Exception as error:
                 messages.append(str(error))
 
@@ -242,8 +241,7 @@ async def test_a_declared_error_of_a_transaction_is_recorded_and_its_writes_are_
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "51"
     assert blocks == [1]
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM threshold")) == 0
+    assert scalar(engine, "SELECT count(*) FROM threshold") == 0
 
 
 async def test_a_recorded_error_that_catch_no_longer_names_is_an_error_that_says_so(engine: Engine, jobs: Jobs) -> None:
@@ -308,7 +306,7 @@ async def test_a_result_that_can_never_be_stored_makes_a_dead_letter_after_one_c
     assert (called, dead_letter["reason"]) == ([1], "discarded")
 
 
-async def test_the_first_attempt_gets_the_value_that_later_ones_get(engine: Engine, jobs: Jobs) -> None:
+async def test_the_first_attempt_gets_the_value_that_later_ones_get(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
     results: list[Any] = []
 
@@ -379,8 +377,7 @@ async def test_a_step_beside_a_wait_is_recorded_before_the_attempt_ends(engine: 
     (job_id,) = enqueue(engine, queue.job("both", "x"))
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.PENDING
-    with Session(engine) as session, session.begin():
-        send_event(session, EVENT, "approved")
+    call(engine, send_event, EVENT, "approved")
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == ["approved", "paid"]
     assert called == [1]
@@ -403,18 +400,14 @@ async def test_an_event_that_was_sent_while_a_job_waited_is_the_jobs_whatever_ex
 
     (job_id,) = enqueue(engine, queue.job(kind, "x"))
     await drain(queue, engine)
-    with Session(engine) as session, session.begin():
-        assert send_event(session, EVENT, "first")
-    with engine.begin() as connection:
-        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    assert call(engine, send_event, EVENT, "first")
+    write(engine, update(Job.Event).values(expires_at=func.now()))
     await Pruner(shared(async_engine)).walk_events()
-    with Session(engine) as session, session.begin():
-        assert not send_event(session, EVENT, "second")
+    assert not call(engine, send_event, EVENT, "second")
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "first"
     await Pruner(shared(async_engine)).walk_events()
-    with engine.connect() as connection:
-        assert connection.scalars(select(Job.Event.name)).all() == []
+    assert scalars(engine, select(Job.Event.name)) == []
 
 
 async def test_a_step_beside_a_wait_may_need_the_event_that_was_sent(engine: Engine, jobs: Jobs) -> None:
@@ -436,8 +429,7 @@ async def test_a_step_beside_a_wait_may_need_the_event_that_was_sent(engine: Eng
         _, paid = await asyncio.gather(approve(), ctx.step("pay", pay))
         return paid
 
-    with Session(engine) as session, session.begin():
-        send_event(session, EVENT, "approved")
+    call(engine, send_event, EVENT, "approved")
     (job_id,) = enqueue(engine, queue.job("both", "x"))
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "paid"

@@ -11,18 +11,9 @@ import pytest
 from sqlalchemy import Connection, Engine, event, func, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, ChildJob, EventWait, Job, JobQueue, JobStatus, Timer
+from sa_jobqueue import AttemptContext, ChildJob, EventWait, Job, JobQueue, JobStatus, Timer, operations
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import (
-    Cause,
-    cancel_chains,
-    complete_job,
-    explain_job,
-    prune,
-    redrive_dead_letters,
-    send_event,
-)
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.statements._parts import BATCH
@@ -30,6 +21,7 @@ from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.step_groups import StepGroups
 from sa_jobqueue.worker.run.steps import Suspended
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, scalar, scalars, write
 from tests.fixtures.workers import ManualWorker, drain, wait_until
 
 pytestmark = pytest.mark.every_python
@@ -85,8 +77,7 @@ def only(queue: JobQueue[Any], *names: str) -> JobQueue[Any]:
 
 
 def statuses(engine: Engine) -> list[JobStatus]:
-    with engine.connect() as connection:
-        return list(connection.scalars(select(Job.status).where(Job.type_name == "ship").order_by(Job.id)))
+    return scalars(engine, select(Job.status).where(Job.type_name == "ship").order_by(Job.id))
 
 
 def steps(engine: Engine) -> dict[tuple[str, str], str]:
@@ -95,8 +86,7 @@ def steps(engine: Engine) -> dict[tuple[str, str], str]:
 
 
 def sent(engine: Engine, name: str, payload: Any) -> None:
-    with Session(engine) as session, session.begin():
-        send_event(session, name, payload)
+    call(engine, operations.send_event, name, payload)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +134,7 @@ async def test_how_a_child_died_is_raised_by_its_declared_type_or_returned_and_s
     expected = "[10, DeclinedError('no address -2'), DeclinedError('no address -3')]"
     assert jobs.get(job_id)["output"] == expected
     with Session(engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter())
+        operations.redrive_dead_letters(session, where=DeadLetterFilter())
         assert [step.completed_at is None for step in session.scalars(select(Job.Step).order_by(Job.Step.key.desc()))] == [
             True,  # a reference to a completed row, which does not change
             False,
@@ -192,13 +182,11 @@ async def test_retention_spares_outputs_until_the_parent_has_ended(engine: Engin
     await drain(only(queue, "async"), engine)
     await drain(only(queue, "ship"), engine)
     rules = RetentionRules(default=Retention(completed=timedelta(0)))
-    with Session(engine) as session, session.begin():
-        prune(session, rules)
+    call(engine, operations.prune, rules)
     assert len(statuses(engine)) == 2
     await drain(queue, engine)
     assert jobs.get(job_id)["output"] == "[10, 20]"
-    with Session(engine) as session, session.begin():
-        prune(session, rules)
+    call(engine, operations.prune, rules)
     assert statuses(engine) == []
 
 
@@ -208,7 +196,7 @@ async def test_a_child_that_is_redriven_before_the_parent_looks_is_waited_for_by
     await drain(only(queue, "async"), engine)
     await drain(only(queue, "ship"), engine)
     with Session(engine) as session, session.begin():
-        redrive_dead_letters(session, where=DeadLetterFilter())
+        operations.redrive_dead_letters(session, where=DeadLetterFilter())
         session.execute(text("UPDATE job SET input = '5' WHERE input = '-1'"))
     await drain(only(queue, "async"), engine)
     assert jobs.status(job_id) is JobStatus.PENDING
@@ -222,10 +210,9 @@ async def test_explain_names_a_child_of_a_fan_out_that_has_not_ended(engine: Eng
     await drain(only(queue, "async"), engine)
     with Session(engine) as session, session.begin():
         ids = list(session.scalars(select(Job.id).where(Job.type_name == "ship").order_by(Job.id)))
-        complete_job(session, ids[0], 10, model=Job)
-    with Session(engine) as session:
-        explanation = explain_job(session, job_id)
-    assert explanation.cause is Cause.WAITING_FOR_CHILD
+        operations.complete_job(session, ids[0], 10, model=Job)
+    explanation = call(engine, operations.explain_job, job_id)
+    assert explanation.cause is operations.Cause.WAITING_FOR_CHILD
     assert str(ids[1]) in explanation.sentence
 
 
@@ -292,8 +279,7 @@ async def test_an_event_after_the_winner_does_not_change_it(engine: Engine, jobs
     await drain(queue, engine)
     assert called == ["bob"]
     sent(engine, "ann", "no")
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET scheduled_at = now() WHERE status = 'pending'"))
+    write(engine, "UPDATE job SET scheduled_at = now() WHERE status = 'pending'")
     await drain(queue, engine)
     assert called == ["bob", "bob"]
     assert jobs.get(job_id)["output"] == "yes"
@@ -318,14 +304,13 @@ async def test_a_death_and_a_timeout_that_are_first_are_raised(engine: Engine, j
     await drain(only(queue, "ship"), engine)
     await drain(queue, engine)
     assert jobs.get(declined)["last_error"]["message"] == "no address -7"
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM job"))
+    write(engine, "DELETE FROM job")
     (timed_out,) = enqueue(engine, timing_out.job(kind, None))
     await drain(timing_out, engine)
     assert jobs.get(timed_out)["last_error"]["type"].endswith("EventTimeoutError")
 
 
-async def test_cancelling_with_children_cancels_what_the_chain_waits_for(engine: Engine, jobs: Jobs) -> None:
+async def test_cancelling_with_children_cancels_what_the_chain_waits_for(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("descend")
@@ -336,12 +321,11 @@ async def test_cancelling_with_children_cancels_what_the_chain_waits_for(engine:
     (job_id,) = enqueue(engine, queue.job("descend", 1))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        planned = cancel_chains(session, [job_id], children=True, dry_run=True)
+        planned = operations.cancel_chains(session, [job_id], children=True, dry_run=True)
         assert len(planned.ids) == 4
-        alone = cancel_chains(session, [job_id], dry_run=True)
+        alone = operations.cancel_chains(session, [job_id], dry_run=True)
         assert list(alone.ids) == [job_id]
-    with Session(engine) as session, session.begin():
-        result = cancel_chains(session, [job_id], children=True, by="ann")
+    result = call(engine, operations.cancel_chains, [job_id], children=True, by="ann")
     assert set(result.ids) == set(planned.ids)
     with Session(engine) as session:
         rows = session.execute(select(Job.status, Job.input).order_by(Job.id)).all()
@@ -363,8 +347,7 @@ async def test_children_of_an_ordering_key_of_an_ancestor_are_refused(engine: En
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.DEAD
     assert "ordering_key" in jobs.get(job_id)["last_error"]["message"]
-    with engine.connect() as connection:
-        assert connection.scalar(select(func.count()).select_from(Job)) == depth
+    assert scalar(engine, select(func.count()).select_from(Job)) == depth
 
 
 @pytest.mark.parametrize(
@@ -407,8 +390,7 @@ def test_drain_in_a_session_runs_groups(engine: Engine, kind: str, call: str) ->
 
 def is_waiting(engine: Engine) -> bool:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with engine.connect() as connection:
-        return bool(connection.scalar(text(waits)))
+    return bool(scalar(engine, waits))
 
 
 class Opened:
@@ -442,10 +424,10 @@ def test_what_is_over_while_the_parent_begins_to_wait_for_the_first_wakes_it(
     def end() -> None:
         with Session(engine) as session, session.begin():
             if winner == "event":
-                send_event(session, "approved", "ann")
+                operations.send_event(session, "approved", "ann")
             else:
                 [child_id] = session.scalars(select(Job.id).where(Job.type_name == "ship"))
-                complete_job(session, child_id, 70, model=Job)
+                operations.complete_job(session, child_id, 70, model=Job)
         ended.append(True)
 
     with engine.connect() as connection:
@@ -502,7 +484,7 @@ def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_no
         session.execute(select(Job.id).where(Job.type_name == "ship").with_for_update(key_share=True)).one()
         row_locked.set()
         wait_until(lambda: is_waiting(engine), description="the parent waits for the child's row")
-        send_event(session, "approved", "ann")
+        operations.send_event(session, "approved", "ann")
     thread.join()
     assert winners == ["approval"]
 
@@ -517,7 +499,7 @@ async def test_children_that_end_in_the_opposite_order_wake_their_parent_a_few_t
     wakes = 0
     for child_id in ids:
         with Session(engine) as session, session.begin():
-            complete_job(session, child_id, 1, model=Job)
+            operations.complete_job(session, child_id, 1, model=Job)
             session.flush()
             is_due = session.scalar(select(Job.scheduled_at <= func.now()).where(Job.id == job_id))
         if is_due:

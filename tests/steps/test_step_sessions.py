@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.cli.worker import _engine
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import drain, quick
 
 pytestmark = pytest.mark.every_python
@@ -105,8 +106,7 @@ async def test_a_step_that_waits_for_its_handlers_session_fails_and_names_both(
         if type_name == "caught":  # it cannot be declared as a result, and no step begins after it
             assert sent == ["step", "StepBlockedError", "StepRefusedError"]
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("DROP TABLE account"))
+        write(engine, "DROP TABLE account")
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -11,31 +11,22 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Backoff, Discard, Job, JobQueue, JobStatus, Snooze, cancel_jobs
-from sa_jobqueue.cli import main
+from sa_jobqueue import AttemptContext, Backoff, Discard, Job, JobQueue, JobStatus, Snooze, cancel_jobs, operations
 from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttemptError
 from sa_jobqueue.events import StepCompleted
-from sa_jobqueue.operations import (
-    Cause,
-    DeadLetterFilter,
-    delete_chains,
-    explain_job,
-    list_steps,
-    prune,
-    redrive_dead_letters,
-)
 from sa_jobqueue.operations.steps import record_step, record_transaction
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import StepKind
 from tests.fixtures.attempts import attempt_context
+from tests.fixtures.commands import Run
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, rows, scalar, scalars, write
 from tests.fixtures.workers import ManualWorker, drain, wait_until
 
 pytestmark = pytest.mark.every_python
@@ -57,16 +48,13 @@ class Draft:
 
 @pytest.fixture
 def effects(engine: Engine) -> Iterator[Callable[[], list[str]]]:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effect (job text)"))
+    write(engine, "CREATE TABLE effect (job text)")
 
     def read() -> list[str]:
-        with engine.connect() as connection:
-            return list(connection.scalars(text("SELECT job FROM effect ORDER BY 1")))
+        return scalars(engine, "SELECT job FROM effect ORDER BY 1")
 
     yield read
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE effect"))
+    write(engine, "DROP TABLE effect")
 
 
 def steps_of(engine: Engine, job_id: Any) -> list[tuple[str, str, str, int, Any]]:
@@ -304,8 +292,7 @@ async def test_a_worker_that_lost_its_job_can_write_no_step(
 def is_waiting(engine: Engine) -> bool:
     """Return whether a session waits for a lock of another one."""
     waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with engine.connect() as connection:
-        return bool(connection.scalar(text(waits)))
+    return bool(scalar(engine, waits))
 
 
 def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
@@ -316,8 +303,7 @@ def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs,
     cancelled = threading.Event()
 
     def cancel() -> None:
-        with Session(engine) as other_session, other_session.begin():
-            cancel_jobs(other_session, [job_id])
+        call(engine, cancel_jobs, [job_id])
         cancelled.set()
 
     with Session(engine) as session:
@@ -359,7 +345,7 @@ def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manu
     assert steps_of(engine, job_id) == []
 
 
-async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_the_step(engine: Engine, jobs: Jobs) -> None:
+async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_the_step(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
     raised: list[str] = []
 
@@ -486,7 +472,7 @@ class Reversing:
         return bytes(stored[::-1].encode())
 
 
-async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine, jobs: Jobs) -> None:
+async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
     results: list[str] = []
 
@@ -504,7 +490,7 @@ async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine, j
 
 
 @pytest.mark.parametrize("by", ["delete_chains", "prune"])
-async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs, by: str) -> None:
+async def test_steps_are_deleted_with_their_job(engine: Engine, by: str) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("sync")
@@ -515,11 +501,11 @@ async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs, by: 
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
         if by == "delete_chains":
-            delete_chains(session, [first])
+            operations.delete_chains(session, [first])
         else:
             session.execute(update(Job).where(Job.id == first).values(chain_completed_at=func.now() - timedelta(days=9)))
             session.execute(update(Job).where(Job.id == first).values(completed_at=func.now() - timedelta(days=9)))
-            prune(session, RetentionRules(default=Retention(completed=timedelta(days=1))))
+            operations.prune(session, RetentionRules(default=Retention(completed=timedelta(days=1))))
     assert steps_of(engine, first) == []
     assert len(steps_of(engine, second)) == 1
 
@@ -534,13 +520,11 @@ async def test_jobs_without_steps_send_no_statement_about_them(engine: Engine, j
             raise RuntimeError
 
     (job_id,) = enqueue(engine, queue.job("plain", "x"))
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job_step RENAME TO job_step_away"))
+    write(engine, "ALTER TABLE job_step RENAME TO job_step_away")
     try:
         await drain(queue, engine)
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE job_step_away RENAME TO job_step"))
+        write(engine, "ALTER TABLE job_step_away RENAME TO job_step")
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
 
@@ -601,7 +585,7 @@ async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine) -> None:
     assert wakes == [1, 1]
 
 
-async def test_a_sleep_is_refused_where_it_cannot_be(engine: Engine, jobs: Jobs) -> None:
+async def test_a_sleep_is_refused_where_it_cannot_be(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
     raised: list[str] = []
 
@@ -650,39 +634,33 @@ async def test_a_redriven_job_keeps_its_steps_or_begins_from_a_named_one(
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.DEAD
     with Session(engine) as session, session.begin():
-        where = DeadLetterFilter(job_ids=[job_id])
+        where = operations.DeadLetterFilter(job_ids=[job_id])
         with pytest.raises(InvalidOptionError, match="'first', 'second', 'third'"):
-            redrive_dead_letters(session, where=where, from_step="secnd")
-        redrive_dead_letters(session, where=where, from_step=from_step)
+            operations.redrive_dead_letters(session, where=where, from_step="secnd")
+        operations.redrive_dead_letters(session, where=where, from_step=from_step)
     await drain(queue, engine)
     assert calls == ["first", "second", "third", *(["second", "third"] if from_step else [])]
 
 
-async def test_the_command_line_shows_steps_and_redrives_from_one(engine: Engine, jobs: Jobs) -> None:
+async def test_the_command_line_shows_steps_and_redrives_from_one(engine: Engine, run: Run, jobs: Jobs) -> None:
     queue = dying_queue([])
     (job_id,) = enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)
-    url = ["--url", engine.url.render_as_string(hide_password=False)]
-    result = CliRunner().invoke(main, ["jobs", "show", str(job_id), *url])
-    assert result.exit_code == 0, result.output
-    assert "steps" in result.output
-    assert '"second"' in result.output
-    wrong = CliRunner().invoke(main, ["dead-letters", "redrive", "--all", "--from-step", "x", *url])
-    assert wrong.exit_code != 0
+    printed = run("jobs", "show", job_id).stdout
+    assert "steps" in printed
+    assert '"second"' in printed
+    run("dead-letters", "redrive", "--all", "--from-step", "x", status=2)
     assert jobs.status(job_id) is JobStatus.DEAD
-    right = CliRunner().invoke(main, ["dead-letters", "redrive", "--all", "--from-step", "second", *url])
-    assert right.exit_code == 0, right.output
-    with Session(engine) as session:
-        assert [step.name for step in list_steps(session, job_id)] == ["first"]
+    run("dead-letters", "redrive", "--all", "--from-step", "second")
+    assert [step.name for step in call(engine, operations.list_steps, job_id)] == ["first"]
 
 
 async def test_explain_names_the_sleep_and_the_last_step(engine: Engine, jobs: Jobs) -> None:
     queue = sleeping_queue([])
     (job_id,) = enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)
-    with Session(engine) as session:
-        explanation = explain_job(session, job_id)
-    assert explanation.cause is Cause.SLEEPING
+    explanation = call(engine, operations.explain_job, job_id)
+    assert explanation.cause is operations.Cause.SLEEPING
     assert explanation.sentence.startswith("It sleeps in step 'cooling off'; it is due in ")
     running = jobs.add(JobStatus.RUNNING)
     jobs.add_worker()
@@ -690,8 +668,7 @@ async def test_explain_names_the_sleep_and_the_last_step(engine: Engine, jobs: J
         times = {"started_at": func.now(), "completed_at": func.now()}
         columns = {"job_id": running, "name": "draft", "kind": "step", "attempt": 1}
         session.execute(insert(Job.Step).values(columns | times))
-    with Session(engine) as session:
-        assert "attempt 1 of 20, last recorded step 'draft'" in explain_job(session, running).sentence
+    assert "attempt 1 of 20, last recorded step 'draft'" in call(engine, operations.explain_job, running).sentence
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -705,8 +682,7 @@ async def test_an_outage_after_a_call_delays_its_record_and_does_not_repeat_the_
 
     def pay() -> str:
         called.append(1)
-        with engine.connect() as connection:
-            assert len(connection.execute(text(cut)).all()) > 1
+        assert len(rows(engine, cut)) > 1
         return "paid"
 
     async def nothing() -> None:
@@ -858,18 +834,18 @@ async def test_a_long_delay_of_a_step_frees_the_slot_and_does_not_count(engine: 
     row = jobs.get(job_id)
     assert (row["status"], row["attempt"], row["max_attempts"], len(calls)) == (JobStatus.PENDING, 1, 2, 1)
     with Session(engine) as session:
-        (step,) = list_steps(session, job_id)
-        explanation = explain_job(session, job_id)
+        (step,) = operations.list_steps(session, job_id)
+        explanation = operations.explain_job(session, job_id)
     assert step.completed_at is not None
     assert (step.kind, step.completed_at - step.started_at, step.output) == ("retry", timedelta(hours=1), {"calls": 1})
     assert row["scheduled_at"] == step.completed_at
-    assert explanation.cause is Cause.RETRYING
+    assert explanation.cause is operations.Cause.RETRYING
     assert explanation.sentence.startswith("It failed in step 'ask', which is called again in ")
     await asyncio.to_thread(drain_test, queue, engine, scheduled=True)
     row = jobs.get(job_id)
     assert (row["status"], row["output"], row["attempt"], row["max_attempts"]) == (JobStatus.COMPLETED, "x", 4, 4)
     with Session(engine) as session:
-        assert [(step.kind, step.output) for step in list_steps(session, job_id)] == [("step", "x")]
+        assert [(step.kind, step.output) for step in operations.list_steps(session, job_id)] == [("step", "x")]
     assert (len(calls), [attempt["outcome"] for attempt in jobs.attempts(job_id)]) == (4, ["snoozed"] * 3)
 
 
@@ -908,7 +884,10 @@ async def test_steps_beside_one_that_is_called_later_are_recorded_first(engine: 
     (job_id,) = enqueue(engine, queue.job("draw", "x"))
     await drain(queue, engine)
     with Session(engine) as session:
-        assert [(step.name, step.kind) for step in list_steps(session, job_id)] == [("draw", "step"), ("ask", "retry")]
+        assert [(step.name, step.kind) for step in operations.list_steps(session, job_id)] == [
+            ("draw", "step"),
+            ("ask", "retry"),
+        ]
     with Session(engine) as session, session.begin():
         session.execute(update(Job).values(scheduled_at=func.now()))  # called again immediately if an operator makes it due
     await drain(queue, engine)
@@ -916,7 +895,7 @@ async def test_steps_beside_one_that_is_called_later_are_recorded_first(engine: 
 
 
 @pytest.mark.parametrize("signal", [Discard("no"), Snooze(timedelta(hours=1))])
-async def test_a_signal_that_a_step_raises_is_not_retried(engine: Engine, jobs: Jobs, signal: Exception) -> None:
+async def test_a_signal_that_a_step_raises_is_not_retried(engine: Engine, signal: Exception) -> None:
     calls: list[str] = []
     queue: JobQueue[Any] = JobQueue()
 
@@ -1007,8 +986,7 @@ def test_a_step_whose_answer_was_lost_is_recorded_once_by_the_second_try(
     job_id = jobs.add()
     (job,) = manual_worker("one:1").claim()
     for _ in range(2):
-        with Session(engine) as session, session.begin():
-            record_step(session, Job, cast("Any", job), "one:1", kind=StepKind.STEP, place=("pay", ""), output='"paid"')
+        call(engine, record_step, Job, cast("Any", job), "one:1", kind=StepKind.STEP, place=("pay", ""), output='"paid"')
     assert steps_of(engine, job_id) == [("pay", "", "step", 1, "paid")]
 
 

@@ -13,19 +13,12 @@ from sqlalchemy import Engine, func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Blockers, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue import Blockers, Job, JobQueue, JobStatus, cancel_jobs, operations
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.operations import (
-    Cause,
-    delete_chains,
-    explain_job,
-    list_awaited_events,
-    redrive_dead_letters,
-    send_event,
-)
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import drain, shared
 
 pytestmark = pytest.mark.every_python
@@ -57,7 +50,7 @@ class Waiting:
     def send(self, event: str, by: str, *, commit: bool = True) -> bool:
         """Send an event; return whether it is the first."""
         with Session(self.engine) as session:
-            is_first = send_event(session, event, Verdict(by, True))
+            is_first = operations.send_event(session, event, Verdict(by, True))
             session.commit() if commit else session.rollback()
             return is_first
 
@@ -126,8 +119,7 @@ async def test_an_event_that_is_rolled_back_unblocks_nothing(waiting: Waiting, j
 async def test_two_jobs_wait_for_one_event(waiting: Waiting, jobs: Jobs) -> None:
     job_ids = [waiting.enqueue("a"), waiting.enqueue("a")]
     await drain(waiting.jobs, waiting.engine)
-    with Session(waiting.engine) as session:
-        assert [(event.event, event.jobs) for event in list_awaited_events(session)] == [("a", 2)]
+    assert [(event.event, event.jobs) for event in call(waiting.engine, operations.list_awaited_events)] == [("a", 2)]
     waiting.send("a", "ann")
     await drain(waiting.jobs, waiting.engine)
     assert [output_of(jobs, job_id) for job_id in job_ids] == [["ann"], ["ann"]]
@@ -155,8 +147,7 @@ async def test_a_wait_that_timed_out_goes_on_after_a_redrive(waiting: Waiting, j
     await drain(waiting.jobs, waiting.engine)
     make_due(waiting.engine)
     await drain(waiting.jobs, waiting.engine)
-    with Session(waiting.engine) as session, session.begin():
-        assert redrive_dead_letters(session).changed == 1
+    assert call(waiting.engine, operations.redrive_dead_letters).changed == 1
     await drain(waiting.jobs, waiting.engine)
     assert jobs.status(job_id) is JobStatus.BLOCKED
     waiting.send("a", "ann")
@@ -167,10 +158,9 @@ async def test_a_wait_that_timed_out_goes_on_after_a_redrive(waiting: Waiting, j
 async def test_explain_names_the_event_that_a_job_is_blocked_by(waiting: Waiting) -> None:
     job_id = waiting.enqueue("a")
     await drain(waiting.jobs, waiting.engine)
-    with Session(waiting.engine) as session:
-        explanation = explain_job(session, job_id)
-    assert explanation.cause is Cause.BLOCKED
-    assert explanation.roots[0].cause is Cause.WAITING_FOR_EVENT
+    explanation = call(waiting.engine, operations.explain_job, job_id)
+    assert explanation.cause is operations.Cause.BLOCKED
+    assert explanation.roots[0].cause is operations.Cause.WAITING_FOR_EVENT
     assert "It has waited for event 'a'" in explanation.sentence
     assert "sa-jobqueue events send a" in explanation.sentence
 
@@ -181,8 +171,8 @@ async def test_a_blocked_job_can_be_cancelled_or_deleted_with_its_waits(waiting:
     await drain(waiting.jobs, waiting.engine)
     with Session(waiting.engine) as session, session.begin():
         assert cancel_jobs(session, [cancelled]).changed == 1
-        delete_chains(session, [deleted], cascade=True)
-        assert [event.event for event in list_awaited_events(session)] == ["a"]
+        operations.delete_chains(session, [deleted], cascade=True)
+        assert [event.event for event in operations.list_awaited_events(session)] == ["a"]
     waiting.send("a", "ann")
     await drain(waiting.jobs, waiting.engine)
     assert jobs.status(cancelled) is JobStatus.CANCELLED
@@ -203,8 +193,7 @@ async def test_a_cancelled_wait_decides_as_a_failed_blocker(waiting: Waiting, jo
 
 async def test_a_payload_of_another_type_names_the_event(waiting: Waiting, jobs: Jobs) -> None:
     waiting.enqueue("a", on_failure="fail")
-    with Session(waiting.engine) as session, session.begin():
-        send_event(session, "a", {"by": 7})
+    call(waiting.engine, operations.send_event, "a", {"by": 7})
     await drain(waiting.jobs, waiting.engine)
     with Session(waiting.engine) as session:
         errors = session.scalars(select(Job.last_error).where(Job.type_name == "approval")).all()
@@ -229,12 +218,10 @@ async def test_an_event_belongs_to_a_blocker_that_never_ran_even_if_it_expires(
     """It was accepted while the job waited; no worker ran before it expired, was pruned and could be sent again."""
     job_id = waiting.enqueue("editor:9")
     with Session(engine) as session:
-        (awaited,) = list_awaited_events(session).items
+        (awaited,) = operations.list_awaited_events(session).items
         assert (awaited.event, awaited.jobs, awaited.times_out_at) == ("editor:9", 1, None)
-    with Session(engine) as session, session.begin():
-        assert send_event(session, "editor:9", Verdict("ann", True), keep=timedelta(seconds=1))
-    with engine.begin() as connection:
-        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    assert call(engine, operations.send_event, "editor:9", Verdict("ann", True), keep=timedelta(seconds=1))
+    write(engine, update(Job.Event).values(expires_at=func.now()))
     await Pruner(shared(async_engine)).walk_events()
     assert not waiting.send("editor:9", "eve")
     await drain(waiting.jobs, engine)

@@ -25,6 +25,7 @@ from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry
 
@@ -91,8 +92,7 @@ async def test_sent_and_processed_messages_are_each_counted_once(
 
 
 def test_job_types_in_opentelemetry_metrics_are_bounded(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
-    with sessions.begin() as session:
-        enqueue_many(session, [Job(f"type_{number}") for number in range(300)])
+    call(sessions, enqueue_many, [Job(f"type_{number}") for number in range(300)])
     sent = {dict(key)[TYPE]: point.value for (name, key), point in telemetry.points().items() if name.endswith(".messages")}
     assert len(sent) == 201
     assert sent["other"] == 100

@@ -9,13 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import AttemptContext, Backoff, JobQueue
-from sa_jobqueue.cli import main
 from sa_jobqueue.models import Job
+from tests.fixtures.commands import Run
 from tests.fixtures.workers import drain
 from tests.telemetry.spans import Telemetry
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
-    sessions: sessionmaker[Session], engine: Engine, database_url: str, telemetry: Telemetry
+    sessions: sessionmaker[Session], engine: Engine, run: Run, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
 
@@ -46,12 +45,7 @@ async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
     for _ in range(2):
         await drain(queue, engine)
 
-    def run(*arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, ["trace", *arguments], env={"SA_JOBQUEUE_URL": database_url})
-        assert result.exit_code == status, result.output
-        return result.output
-
-    tree = run(str(chain_id))
+    tree = run("trace", chain_id).stdout
     shape = re.sub(
         r" on tester:\w+", "", re.sub(r"[+\d]+\.\d+ s", "T", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}", "ID", tree))
     )
@@ -66,14 +60,14 @@ async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
         "print ID completed at T",
         "attempt 1 completed at T in T",
     ]
-    spans = json.loads(run(str(chain_id), "--json"))
+    spans = json.loads(run("trace", chain_id, "--json").stdout)
     first, last = spans["jobs"]
     assert [attempt["outcome"] for attempt in first["attempts"]] == ["failed", "completed"]
     assert [chain["jobs"][0]["type_name"] for chain in first["waited_for"]] == ["scan", "scan"]
     assert last["attempts"][0]["worker_id"].startswith("tester:")
-    assert "waited for" not in run(str(chain_id), "--depth", "0")
-    assert "no such" in run(str(uuid4()), status=1)
-    assert "is not a UUID" in run("nonsense", status=2)
+    assert "waited for" not in run("trace", chain_id, "--depth", 0).stdout
+    assert "no such" in run("trace", uuid4(), status=1).stderr
+    assert "is not a UUID" in run("trace", "nonsense", status=2).stderr
     with Session(engine) as session, session.begin():
         session.execute(delete(Job.Attempt))
-    assert "failed" not in run(str(chain_id))  # what retention has taken is not made up
+    assert "failed" not in run("trace", chain_id).stdout  # what retention has taken is not made up

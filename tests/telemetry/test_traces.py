@@ -30,6 +30,7 @@ from sa_jobqueue import (
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.errors import InvalidPayloadError
 from tests.fixtures.jobs import Jobs, foreign
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
 
@@ -69,7 +70,7 @@ def test_an_enqueue_span_is_emitted_at_commit_and_stored_in_the_row(
     assert row["trace_context"] == row["chain_trace_context"] == written(span)
 
 
-def test_a_rolled_back_enqueue_emits_no_span(sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry) -> None:
+def test_a_rolled_back_enqueue_emits_no_span(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
     with sessions() as session, telemetry.tracer.start_as_current_span("request"):
         session.add(job := Job("undone"))
         session.flush()
@@ -246,14 +247,13 @@ async def test_attempts_of_a_chain_with_retries_continuations_and_blockers_are_l
 
 
 async def test_the_span_of_a_lost_or_dead_attempt_records_its_outcome(
-    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
+    sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
 
     @queue.handler("taken")
     async def taken(payload: None, ctx: AttemptContext, session: AsyncSession) -> None:
-        with Session(engine) as other, other.begin():
-            cancel_jobs(other, [ctx.job.id])
+        call(engine, cancel_jobs, [ctx.job.id])
 
     @queue.handler("hopeless", max_attempts=1)
     def hopeless(payload: int) -> None:
@@ -322,8 +322,7 @@ async def test_a_span_of_each_step_is_a_child_of_the_attempts_span(engine: Engin
         with ctx.transaction("charge"):
             pass
 
-    with Session(engine) as session, session.begin():
-        answer.enqueue(session, "x")
+    call(engine, answer.enqueue, "x")
     await work(jobs, engine, telemetry)
     attempt = telemetry.span("process answer")
     draft, charge = telemetry.span("step draft"), telemetry.span("step charge")

@@ -20,6 +20,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import send_event
 from sa_jobqueue.testing import CallRecorder, CrashReport, CrashTest, CrashTestError, crash_test
 from sa_jobqueue.testing._crash_points import all_engines
+from tests.fixtures.transactions import call
 
 pytestmark = [pytest.mark.slow, pytest.mark.every_python]
 
@@ -334,8 +335,7 @@ def test_a_job_with_blockers_and_an_event_is_tried(sessions: sessionmaker[Sessio
         approved = ctx.wait_for("approval", event="approved", timeout=timedelta(days=1), output=str)
         session.add(Entry(note=f"{note} {approved} {sorted(blockers.outputs)}"))
 
-    with sessions.begin() as session:
-        send_event(session, "approved", "yes", model=Job)
+    call(sessions, send_event, "approved", "yes", model=Job)
 
     def check(session: Session) -> None:
         assert set(session.scalars(select(Entry.note))) == {"a", "b", "x yes ['a', 'b']"}

@@ -20,6 +20,7 @@ from sa_jobqueue import AttemptContext, Backoff, Blockers, Cancel, Discard, Job,
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import Drained, EndlessDrainError, advance, assert_enqueued, clear, drain
+from tests.fixtures.jobs import enqueue
 
 LATER = Backoff(base=timedelta(minutes=1), jitter=False)
 """A retry that is not due in a test; by default one may be due at once."""
@@ -305,8 +306,7 @@ async def test_drain_runs_sync_and_async_handlers_with_either_session(aon: Any) 
 
 async def test_a_synchronous_engine_works_in_an_asynchronous_test(engine: Engine) -> None:
     queue, send, payloads = shop()
-    with Session(engine) as session, session.begin():
-        session.add(send.job(Order(1)))
+    enqueue(engine, send.job(Order(1)))
     assert drain(queue, engine).completed == 1
     assert payloads == [1]
 

@@ -10,17 +10,8 @@ from sqlalchemy import ForeignKey, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, enqueue_many, get_job, list_jobs
+from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, enqueue_many, get_job, list_jobs, operations
 from sa_jobqueue.models import ChainMixin
-from sa_jobqueue.operations import (
-    Page,
-    complete_job,
-    list_blocked_jobs,
-    list_blockers,
-    list_chain_jobs,
-    list_chains,
-    lock_chain,
-)
 
 
 class Base(DeclarativeBase):
@@ -82,17 +73,17 @@ JobQueue(Delivery)  # E: Value of type variable "JobT" of "JobQueue" cannot be "
 def listings(session: Session) -> None:
     assert_type(get_job(session, job.id), Job)
     assert_type(get_job(session, job.id, model=MailJob), MailJob)
-    assert_type(lock_chain(session, job.id, model=MailJob), MailJob)
-    assert_type(complete_job(session, job.id, 7, model=MailJob), MailJob)
-    assert_type(complete_job(session, job.id, None, handler=send), MailJob)
-    assert_type(list_jobs(session), Page[Job])
-    assert_type(list_jobs(session, model=MailJob), Page[MailJob])
+    assert_type(operations.lock_chain(session, job.id, model=MailJob), MailJob)
+    assert_type(operations.complete_job(session, job.id, 7, model=MailJob), MailJob)
+    assert_type(operations.complete_job(session, job.id, None, handler=send), MailJob)
+    assert_type(list_jobs(session), operations.Page[Job])
+    assert_type(list_jobs(session, model=MailJob), operations.Page[MailJob])
     assert_type(list_jobs(session, model=MailJob).items[0].tenant, str | None)
-    assert_type(list_jobs(session, columns=["id"], model=MailJob), Page[MailJob])
-    assert_type(list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
-    assert_type(list_blocked_jobs(session, job.id, model=MailJob), Page[MailJob])
-    assert_type(list_chains(session).items[0].status, JobStatus)
-    assert_type(list_blockers(session, job.id).items[0].index, int)
+    assert_type(list_jobs(session, columns=["id"], model=MailJob), operations.Page[MailJob])
+    assert_type(operations.list_chain_jobs(session, job.id, model=MailJob), operations.Page[MailJob])
+    assert_type(operations.list_blocked_jobs(session, job.id, model=MailJob), operations.Page[MailJob])
+    assert_type(operations.list_chains(session).items[0].status, JobStatus)
+    assert_type(operations.list_blockers(session, job.id).items[0].index, int)
     print(get_job(session, job.id).tenant)  # E: "Job" has no attribute "tenant"
     get_job(session, job.id, model=Delivery)  # E: Value of type variable "JobT" of "get_job" cannot be "Delivery"
 
@@ -103,12 +94,12 @@ async def listings_async(session: AsyncSession) -> None:
     assert_type(await aio.lock_chain(session, job.id), Job)
     assert_type(await aio.lock_chain(session, job.id, model=MailJob), MailJob)
     assert_type(await aio.complete_job(session, job.id, None, handler=send), MailJob)
-    assert_type(await aio.list_jobs(session), Page[Job])
-    assert_type(await aio.list_jobs(session, model=MailJob), Page[MailJob])
-    assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), Page[MailJob])
-    assert_type(await aio.list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
-    assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), Page[Job])
-    assert_type(await aio.list_chains(session, limit=5), Page[ChainMixin[Any]])
+    assert_type(await aio.list_jobs(session), operations.Page[Job])
+    assert_type(await aio.list_jobs(session, model=MailJob), operations.Page[MailJob])
+    assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), operations.Page[MailJob])
+    assert_type(await aio.list_chain_jobs(session, job.id, model=MailJob), operations.Page[MailJob])
+    assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), operations.Page[Job])
+    assert_type(await aio.list_chains(session, limit=5), operations.Page[ChainMixin[Any]])
     await aio.list_jobs(session, limit="5")  # E: incompatible type "str"; expected "int"
     await aio.list_jobs(session, hue="red")  # E: Unexpected keyword argument "hue"
     await aio.get_job(job.id)  # E: Too few arguments # E: incompatible type "UUID"; expected "AsyncSession"

@@ -17,16 +17,9 @@ from sqlalchemy import Engine, Executable, create_engine, delete, event, text, u
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue, JobStatus, aio, cancel_jobs, wait_chain
+from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue, JobStatus, aio, cancel_jobs, errors, wait_chain
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.db.blocking import blocking_items
-from sa_jobqueue.errors import (
-    ChainFailedError,
-    ChainTimeoutError,
-    InvalidOptionError,
-    InvalidPayloadError,
-    NotFoundError,
-)
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import redrive_dead_letters
@@ -35,7 +28,8 @@ from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.listeners import Blocking
 from sa_jobqueue.waiting.steps import Wait
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, write
 from tests.fixtures.waits import BACKENDS, NEVER, SOON, end, listening
 from tests.fixtures.workers import PATIENCE, Start, until
 
@@ -173,19 +167,17 @@ async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
         release.set()
         ended = await results[0]
         assert (ended.output, ended.length, ended.last_type_name) == (Receipt(2), 2, "second")
-        with pytest.raises(ChainFailedError, match="is dead: ValueError: no paper"):
+        with pytest.raises(errors.ChainFailedError, match="is dead: ValueError: no paper"):
             await results[1]
-        with Session(engine) as session, session.begin():
-            cancel_jobs(session, [ids[2]])
-        with pytest.raises(ChainFailedError, match="was cancelled"):
+        call(engine, cancel_jobs, [ids[2]])
+        with pytest.raises(errors.ChainFailedError, match="was cancelled"):
             await results[2]
-        with Session(engine) as session, session.begin():
-            redrive_dead_letters(session, by="me")
-        with pytest.raises(ChainFailedError, match="is dead"):  # the same chain, once more
+        call(engine, redrive_dead_letters, by="me")
+        with pytest.raises(errors.ChainFailedError, match="is dead"):  # the same chain, once more
             await wait(new_jobs[1])
 
 
-async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
+async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @queue.handler("test")
@@ -196,9 +188,9 @@ async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting
     assert (await wait(chain_id)).output == {"number": 7}
     assert (await wait(chain_id, output=Receipt)).output == Receipt(7)
     assert (await wait(chain_id, output=pay)).output == Receipt(7)
-    with pytest.raises(InvalidPayloadError, match=r"output: Input should be a valid integer"):
+    with pytest.raises(errors.InvalidPayloadError, match=r"output: Input should be a valid integer"):
         await wait(chain_id, output=int)
-    with pytest.raises(InvalidOptionError, match="output: no output can be typed as"):
+    with pytest.raises(errors.InvalidOptionError, match="output: no output can be typed as"):
         await wait(chain_id, output=Engine)
 
 
@@ -206,7 +198,7 @@ async def test_wait_chain_refuses_an_uncommitted_chain(wait: Waiting, session: S
     job = Job("test")
     session.add(job)
     session.flush()
-    with pytest.raises(NotFoundError, match="has not committed yet") as missing:
+    with pytest.raises(errors.NotFoundError, match="has not committed yet") as missing:
         await wait(job)
     assert missing.value.ids == (job.id,)
 
@@ -215,15 +207,14 @@ async def test_wait_chain_raises_when_the_chain_is_deleted(wait: Waiting, engine
     chain_id = jobs.add()
     result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
     await rests(jobs, chain_id)
-    with engine.begin() as connection:
-        connection.execute(delete(Job))
-    with pytest.raises(NotFoundError, match="deleted while waited for"):
+    write(engine, delete(Job))
+    with pytest.raises(errors.NotFoundError, match="deleted while waited for"):
         await result
 
 
 async def test_a_timeout_of_wait_chain_does_not_affect_the_chain(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
-    with pytest.raises(ChainTimeoutError, match="it continues") as late:
+    with pytest.raises(errors.ChainTimeoutError, match="it continues") as late:
         await wait(chain_id, timeout=SOON)
     assert isinstance(late.value, TimeoutError)
     assert (late.value.chain_id, late.value.timeout) == (chain_id, SOON)
@@ -251,8 +242,7 @@ async def test_a_lost_listening_connection_is_replaced(
     result = asyncio.create_task(wait(chain_id))
     await rests(jobs, chain_id)
     (first,) = listening(engine)
-    with engine.begin() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first})
+    write(engine, "SELECT pg_terminate_backend(:pid)", {"pid": first})
     await until(lambda: bool(listening(engine)) and listening(engine) != [first], description="another connection")
     end(engine, chain_id)  # notified, or found by the poll after the reconnection
     assert (await result).status is JobStatus.COMPLETED
@@ -273,8 +263,7 @@ async def test_a_chain_that_ended_while_not_listening_is_noticed_on_reconnection
     try:
         result = asyncio.create_task(wait(chain_id))
         await until(lambda: len(polls) >= 2, description="the poll after the mark")
-        with engine.begin() as connection:
-            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": listening(engine)[0]})
+        write(engine, "SELECT pg_terminate_backend(:pid)", {"pid": listening(engine)[0]})
         await until(lambda: len(polls) >= 3, description="the poll after the loss")
         assert "cannot listen" in caplog.text
         end(engine, chain_id)
@@ -317,7 +306,7 @@ async def test_wait_chain_marks_a_locked_root_once_its_lock_is_released(
 ) -> None:
     chain_id = jobs.add()
     session.execute(text("SELECT 1 FROM job FOR NO KEY UPDATE"))
-    with pytest.raises(ChainTimeoutError):  # the one who holds it is not waited for
+    with pytest.raises(errors.ChainTimeoutError):  # the one who holds it is not waited for
         await wait(chain_id, timeout=SOON)
     result = asyncio.create_task(wait(chain_id))
     await until(lambda: bool(listening(engine)))
@@ -389,8 +378,7 @@ async def test_wait_chain_accepts_any_job_of_the_chain_even_a_detached_one(
 ) -> None:
     root = jobs.add(JobStatus.COMPLETED)
     continuation = jobs.add(JobStatus.COMPLETED, chain_id=root, chain_index=1)
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.__table__.c.id == continuation).values(chain_completed_at=None))
+    write(engine, update(Job).where(Job.__table__.c.id == continuation).values(chain_completed_at=None))
     with Session(engine) as session:
         loaded, expired = session.get_one(Job, continuation), session.get_one(Job, root)
         assert (await wait(loaded)).id == root
@@ -400,7 +388,7 @@ async def test_wait_chain_accepts_any_job_of_the_chain_even_a_detached_one(
     with Session(engine) as session:
         chain = session.get_one(Job.Chain, root)
         assert (await wait(chain)).id == root
-    with pytest.raises(NotFoundError, match=f"belongs to chain {root}"):
+    with pytest.raises(errors.NotFoundError, match=f"belongs to chain {root}"):
         await wait(continuation)
 
 
@@ -417,8 +405,7 @@ async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting
     Base.metadata.create_all(engine)
     text_jobs = Jobs(engine, TextJob)
     try:
-        with Session(engine) as session, session.begin():
-            session.add(job := TextJob("test", id="it's :one"))
+        enqueue(engine, job := TextJob("test", id="it's :one"))
         result = asyncio.create_task(wait(job))
         await rests(text_jobs, "it's :one")
         with engine.begin() as connection:
@@ -427,7 +414,7 @@ async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting
             connection.execute(text("SELECT pg_notify('elsewhere.mail_job:ended', id) FROM elsewhere.mail_job"))
         assert (await result).id == "it's :one"
         assert (await wait("it's :one", model=TextJob)).id == "it's :one"
-        with pytest.raises(InvalidOptionError, match="the chain given is of another queue"):
+        with pytest.raises(errors.InvalidOptionError, match="the chain given is of another queue"):
             await wait(job, model=Job)
     finally:
         Base.metadata.drop_all(engine)
@@ -445,7 +432,7 @@ async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting
     ids=str,
 )
 async def test_options_are_checked_before_anything_is_done(wait: Waiting, options: dict[str, Any], option: str) -> None:
-    with pytest.raises(InvalidOptionError, match=option):
+    with pytest.raises(errors.InvalidOptionError, match=option):
         await wait(**{"chain": UUID(int=0)} | options)
 
 
@@ -453,10 +440,10 @@ async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function
     engine: Engine, async_engine: AsyncEngine
 ) -> None:
     wrong: Any = async_engine
-    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chain"):
+    with pytest.raises(errors.InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chain"):
         wait_chain(wrong, uuid7(), timeout=SOON)
     wrong = engine
-    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.wait_chain"):
+    with pytest.raises(errors.InvalidOptionError, match=r"use sa_jobqueue\.wait_chain"):
         await aio.wait_chain(wrong, uuid7(), timeout=SOON)
 
 

@@ -13,18 +13,13 @@ from sqlalchemy import Engine, delete, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Backoff, Job, JobQueue, JobStatus, Worker, aio, wait_chains
+from sa_jobqueue import Backoff, Job, JobQueue, JobStatus, Worker, aio, errors, wait_chains
 from sa_jobqueue.context import AttemptContext, Continuation
-from sa_jobqueue.errors import (
-    ChainTimeoutError,
-    InvalidOptionError,
-    InvalidPayloadError,
-    NotFoundError,
-)
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.integrations.embedding import running
 from sa_jobqueue.types import ChainResult
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.waits import NEVER, SOON, end, listening
 from tests.fixtures.workers import PATIENCE, until
 
@@ -122,14 +117,14 @@ async def test_what_a_script_enqueues_is_waited_for_through_its_retries(
 async def test_no_chain_is_waited_for_if_one_is_missing_or_none(results: Waiting, jobs: Jobs, session: Session) -> None:
     assert await every(results([])) == []
     there, missing = jobs.add(JobStatus.COMPLETED), [uuid7(), uuid7()]
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(errors.NotFoundError) as caught:
         await every(results([there, *missing]))
     assert (caught.value.ids, caught.value.field) == (tuple(missing), "chains")
     root = Job("a")
     session.add(root)
     session.commit()
     continuation = jobs.add(chain_id=root.id, chain_index=1, chain_type_name="a")
-    with pytest.raises(NotFoundError, match=f"{continuation} belongs to chain {root.id}"):
+    with pytest.raises(errors.NotFoundError, match=f"{continuation} belongs to chain {root.id}"):
         await every(results([there, continuation]))
 
 
@@ -139,10 +134,9 @@ async def test_a_deleted_chain_and_a_wrong_output_stop_no_others(results: Waitin
     iterator = results([wrong, deleted, last], output=Receipt, poll_interval=SOON)
     reading = asyncio.create_task(every(iterator, chain_results))
     await marked(jobs, deleted, last)
-    with engine.begin() as connection:
-        connection.execute(delete(Job).where(Job.id == deleted))
+    write(engine, delete(Job).where(Job.id == deleted))
     end(engine, last, output={"number": 7})
-    with pytest.raises(InvalidPayloadError, match="output"):
+    with pytest.raises(errors.InvalidPayloadError, match="output"):
         await reading
     assert [result.output for result in chain_results] == [Receipt(7)]
 
@@ -150,7 +144,7 @@ async def test_a_deleted_chain_and_a_wrong_output_stop_no_others(results: Waitin
 async def test_the_timeout_names_a_chain_and_counts_the_others(results: Waiting, jobs: Jobs) -> None:
     ended, *still_open = jobs.add(JobStatus.COMPLETED), jobs.add(), jobs.add(), jobs.add()
     chain_results: list[ChainResult[Any]] = []
-    with pytest.raises(ChainTimeoutError, match="nor have 2 others") as caught:
+    with pytest.raises(errors.ChainTimeoutError, match="nor have 2 others") as caught:
         await every(results([*still_open, ended], timeout=SOON), chain_results)
     assert (chain_results[0].id, caught.value.more_chains, caught.value.chain_id in still_open) == (ended, 2, True)
 
@@ -176,12 +170,12 @@ async def test_thousands_of_chains_are_read_in_batches(
 
 def test_wrong_options_are_refused_before_the_first_result(engine: Engine, async_engine: AsyncEngine) -> None:
     wrong: Any = async_engine
-    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chains"):
+    with pytest.raises(errors.InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chains"):
         wait_chains(wrong, [uuid7()], timeout=SOON)
     wrong = engine
-    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.wait_chains"):
+    with pytest.raises(errors.InvalidOptionError, match=r"use sa_jobqueue\.wait_chains"):
         aio.wait_chains(wrong, [uuid7()], timeout=SOON)
-    with pytest.raises(InvalidOptionError, match="timeout: must be a timedelta"):
+    with pytest.raises(errors.InvalidOptionError, match="timeout: must be a timedelta"):
         wait_chains(engine, [uuid7()], timeout=5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOptionError, match="chain: must be a chain, a job or an id"):
+    with pytest.raises(errors.InvalidOptionError, match="chain: must be a chain, a job or an id"):
         wait_chains(engine, ["x"], timeout=SOON)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select
 
 from sa_jobqueue import Backoff, Job, JobStatus
 from sa_jobqueue.cli import _serving, _supervisor, main
@@ -21,6 +21,7 @@ from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.commands import APPLICATION, QUICK, StartWorker, workers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Process, Programs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, is_running, until, wait_until
 
 
@@ -190,8 +191,7 @@ def test_invalid_worker_arguments_exit_with_status_2(
 def test_child_processes_are_not_started_on_an_unusable_database(
     start_worker: StartWorker, engine: Engine, tmp_path: Path
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=0'"))
+    write(engine, "COMMENT ON TABLE job IS 'sa_jobqueue version=0'")
     cases = {
         "is of version 0": {},
         "cannot use postgresql+psycopg://ann:***@127.0.0.1:1/x": {

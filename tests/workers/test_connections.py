@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import PATIENCE, quick, until
 
 MOMENT = timedelta(seconds=PATIENCE)
@@ -133,7 +134,6 @@ async def test_a_worker_cancelled_during_its_first_heartbeat_leaves_no_row(
     await asyncio.sleep(0)
     release.set()
     (ended,) = await asyncio.gather(starting, return_exceptions=True)
-    with engine.connect() as connection:
-        registered = connection.scalar(text("SELECT count(*) FROM worker"))
+    registered = scalar(engine, "SELECT count(*) FROM worker")
     assert (isinstance(ended, asyncio.CancelledError), registered) == (True, 0)
     await until(lambda: _of_workers(engine) == 0, description="its connections are closed")

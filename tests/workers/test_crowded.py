@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import NullPool, create_engine, func, select, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, WorkerOptions
 from sa_jobqueue.errors import DatabaseUnavailableError
 from sa_jobqueue.testing.databases import create_schema
 from sa_jobqueue.testing.servers import open_server
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import until
 
 WORKERS, CONNECTIONS, JOBS = 30, 60, 3000
@@ -34,8 +34,7 @@ async def test_thirty_workers_on_sixty_connections_lose_and_strand_nothing() -> 
     with open_server("newest", settings={"max_connections": str(CONNECTIONS)}) as server:
         engine = create_engine(server.url, poolclass=NullPool)
         create_schema(server.url, Job.metadata)
-        with Session(engine) as session, session.begin():
-            test.enqueue_many(session, list(range(JOBS)))
+        call(engine, test.enqueue_many, list(range(JOBS)))
         observer = engine.execution_options(isolation_level="AUTOCOMMIT").connect()  # before the workers have them all
         options = WorkerOptions(concurrency=10, poll_interval=timedelta(milliseconds=200))
         workers = [Worker(queue, engine, options=options) for _ in range(WORKERS)]

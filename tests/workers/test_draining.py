@@ -8,26 +8,24 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, Worker
 from sa_jobqueue.events import DrainRequested, JobStarted, WorkerStarted, WorkerStopped
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.types import WorkerState
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, waiting_queue
 
 pytestmark = pytest.mark.every_python
 
 
 def ask(engine: Engine, **where: Any) -> list[str]:
-    with Session(engine) as session, session.begin():
-        return drain_workers(session, where=WorkerFilter(**where)).ids
+    return call(engine, drain_workers, where=WorkerFilter(**where)).ids
 
 
 def states(engine: Engine) -> list[str]:
-    with Session(engine) as session:
-        return [worker.state for worker in list_workers(session)]
+    return [worker.state for worker in call(engine, list_workers)]
 
 
 async def test_a_draining_worker_finishes_running_jobs_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:

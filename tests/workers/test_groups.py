@@ -19,6 +19,7 @@ from sa_jobqueue.worker import WorkerGroup
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.commands import StartWorker
 from tests.fixtures.jobs import enqueue
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
 pytestmark = pytest.mark.every_python
@@ -34,8 +35,7 @@ def databases(make_database: MakeDatabase, jobqueue_server: PostgresServer) -> I
 
 
 def count(engine: Engine, condition: str) -> int:
-    with engine.connect() as connection:
-        return int(connection.scalar(text(f"SELECT count(*) FROM job WHERE {condition}")) or 0)
+    return int(scalar(engine, f"SELECT count(*) FROM job WHERE {condition}") or 0)
 
 
 class Watched:

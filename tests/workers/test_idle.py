@@ -22,6 +22,7 @@ from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import quick, until, working
 
 
@@ -76,8 +77,7 @@ async def test_a_worker_without_capacity_under_a_limit_does_not_catch_up(
     def note(_connection: Any, _cursor: Any, statement: str, *_arguments: Any) -> None:
         statements.extend(kind for kind in ("limits", "read") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
 
-    with Session(engine) as session, session.begin():
-        upsert_queue(session, QueueSettings(name="default", global_concurrency=1))
+    call(engine, upsert_queue, QueueSettings(name="default", global_concurrency=1))
     jobs.add_worker("other:1")
     jobs.add(JobStatus.RUNNING, worker_id="other:1")
     jobs.add()
@@ -125,8 +125,7 @@ async def test_run_until_idle_finds_work_committed_after_a_claim_that_found_noth
     async def note() -> None:
         ran.append("test")
 
-    with Session(engine) as session, session.begin():
-        session.add(Job("test", blockers=[WaitFor(jobs.add(due_in=3600), "continue")]))
+    enqueue(engine, Job("test", blockers=[WaitFor(jobs.add(due_in=3600), "continue")]))
     claim = Claimer.claim
 
     async def claimed(self: Claimer, connection: AsyncConnection) -> int:

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.db.connections import OWN_CONNECTIONS
+from tests.fixtures.jobs import enqueue
 from tests.fixtures.workers import quick
 
 
@@ -24,8 +24,7 @@ async def test_a_worker_created_in_python_logs_its_start_and_each_attempt(
         if fails:
             raise LookupError("no such order")
 
-    with Session(engine) as session, session.begin():
-        session.add_all([send.job(False), send.job(True)])
+    enqueue(engine, send.job(False), send.job(True))
     await Worker(jobs, engine, options=quick()).run_until_idle()
     started = next(message for message in caplog.messages if " started " in message)
     assert "queues=default concurrency=10 handlers=send database=postgresql" in started

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.worker.finish.completer import Completer
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import EventLog, Start, quick, until, working
 
 
@@ -27,7 +28,7 @@ def simple() -> JobQueue[Any]:
     return queue
 
 
-async def test_a_part_whose_task_is_cancelled_is_restarted_and_reported(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_part_whose_task_is_cancelled_is_restarted_and_reported(jobs: Jobs, start: Start) -> None:
     loop = asyncio.get_running_loop()
 
     def parts() -> dict[str, asyncio.Task[Any]]:
@@ -72,8 +73,7 @@ async def test_a_worker_that_cannot_write_results_claims_nothing(
         for _ in range(3):
             tried.clear()
             await asyncio.wait_for(tried.wait(), 30)
-        with engine.connect() as connection:
-            assert connection.scalar(text("SELECT count(*) FROM job WHERE attempt > 0")) == 0
+        assert scalar(engine, "SELECT count(*) FROM job WHERE attempt > 0") == 0
         assert "completer" in {event.component for event in log.of(ComponentFailed)}
         refuses[0] = False
         await until(lambda: {jobs.status(job_id) for job_id in ids} == {JobStatus.COMPLETED}, description="all complete")

@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.events import Event, EventBus
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, quick, until
 
 pytestmark = pytest.mark.every_python
@@ -74,8 +75,7 @@ def events(request: pytest.FixtureRequest) -> EventBus:
 
 
 def execute(engine: Engine, statement: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(statement))
+    write(engine, statement)
 
 
 async def complete_all(engine: Engine, jobs: Jobs, workers: Iterable[Worker]) -> None:
@@ -126,7 +126,7 @@ async def test_run_until_idle_ends_when_the_worker_is_idle(engine: Engine, jobs:
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
 
 
-async def test_objects_of_an_attempt_are_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
+async def test_objects_of_an_attempt_are_freed_without_the_garbage_collector(engine: Engine) -> None:
     queue, references = JobQueue(), list[weakref.ref[Any]]()
 
     @queue.handler("one")

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.db.connections import close_idle
@@ -20,6 +19,7 @@ from sa_jobqueue.worker.background.heartbeat import Heartbeat, tick_after
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.claim import claimer
 from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.transactions import call, scalar, scalars, write
 from tests.fixtures.workers import PATIENCE, Start, quick, until, working
 
 LONG = {"heartbeat_interval": timedelta(minutes=5), "heartbeat_timeout": timedelta(minutes=11)}
@@ -41,8 +41,7 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _pauses(engine: Engine) -> list[float]:
-    with engine.connect() as connection:
-        return list(connection.scalars(text("SELECT extract(epoch FROM heartbeat_pause)::float FROM worker")))
+    return scalars(engine, "SELECT extract(epoch FROM heartbeat_pause)::float FROM worker")
 
 
 @pytest.mark.slow
@@ -139,14 +138,10 @@ async def test_a_pausing_worker_is_not_taken_for_dead(engine: Engine, jobs: Jobs
     lost = jobs.add(JobStatus.RUNNING, worker_id="rests:1")
 
     def pause(seconds: int) -> None:
-        with engine.begin() as connection:
-            connection.execute(
-                text("UPDATE worker SET heartbeat_pause = make_interval(secs => :s) WHERE id = 'rests:1'"), {"s": seconds}
-            )
+        write(engine, "UPDATE worker SET heartbeat_pause = make_interval(secs => :s) WHERE id = 'rests:1'", {"s": seconds})
 
     pause(35)
-    with Session(engine) as session:
-        (rests,) = list_workers(session)
+    (rests,) = call(engine, list_workers)
     assert rests.silent_for == timedelta(0)
     async with start(nothing_to_do()) as log:
         marker = enqueue(engine, Job("test"))[0]
@@ -156,9 +151,7 @@ async def test_a_pausing_worker_is_not_taken_for_dead(engine: Engine, jobs: Jobs
         await log.until(JobRescued)
 
 
-async def test_a_lease_that_ends_during_a_pause_is_found_when_it_ends(
-    engine: Engine, jobs: Jobs, at_rest: None, start: Start
-) -> None:
+async def test_a_lease_that_ends_during_a_pause_is_found_when_it_ends(jobs: Jobs, at_rest: None, start: Start) -> None:
     """The next tick would be five minutes later."""
     jobs.add_worker("dies:1", silent_for=11 * 60 - 1)
     jobs.add(JobStatus.RUNNING, worker_id="dies:1")
@@ -193,12 +186,10 @@ async def test_a_tick_that_fails_costs_no_lease(engine: Engine, jobs: Jobs, star
         await release.wait()
 
     def rename(old: str, new: str) -> None:
-        with engine.begin() as connection:
-            connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+        write(engine, f"ALTER TABLE {old} RENAME TO {new}")
 
     def beat() -> str:
-        with engine.connect() as connection:
-            return str(connection.scalar(text("SELECT heartbeat_at FROM worker")))
+        return str(scalar(engine, "SELECT heartbeat_at FROM worker"))
 
     def differs(before: str) -> bool:
         return beat() != before
@@ -224,8 +215,7 @@ async def test_an_idle_worker_keeps_four_connections(engine: Engine, monkeypatch
     )
 
     def held() -> int:
-        with engine.connect() as connection:
-            return int(connection.scalar(mine) or 0)
+        return int(scalar(engine, mine) or 0)
 
     async with working(Worker(nothing_to_do(), engine, options=quick(prune_interval=timedelta(milliseconds=100)))) as log:
         enqueue(engine, *(Job("test") for _ in range(20)))

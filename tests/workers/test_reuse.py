@@ -12,6 +12,7 @@ from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.events import WorkerStarted, WorkerStopped
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.transactions import write
 from tests.fixtures.workers import PATIENCE, EventLog, quick, working
 
 
@@ -65,8 +66,7 @@ async def test_a_worker_stopped_before_run_ends_at_once_and_can_run_again(
     assert calls["test"] == 2
 
 
-async def test_a_run_that_failed_to_start_does_not_prevent_the_next_run(engine: Engine, jobs: Jobs) -> None:
-    from sqlalchemy import text
+async def test_a_run_that_failed_to_start_does_not_prevent_the_next_run(engine: Engine) -> None:
 
     from sa_jobqueue.errors import SchemaMissingError
 
@@ -76,10 +76,8 @@ async def test_a_run_that_failed_to_start_does_not_prevent_the_next_run(engine: 
     async def test() -> None: ...
 
     worker = Worker(queue, engine, options=quick())
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
+    write(engine, "ALTER TABLE job RENAME TO elsewhere")
     with pytest.raises(SchemaMissingError):
         await worker.run()
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE elsewhere RENAME TO job"))
+    write(engine, "ALTER TABLE elsewhere RENAME TO job")
     await worker.run_until_idle()

@@ -19,6 +19,7 @@ from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.transactions import call
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.statements.cases import heartbeat_parameters
 
@@ -109,8 +110,7 @@ def test_concurrent_drain_requests_lock_workers_in_one_order(engine: Engine, ses
     locked_ids: list[list[str]] = []
 
     def ask() -> None:
-        with sessions.begin() as session:
-            locked_ids.append(drain_workers(session, where=EVERYBODY).ids)
+        locked_ids.append(call(sessions, drain_workers, where=EVERYBODY).ids)
 
     with sessions() as first:
         assert drain_workers(first, where=WorkerFilter(ids=["a"])).ids == ["a"]
