@@ -5,16 +5,18 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs, get_chain
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import complete_job
+from sa_jobqueue.operations import blockers, complete_job, completions
+from sa_jobqueue.types import JobId
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.transactions import call, write
 
 pytestmark = both_servers
 
@@ -31,8 +33,7 @@ def add(sessions: sessionmaker[Session], *blockers: WaitFor) -> UUID:
 def chain_that_waits_twice(sessions: sessionmaker[Session], first: WaitFor, then: WaitFor) -> UUID:
     """Complete a blocked job without a worker, and go on with one that waits as well; return the chain's id."""
     chain_id = add(sessions, first)
-    with sessions.begin() as session:
-        complete_job(session, chain_id, Continuation(Job("following", blockers=[then])))
+    call(sessions, complete_job, chain_id, Continuation(Job("following", blockers=[then])))
     return chain_id
 
 
@@ -47,8 +48,7 @@ def test_a_chain_dies_with_its_continuation_when_its_root_waited_for_the_same_ch
         WaitFor(failing, "fail"),
     )
     waiting = add(sessions, WaitFor(chain_id, "fail"))
-    with sessions.begin() as session:
-        cancel_jobs(session, [failing])
+    call(sessions, cancel_jobs, [failing])
     with sessions() as session:
         chain = get_chain(session, chain_id)
         assert (chain.status, chain.length) == (JobStatus.DEAD, 2)
@@ -61,8 +61,7 @@ def test_a_chain_dies_with_its_continuation_when_both_blockers_end_together(
 ) -> None:
     passing, failing = jobs.add(), jobs.add()
     chain_id = chain_that_waits_twice(sessions, WaitFor(passing, "continue"), WaitFor(failing, "fail"))
-    with sessions.begin() as session:
-        cancel_jobs(session, [passing, failing])
+    call(sessions, cancel_jobs, [passing, failing])
     root = jobs.get(chain_id)
     assert (root["status"], root["open_blockers"], root["chain_status"]) == (JobStatus.COMPLETED, 0, JobStatus.DEAD)
     assert root["chain_completed_at"] is not None
@@ -76,8 +75,7 @@ def test_workers_are_notified_of_chains_ended_by_callers_that_may_block_others(
     notifications.seen()
 
     def notified(statement: str, job_id: UUID) -> bool:
-        with engine.begin() as connection:
-            connection.execute(text(f"UPDATE job SET {statement} WHERE id = :id"), {"id": job_id})
+        write(engine, f"UPDATE job SET {statement} WHERE id = :id", {"id": job_id})
         return ("unblock", "") in notifications.seen()
 
     cancelled = "status = 'cancelled', completed_at = now(), chain_completed_at = now()"
@@ -87,3 +85,37 @@ def test_workers_are_notified_of_chains_ended_by_callers_that_may_block_others(
     assert notified(cancelled, awaited)
     assert not notified(f"{completed}, leased_by = NULL", served)  # its worker passes the end on itself
     assert notified("has_waiters = true", plain)
+
+
+@pytest.mark.parametrize("locked", [[], [0], [3, 4], [9]])
+def test_of_more_waiting_jobs_than_a_batch_each_is_unblocked_once_and_the_locked_ones_later(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, locked: list[int]
+) -> None:
+    chain_ids = enqueue(engine, Job("test"), Job("test"))
+    waiting = enqueue(engine, *(Job("waits", blockers=[chain_ids[number % 2]]) for number in range(10)))
+    with monkeypatch.context() as patch:  # as a worker ends chains: what waits for them is unblocked afterwards
+        patch.setattr(completions, "unblock_all", lambda *arguments: None)
+        for chain_id in chain_ids:
+            call(engine, complete_job, chain_id)
+    monkeypatch.setattr(blockers, "BATCH", 2)
+    monkeypatch.setattr(blockers, "ROUNDS", 2)
+    remaining: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
+    moved: list[JobId] = []
+
+    def unblock_in_turns() -> None:
+        nonlocal remaining
+        for _ in waiting:
+            with engine.begin() as connection:
+                unblocked = blockers.unblock(connection, Job, remaining)
+            remaining = unblocked.unfinished
+            moved.extend(job.job_id for job in unblocked.moved)
+
+    with engine.connect() as holder:
+        holder.execute(select(Job.id).where(Job.id.in_([waiting[number] for number in locked])).with_for_update())
+        unblock_in_turns()
+        assert set(moved) == {job_id for number, job_id in enumerate(waiting) if number not in locked}
+        assert remaining.keys() == {chain_ids[number % 2] for number in locked}
+    unblock_in_turns()
+    assert remaining == {}
+    assert sorted(moved) == sorted(waiting)
+    assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.PENDING}
