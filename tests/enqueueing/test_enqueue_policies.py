@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue, enqueue_many
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import lock_waiters, until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.transactions import call, write
 from tests.fixtures.workers import PATIENCE, wait_until
@@ -44,11 +45,6 @@ def unique(session: Session, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, En
 
 
 each_way = pytest.mark.parametrize("put", [singly, in_bulk])
-
-
-def _waiting(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def _due_in(engine: Engine, job_id: Any) -> float:
@@ -106,7 +102,7 @@ def test_a_replacement_waits_for_a_concurrent_claim_and_sees_its_outcome(
         claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
         replacing = threading.Thread(target=replaces)
         replacing.start()
-        wait_until(lambda: _waiting(engine), description="the other waits for the claim")
+        until_locks_are_waited_for(engine)
         claiming.commit()
         replacing.join(PATIENCE)
     # Without the condition on its status, which is read again under the lock, a running job's input would be changed.
@@ -186,7 +182,7 @@ def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessio
         first.execute(text("UPDATE job SET status = 'completed', completed_at = now(), chain_completed_at = now()"))
         waiting = threading.Thread(target=second)
         waiting.start()
-        wait_until(lambda: _waiting(engine), description="the second waits")
+        until_locks_are_waited_for(engine)
         first.commit()
         waiting.join(PATIENCE)
     assert answers == [(creation[0], EXISTING)]
@@ -207,7 +203,7 @@ def test_a_chain_that_ends_while_it_is_looked_for_counts(engine: Engine, session
         completion = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
         ending.execute(text(f"UPDATE job SET {completion}"))
         answer = threads.submit(second)
-        wait_until(lambda: answer.done() or _waiting(engine), description="it waits for the end, or has the answer")
+        wait_until(lambda: answer.done() or lock_waiters(engine) > 0, description="it waits for the end, or has the answer")
         ending.commit()
         assert answer.result(PATIENCE) == (old, EXISTING)
 
@@ -281,7 +277,7 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
                 ending.execute(text(f"UPDATE job SET {completion} WHERE id = :id"), {"id": holders[0]})
                 ending.commit()
             futures.append(threads.submit(enqueue_concurrently))
-            wait_until(lambda: _waiting(engine), description="the other one waits for b")
+            until_locks_are_waited_for(engine)
 
     with ThreadPoolExecutor(1) as threads, sessions() as session:
         session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
@@ -324,7 +320,7 @@ def test_releasing_keys_before_taking_others_prevents_deadlocks(
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("UPDATE") and not futures:  # it has given up b, and not taken a yet
             futures.append(threads.submit(put if other_key == "enqueue_many" else add))
-            wait_until(lambda: _waiting(engine), description="the other one waits")
+            until_locks_are_waited_for(engine)
             awaited.extend(connection.exec_driver_sql("SELECT locktype FROM pg_locks WHERE NOT granted").scalars())
 
     with ThreadPoolExecutor(1) as threads:
@@ -353,7 +349,7 @@ def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not futures:
             futures.append(threads.submit(put, {"b": {}, "c": {}}))
-            wait_until(lambda: futures[0].done() or _waiting(engine), description="the other one has all, or waits")
+            wait_until(lambda: futures[0].done() or lock_waiters(engine) > 0, description="the other one has all, or waits")
 
     with ThreadPoolExecutor(1) as threads:
         event.listen(engine, "after_cursor_execute", enqueue_between)

@@ -15,6 +15,7 @@ from sa_jobqueue import Job, JobStatus, cancel_jobs, errors, get_job
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import BulkResult, reschedule_jobs, trigger_jobs
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.transactions import call
@@ -104,11 +105,7 @@ def test_concurrent_cancellations_never_deadlock_and_the_second_finds_nothing(
         assert sorted(cancel_jobs(winner, ids).ids) == ids
         loser = threading.Thread(target=lose)
         loser.start()
-        waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        with engine.connect() as watcher:
-            while not watcher.execute(waiting).scalar_one():
-                watcher.rollback()
-                assert loser.is_alive()
+        until_locks_are_waited_for(engine)
     loser.join(timeout=PATIENCE)
     assert answers == [[]]
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in ids)
@@ -175,11 +172,7 @@ def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     thread = threading.Thread(target=lose)
     loser.execute(text("SET LOCAL lock_timeout = '60s'"))
     thread.start()
-    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-    with engine.connect() as watcher:
-        while not watcher.execute(waiting).scalar_one():
-            watcher.rollback()
-            assert thread.is_alive()
+    until_locks_are_waited_for(engine)
     winner.commit()
     thread.join(timeout=PATIENCE)
     (answer,) = answers

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus, list_jobs
@@ -15,9 +15,10 @@ from sa_jobqueue.operations import JobFilter, set_priority
 from tests.fixtures.chains import Chains
 from tests.fixtures.commands import Run, document, run
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.transactions import call
-from tests.fixtures.workers import PATIENCE, wait_until
+from tests.fixtures.workers import PATIENCE
 
 __all__ = ["run"]  # a fixture
 
@@ -83,9 +84,7 @@ def test_set_priority_skips_a_job_claimed_concurrently(
     assert [job.id for job in worker.claim(1, commit=False)] == [first]
     changing = threading.Thread(target=change)
     changing.start()
-    with engine.connect() as connection:
-        waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        wait_until(lambda: bool(connection.execute(waits).scalar_one()), description="it waits for the claim")
+    until_locks_are_waited_for(engine)
     worker.connection.commit()
     changing.join(PATIENCE)
     # Without the condition on its status under the lock, a running job would be changed.

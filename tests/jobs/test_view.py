@@ -18,6 +18,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.payloads import opened
 from sa_jobqueue.registry.job_types import Registry
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.plans import connect
@@ -261,12 +262,7 @@ def test_an_update_through_the_view_checks_the_current_row(sql: Any, jobs: Jobs,
         )
         loser = threading.Thread(target=cancel)
         loser.start()
-        with connect(database_url) as watcher:
-            waiting = (
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE job_queue%'"
-            )
-            while watcher.execute(waiting).fetchone() == (0,):
-                assert loser.is_alive()
+        until_locks_are_waited_for(engine)
     loser.join(timeout=PATIENCE)
     assert answers == [("SJ001", f"job {job_id}: is completed, which cannot become cancelled")]
     assert jobs.attempts(job_id) == []

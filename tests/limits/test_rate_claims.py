@@ -20,6 +20,7 @@ from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.limits import BUSY, Limits, transaction
 from sa_jobqueue.worker.claim.rates import Rates, RolledBackError
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import lock_waiters
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.transactions import write
 from tests.fixtures.workers import Start, until
@@ -96,7 +97,7 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
             return capacity
 
         claiming = asyncio.create_task(claim())
-        await until(lambda: claiming.done() or waits(engine), description="it has its snapshot")
+        await until(lambda: claiming.done() or lock_waiters(engine) > 0, description="it has its snapshot")
         async with transaction(second):
             assert await quick.capacity(second, 9) == (tokens_left, {})
             await quick.rates.spend(second, [LIGHT])
@@ -107,12 +108,6 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
         monkeypatch.setattr(late, "_lock", plain)
         async with transaction(first):
             assert await late.capacity(first, 9) == (tokens_left - 1, {})
-
-
-def waits(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        statement = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        return bool(connection.execute(text(statement)).scalar_one())
 
 
 async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
@@ -162,7 +157,7 @@ async def test_jobs_started_between_snapshot_and_lock_count_against_the_limit(
                 return await late.capacity(first, 9)
 
         asking = asyncio.create_task(ask())
-        await until(lambda: asking.done() or waits(engine), description="it has its snapshot")
+        await until(lambda: asking.done() or lock_waiters(engine) > 0, description="it has its snapshot")
         jobs.add(JobStatus.RUNNING)
         await second.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
         assert await asking == (0, {})

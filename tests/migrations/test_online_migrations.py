@@ -16,10 +16,10 @@ from sa_jobqueue.errors import InvalidOptionError, SchemaBusyError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import locking, runner
+from tests.fixtures.holders import lock_waiters
 from tests.fixtures.transactions import scalar
 from tests.fixtures.workers import PATIENCE, wait_until
 
-WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 ENQUEUE = text("INSERT INTO job (id, chain_id, type_name, chain_type_name) VALUES (:id, :id, 'a', 'a')")
 
 
@@ -52,7 +52,7 @@ def doing(work: Any) -> Iterator[list[Any]]:
 
 
 def is_lock_awaited(engine: Engine) -> bool:
-    return bool(scalar(engine, WAITING))
+    return lock_waiters(engine) > 0
 
 
 def holding(engine: Engine, statement: str) -> Connection:

@@ -14,6 +14,7 @@ from sa_jobqueue import ddl
 from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.migrations.catalogs import catalog
 
 JOBS = Layout("jobs", "mail_")
@@ -104,12 +105,7 @@ def test_of_two_concurrent_upgrades_one_migrates(engine: Engine) -> None:
         loser = threading.Thread(target=start, args=(entered,))
         loser.start()
         assert entered.wait(60)
-        waiting = text(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as watcher:
-            while not watcher.scalar(waiting):
-                assert loser.is_alive()
+        until_locks_are_waited_for(engine)
     loser.join(60)
     assert versions == [ddl.LATEST]
 

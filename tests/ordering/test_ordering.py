@@ -15,18 +15,14 @@ from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import lock_waiters, until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.transactions import call, write
-from tests.fixtures.workers import PATIENCE, Start, until, wait_until
+from tests.fixtures.workers import PATIENCE, Start, until
 
 
 def execute(engine: Engine, statement: str, **given: Any) -> None:
     write(engine, statement, given)
-
-
-def _waiting(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 @both_servers
@@ -51,7 +47,7 @@ def test_concurrent_claims_start_only_one_job_of_an_ordering_key(
             other.connection.commit()
             assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
             return
-        wait_until(lambda: _waiting(engine), description="the claim waits at the index")
+        until_locks_are_waited_for(engine)
         other.connection.commit()
         with pytest.raises(IntegrityError, match="uq_job_ordering"):
             claiming.result(PATIENCE)
@@ -149,7 +145,7 @@ async def test_a_worker_recovers_from_a_claim_conflict_on_an_ordering_key(
         assert mine.id == second_id
         late.commit()
     async with start(queue) as log:
-        await until(lambda: _waiting(engine), description="its claim waits at the index")
+        await until(lambda: lock_waiters(engine) > 0, description="its claim waits at the index")
         other.connection.commit()
         other.complete(mine)
         await until(lambda: jobs.status(first_id) is JobStatus.COMPLETED, description="it runs what is next")

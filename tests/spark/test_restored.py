@@ -68,7 +68,8 @@ def test_restored_rows_are_refused_until_restamped_then_read_and_streamed_once(
     assert len(read(database_url, dataset, upTo="watermark")) == 25
     ids, end = streamed(database_url, dataset)
     assert (len(ids), len(set(ids))) == (25, 25)
-    assert call(engine, restamp) == type(result)(0, 0, 0)
+    with Session(engine) as session:
+        assert restamp(session) == type(result)(0, 0, 0)
     assert streamed(database_url, dataset, end)[0] == []
 
 
@@ -79,7 +80,8 @@ def test_rows_that_are_written_while_restamping_keep_their_numbers(engine: Engin
         insert = "INSERT INTO job_attempt (job_id, attempt, outcome) VALUES (job_uuid7(), 9, 'failed')"
         writer.execute(text(insert))
         before = writer.scalar(number)
-        call(engine, restamp)
+        with Session(engine) as session:
+            restamp(session)
         writer.commit()
     with Session(engine) as session:
         restamp(session)

@@ -32,6 +32,7 @@ from sa_jobqueue.pipeline.spark.staging import BadRowError, Staged, hashes_of, n
 from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import lock_waiters
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.transactions import call
@@ -63,20 +64,14 @@ def running(act: Callable[[], object], engine: Engine, *, until_it_waits: bool =
         except BaseException as error:
             errors.append(error)
 
-    before = _waiting(engine)
+    before = lock_waiters(engine)
     thread = threading.Thread(target=run)
     thread.start()
-    while until_it_waits and _waiting(engine) == before and thread.is_alive():
+    while until_it_waits and lock_waiters(engine) == before and thread.is_alive():
         pass
     yield errors
     thread.join(timeout=PATIENCE)
     assert not thread.is_alive()
-
-
-def _waiting(engine: Engine) -> int:
-    with engine.connect() as connection:
-        statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        return int(connection.execute(text(statement)).scalar_one())
 
 
 @both_servers

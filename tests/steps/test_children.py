@@ -19,9 +19,10 @@ from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.transactions import call, scalar, scalars
-from tests.fixtures.workers import ManualWorker, drain, quick, until, wait_until, working
+from tests.fixtures.workers import ManualWorker, drain, quick, until, working
 
 pytestmark = pytest.mark.every_python
 
@@ -30,11 +31,6 @@ KINDS = ["sync", "async"]
 
 class DeclinedError(Exception):
     """An error with which a child dies."""
-
-
-def is_waiting_for_lock(engine: Engine) -> bool:
-    waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return bool(scalar(engine, waits))
 
 
 def at_once(attempt: int, error: BaseException) -> timedelta:
@@ -226,7 +222,7 @@ def test_a_child_that_ends_while_its_parent_begins_to_wait_wakes_it(
             attempt.run(queue._handlers["ship"], 7)
         thread = threading.Thread(target=complete_child)
         thread.start()
-        wait_until(lambda: is_waiting_for_lock(engine), description="the child's end waits")
+        until_locks_are_waited_for(engine)
         assert ended == []
         getattr(connection, ends)()
     thread.join()

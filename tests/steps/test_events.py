@@ -25,9 +25,10 @@ from sa_jobqueue.worker.background import pruner
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.commands import Run, document
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.transactions import call, scalar, scalars, write
-from tests.fixtures.workers import PATIENCE, ManualWorker, drain, quick, shared, until, wait_until, working
+from tests.fixtures.workers import PATIENCE, ManualWorker, drain, quick, shared, until, working
 
 pytestmark = pytest.mark.every_python
 
@@ -70,11 +71,6 @@ def waiting_queue(payloads: list[Any], *, timeout: timedelta = HOUR, **options: 
 
 def send(engine: Engine, by: str = "ann", event: str = EVENT, **options: Any) -> bool:
     return call(engine, operations.send_event, event, Verdict(by, True), **options)
-
-
-def is_waiting_for_lock(engine: Engine) -> bool:
-    waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return bool(scalar(engine, waits))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -258,7 +254,7 @@ def test_a_sender_waits_for_an_attempt_that_is_about_to_wait_and_wakes_it(
             context.wait_for("approval", event=EVENT, timeout=HOUR)
         thread = threading.Thread(target=lambda: sent.append(send(engine)))
         thread.start()
-        wait_until(lambda: is_waiting_for_lock(engine), description="the sender waits")
+        until_locks_are_waited_for(engine)
         assert sent == []
         connection.commit()
     thread.join()
@@ -306,7 +302,7 @@ def test_a_sender_that_has_changed_the_job_and_an_attempt_that_begins_to_wait_do
     with Session(engine) as session, session.begin():
         session.execute(update(Job).where(Job.id == job_id).values(priority=5))
         job_locked.set()
-        wait_until(lambda: is_waiting_for_lock(engine), description="the attempt waits for the job")
+        until_locks_are_waited_for(engine)
         assert operations.send_event(session, EVENT, Verdict("ann", True))
     thread.join(PATIENCE)
     assert answers == [Verdict("ann", True)]  # none of them was ended by the server as a deadlock
@@ -587,7 +583,7 @@ def test_a_deletion_waits_for_a_sender_and_sees_its_event(engine: Engine) -> Non
         operations.send_event(session, EVENT)
         thread = threading.Thread(target=delete)
         thread.start()
-        wait_until(lambda: is_waiting_for_lock(engine), description="the deletion waits")
+        until_locks_are_waited_for(engine)
         session.commit()
     thread.join()
     assert deleted == [True]

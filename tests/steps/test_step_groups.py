@@ -20,9 +20,10 @@ from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.step_groups import StepGroups
 from sa_jobqueue.worker.run.steps import Suspended
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.transactions import call, scalar, scalars, write
-from tests.fixtures.workers import ManualWorker, drain, wait_until
+from tests.fixtures.workers import ManualWorker, drain
 
 pytestmark = pytest.mark.every_python
 
@@ -388,11 +389,6 @@ def test_drain_in_a_session_runs_groups(engine: Engine, kind: str, call: str) ->
         session.rollback()
 
 
-def is_waiting(engine: Engine) -> bool:
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return bool(scalar(engine, waits))
-
-
 class Opened:
     """A store of steps on one connection, whose transactions the test ends."""
 
@@ -439,7 +435,7 @@ def test_what_is_over_while_the_parent_begins_to_wait_for_the_first_wakes_it(
             attempt.first("decision", *approval(queue._handlers["ship"]))
         thread = threading.Thread(target=end)
         thread.start()
-        wait_until(lambda: is_waiting(engine), description="the end waits")
+        until_locks_are_waited_for(engine)
         assert ended == []
         connection.commit()
     thread.join()
@@ -483,7 +479,7 @@ def test_a_sender_that_holds_a_child_and_a_parent_that_looks_for_the_first_do_no
         session.execute(text("SET LOCAL lock_timeout = '5s'"))
         session.execute(select(Job.id).where(Job.type_name == "ship").with_for_update(key_share=True)).one()
         row_locked.set()
-        wait_until(lambda: is_waiting(engine), description="the parent waits for the child's row")
+        until_locks_are_waited_for(engine)
         operations.send_event(session, "approved", "ann")
     thread.join()
     assert winners == ["approval"]

@@ -25,9 +25,10 @@ from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import StepKind
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.commands import Run
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.transactions import call, rows, scalar, scalars, write
-from tests.fixtures.workers import ManualWorker, drain, wait_until
+from tests.fixtures.transactions import call, rows, scalars, write
+from tests.fixtures.workers import ManualWorker, drain
 
 pytestmark = pytest.mark.every_python
 
@@ -289,12 +290,6 @@ async def test_a_worker_that_lost_its_job_can_write_no_step(
     assert effects() == []
 
 
-def is_waiting(engine: Engine) -> bool:
-    """Return whether a session waits for a lock of another one."""
-    waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return bool(scalar(engine, waits))
-
-
 def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
     """A rescue or cancel that comes between the fence and the commit waits, and changes the committed row."""
     jobs.add_worker("one:1")
@@ -311,7 +306,7 @@ def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs,
         record_transaction(session, Job, cast("Any", job), "one:1", **checkpoint)
         thread = threading.Thread(target=cancel)
         thread.start()
-        wait_until(lambda: is_waiting(engine), description="the cancel waits for the job")
+        until_locks_are_waited_for(engine)
         assert not cancelled.is_set()
         session.commit()
     thread.join()
@@ -338,7 +333,7 @@ def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manu
         cancel_jobs(other_session, [job_id])
         thread = threading.Thread(target=checkpoint)
         thread.start()
-        wait_until(lambda: is_waiting(engine), description="the checkpoint waits for the job")
+        until_locks_are_waited_for(engine)
         other_session.commit()
     thread.join()
     assert len(raised) == 1
