@@ -53,6 +53,11 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
     if versions.encoding != "UTF8":
         raise errors.UnsupportedServerError.of_encoding(versions.encoding)
     stamp = ddl.read_stamp(versions.stamp)
+    if not versions.present and (unusable := session.scalars(schema.unusable_schemas(layout, unit)).first()):
+        raise errors.SchemaMissingError(
+            f"table {name} is in the schema {unusable}, which this user may not use: GRANT USAGE ON SCHEMA {unusable}, or "
+            "grant the user one of the roles that sa-jobqueue grants creates"
+        )
     if not versions.present and unit == "pipeline":
         raise errors.PipelineMissingError(f"table {layout.qualified('job')}")
     if not versions.present or stamp is None:

@@ -35,3 +35,22 @@ def id_type(layout: Layout) -> sa.Select[str]:
     return sa.select(sa.func.format_type(attribute.c.atttypid, None, type_=sa.Text)).where(
         attribute.c.attrelid == regclass, attribute.c.attname == sa.literal("id", sa.Text)
     )
+
+
+def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[str]:
+    """Return the schemas with a table of a unit's name that the user may not use, so that the search path omits them.
+
+    Shape: one row `(schema,)` each, in their order. Locks: none.
+    """
+    table = sa.table("pg_class", sa.column("relname"), sa.column("relnamespace"), sa.column("relkind"), schema="pg_catalog")
+    namespace = sa.table("pg_namespace", sa.column("oid"), sa.column("nspname"), schema="pg_catalog")
+    return (
+        sa.select(sa.cast(namespace.c.nspname, sa.Text))
+        .select_from(table.join(namespace, namespace.c.oid == table.c.relnamespace))
+        .where(
+            sa.cast(table.c.relname, sa.Text) == sa.literal(f"{layout.prefix}{STAMPED[unit]}", sa.Text),
+            sa.cast(table.c.relkind, sa.Text) == sa.literal("r", sa.Text),
+            ~sa.func.has_schema_privilege(namespace.c.oid, sa.literal("USAGE", sa.Text)),
+        )
+        .order_by(namespace.c.nspname)
+    )

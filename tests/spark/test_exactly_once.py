@@ -19,11 +19,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.runner import upgrade
 from sa_jobqueue.pipeline.spark import enqueue, written
 from sa_jobqueue.pipeline.spark.errors import WriteError
+from sa_jobqueue.testing.embedded import EmbeddedServer
+from sa_jobqueue.testing.servers import open_server
 from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
 from tests.fixtures.transactions import rows, write
@@ -175,6 +179,37 @@ def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
     again = writer(database_url, ["input"], type="t", writeId="nightly")
     again.commit([again.write(iter([batch(rows)]))])
     count_up(f"driver killed {where} its commit, then again", 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["newest", "oldest"])
+def test_a_commit_outlives_a_restart_of_the_server_before_each_of_its_statements(version: str) -> None:
+    with open_server(version) as server:
+        assert isinstance(server, EmbeddedServer)
+        engine = create_engine(server.url)
+        with engine.begin() as connection:
+            upgrade(connection, Layout(pipeline=True))
+        place, interrupted = 0, True
+        while interrupted:
+            batch_writer = writer(server.url, ["input"], type="t", writeId=f"write-{place}")
+            parts = [batch_writer.write(iter([batch([{"input": f"{place}.{number}"} for number in range(1, 4)])]))]
+            statements: list[str] = []
+
+            def restart(*arguments: Any, statements: list[str] = statements, place: int = place) -> None:
+                statements.append(arguments[2])
+                if len(statements) == place + 1:
+                    server.restart()
+
+            event.listen(Engine, "before_cursor_execute", restart)
+            try:
+                batch_writer.commit(list(parts))
+            finally:
+                event.remove(Engine, "before_cursor_execute", restart)
+            engine.dispose()
+            place, interrupted = place + 1, len(statements) > place
+            assert found(engine) == (3 * place, 3 * place, 0)
+        engine.dispose()
+        assert place > 8
 
 
 @pytest.mark.parametrize(("fault", "is_raised"), [("raise by turns", False), ("raise after commit", True)])

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, make_url, text
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.cli import main
+from sa_jobqueue.errors import SchemaMissingError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import RIGHTS, apply_grants
 from sa_jobqueue.pipeline.archive import archive, archive_runs, preview
@@ -75,6 +76,22 @@ def test_a_read_without_the_rights_of_an_observer_names_that_role(url_of: UrlOf)
     observer = url_of("observer")
     assert read(observer, "jobs") == []
     assert list(batches(stream(observer))) == []
+
+
+@both_servers
+def test_a_user_who_may_not_use_the_schema_is_told_so(url_of: UrlOf, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("REVOKE USAGE ON SCHEMA public FROM PUBLIC"))
+    user = url_of("none")
+    refusal = (
+        "table job is in the schema public, which this user may not use: GRANT USAGE ON SCHEMA public, or grant the user"
+    )
+    for call in (lambda: write(user, [{"input": "1"}], type="t"), lambda: read(user, "jobs"), lambda: archive_runs(user)):
+        with pytest.raises(SchemaMissingError, match=refusal):
+            call()
+    with pytest.raises(ReadError, match="permission denied for schema public: grant its user the role jobqueue_observer"):
+        read(user, "jobs", schema="public")
+    assert read(url_of("observer"), "jobs") == []
 
 
 @both_servers

@@ -18,8 +18,9 @@ from sqlalchemy import Engine, make_url
 import sa_jobqueue.pipeline.spark
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.pipeline.spark import stream_lag
-from sa_jobqueue.pipeline.spark.connections import connect
-from sa_jobqueue.pipeline.spark.options import Secret, Use, read_options
+from sa_jobqueue.pipeline.spark.connections import connect, load_object
+from sa_jobqueue.pipeline.spark.options import OPTIONS, Secret, Use, read_options
+from sa_jobqueue.pipeline.spark.reading import schema_of
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
@@ -79,6 +80,31 @@ def test_a_url_that_is_given_twice_is_not_shown() -> None:
     with pytest.raises(InvalidOptionError) as refused:
         stream_lag(url, URL=url)
     assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.parametrize("use", Use)
+@pytest.mark.parametrize(
+    "url", [f"postgresql://me:{PASSWORD}@h/d", f"postgresql://me:/{PASSWORD}@x@h/d", f"host=h password={PASSWORD}"]
+)
+def test_a_url_in_place_of_another_value_is_refused_without_its_password(use: Use, url: str) -> None:
+    """As in `.load(url)`, whose error Spark writes to its event log."""
+
+    def refusal_of(name: str) -> InvalidOptionError | None:
+        try:
+            options = read_options({"path": "jobs"} | {name: url} if name == "columns" else {name: url}, use)
+            if name == "columns":
+                schema_of(options)
+            elif name == "app":
+                load_object(options["app"])
+        except InvalidOptionError as error:
+            return error
+        return None
+
+    of_use = [option.name for option in OPTIONS if use in option.uses and option.name != "url"]
+    refusals = {name: error for name in ("path", "dbtable", *of_use) if (error := refusal_of(name)) is not None}
+    assert refusals.keys() > {"path", "dbtable", "prefix", "app", "statementTimeout"}
+    for name, error in refusals.items():
+        assert not [text for text in texts(error) if PASSWORD in text], name
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from sa_jobqueue.models import Job, JobClass, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.pipeline.rights import missing_right
 from sa_jobqueue.pipeline.spark.errors import ReadError, WriteError
-from sa_jobqueue.pipeline.spark.options import WRITING, Options
+from sa_jobqueue.pipeline.spark.options import WRITING, Options, refuse
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import Registry
 from sa_jobqueue.statements import schema
@@ -254,7 +254,7 @@ def load_object(path: str) -> Any:
     """Import the object that `module:attribute` names. Raises: InvalidOptionError if this process does not have it."""
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
-        raise InvalidOptionError("app", f"must be module:attribute, such as shop.jobs:jobs, got {path!r}")
+        refuse("app", f"must be module:attribute, such as shop.jobs:jobs, got {path!r}")
     try:
         loaded: Any = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ kind of read or write, is an error instead of being ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ IN_PLACE_OF_TABLE: Final = (
 )
 
 
-REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
+REDACTION: Final = r"(?<=://)[^\s\"\\]*(?=@)|(?<=password=)[^&\s\"'\\]+"
 """Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs, which Spark Connect writes to
 its event log."""
 
@@ -324,8 +325,8 @@ def suggestion(name: str, candidates: Sequence[str]) -> str:
 
 
 def refuse(option: str, reason: str) -> NoReturn:
-    """Raise InvalidOptionError."""
-    raise InvalidOptionError(option, reason)
+    """Raise InvalidOptionError. The value in the reason may be a URL that was passed in the wrong place."""
+    raise InvalidOptionError(option, re.sub(REDACTION, "***", reason)) from None
 
 
 def checked(check: Callable[..., object], *value: Any, **keywords: Any) -> None:
