@@ -15,6 +15,11 @@ for (const code of document.querySelectorAll(".md-typeset td code")) {
   code.innerHTML = code.innerHTML.replace(/_(?![^<]*>)/g, "_<wbr>");
 }
 
+// Options in sentences do not break after their hyphens.
+for (const code of document.querySelectorAll(".md-typeset :is(p, li) > code")) {
+  if (code.textContent.length < 24) code.style.whiteSpace = "nowrap";
+}
+
 // Draw the Mermaid diagrams of a page, and again when its colours change. The source stays on the page, folded. The library,
 // 0.8 MB compressed, is loaded only by pages that have a diagram.
 const sources = [...document.querySelectorAll("pre.diagram")];
