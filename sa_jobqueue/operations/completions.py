@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, inspect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, object_session
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
@@ -100,12 +100,12 @@ def attach(model: JobClass, before: Any, continuation: Continuation[Any], job_ty
     job = continuation.job
     if not isinstance(job, model):
         raise InvalidJobError("continuation", f"makes a {type(job).__name__}, its chain is of {model.__name__}")
+    if not inspect(job).transient or job.chain_index != 0:  # before others are read: they may be expired
+        raise InvalidJobError("continuation", "was used already; make a new one each time")
     if job_type is not None:
         job_type.check_continuation(job.type_name, None if job._handler is None else job._handler.job_type)
     if job.deduplication_key is not None:
         raise InvalidJobError("deduplication_key", "cannot be set for a continuation: the chain keeps its first job's key")
-    if job.chain_index != 0 or object_session(job) is not None:
-        raise InvalidJobError("continuation", "was used already; make a new one each time")
     job.chain_id = before.chain_id
     job.chain_type_name = before.chain_type_name
     job.chain_index = before.chain_index + 1

@@ -267,25 +267,29 @@ async def test_a_handler_whose_job_was_completed_elsewhere_is_stopped_and_rolled
 
 
 def test_an_invalid_completion_raises_the_reason_and_writes_nothing(engine: Engine, jobs: Jobs) -> None:
-    completed_id, open_one = jobs.add(DONE), jobs.add(PENDING)
+    completed_id, open_one, missing_id = jobs.add(DONE), jobs.add(PENDING), uuid7()
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
+    used = second.continuation(1)
+    decide(engine, jobs.add(PENDING), used)
+    refusals: list[tuple[Any, Any, type[Exception], str]] = [
+        (missing_id, None, errors.NotFoundError, f"no such job: {missing_id}; nothing was changed"),
+        (completed_id, None, errors.JobEndedError, "has already ended: it is completed"),
+        (open_one, object(), errors.InvalidPayloadError, "^result: "),
+        (open_one, second.continuation(1, blockers=[uuid7()]), errors.NotFoundError, r"blockers\[0\]"),
+        (open_one, second.continuation(1, blockers=[open_one]), errors.InvalidJobError, "own chain"),
+        (open_one, Continuation(second.job(1, deduplication_key="a")), errors.InvalidJobError, "^deduplication_key: "),
+        (open_one, used, errors.InvalidJobError, "^continuation: was used already"),
+        (open_one, second.continuation(1, id=completed_id), errors.ConflictError, "another row holds that key"),
+    ]
+    count = jobs.count()
     with Session(engine) as session, session.begin():
-        with pytest.raises(errors.NotFoundError):
-            complete_job(session, uuid7())
-        with pytest.raises(errors.JobEndedError, match="has already ended: it is completed"):
-            complete_job(session, completed_id)
-        with pytest.raises(errors.InvalidPayloadError, match="result"):
-            complete_job(session, open_one, object())
-        with pytest.raises(errors.NotFoundError, match=r"blockers\[0\]"):
-            complete_job(session, open_one, second.continuation(1, blockers=[uuid7()]))
-        with pytest.raises(errors.InvalidJobError, match="own chain"):
-            complete_job(session, open_one, second.continuation(1, blockers=[open_one]))
+        for job_id, result, error, message in refusals:
+            with pytest.raises(error, match=message):
+                complete_job(session, job_id, result)
         with pytest.raises(errors.NotFoundError):
             lock_chain(session, uuid7())
-        with pytest.raises(errors.ConflictError, match="another row holds that key"):
-            complete_job(session, open_one, second.continuation(1, id=completed_id))
-    assert (jobs.status(open_one), jobs.count()) == (PENDING, 2)
+    assert (jobs.status(open_one), jobs.count()) == (PENDING, count)
 
 
 def test_lock_chain_keeps_other_transactions_from_completing_the_chain(
