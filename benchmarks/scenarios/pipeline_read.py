@@ -66,19 +66,20 @@ def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
 
 
 def _read_by_jdbc(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> int:
-    """Read the table in parts of ids. To find their bounds is the reader's task, and is not measured."""
+    """Read the table in parts of ids. To find their bounds is the reader's task, and is not measured; to load them is."""
     reader = spark.session().read.format("jdbc").options(**spark.jdbc_options(place.tcp_url), fetchsize="10000")
     edges = place.scalar(
         "SELECT array_agg(id::text ORDER BY id) FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM job) AS each"
         f" WHERE n % {max(1, jobs // parts)} = 0"
     )
-    frames = []
+    queries = []
     for low, high in zip([None, *edges[: parts - 1]], [*edges[: parts - 1], None], strict=True):
         bounds = [f"id >= '{low}'"] * (low is not None) + [f"id < '{high}'"] * (high is not None)
-        frames.append(reader.option("query", f"SELECT * FROM job WHERE {' AND '.join(bounds) or 'true'}").load())
+        queries.append(f"SELECT * FROM job WHERE {' AND '.join(bounds) or 'true'}")
     watch.beside = spark.pids
-    whole = reduce(lambda first, second: first.union(second), frames)
     with watch:
+        frames = [reader.option("query", query).load() for query in queries]
+        whole = reduce(lambda first, second: first.union(second), frames)
         whole.write.format("noop").mode("overwrite").save()
     watch.round_trips = None
     return rows.count(place)
