@@ -223,7 +223,9 @@ def test_retry_and_snooze_override_the_retry_policy() -> None:
 
 
 def test_a_policy_may_give_up_on_an_error() -> None:
-    end = of_error(job(1), ValueError("x"), job_type(lambda attempt, error: None))
+    by_error = job_type(lambda attempt, error: None if isinstance(error, ValueError) else SECOND)
+    assert of_error(job(1), KeyError("x"), by_error).status is JobStatus.PENDING
+    end = of_error(job(1), ValueError("x"), by_error)
     assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)
 
 
