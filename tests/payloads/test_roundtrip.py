@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PrivateAttr,
 
 from sa_jobqueue.errors import InvalidOutputError, InvalidPayloadError
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.payloads.roundtrip import difference
 
 T = TypeVar("T")
 
@@ -182,3 +183,41 @@ def test_an_output_that_its_json_does_not_give_back_is_refused() -> None:
 def test_an_ordinary_value_is_not_refused(value: Everything) -> None:
     codec: Any = Codec(Everything)
     codec.encode("input", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "decoded", "place"),
+    [
+        (float("nan"), float("nan"), None),
+        (float("nan"), 1.0, ("", True)),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, (".a.b", True)),
+        ({"a": 1}, {"a": 1, "b": 2}, ("", True)),
+        ([1, 2], (1, 2), None),
+        ([1, [2]], [1, [3]], ("[1][0]", True)),
+        ([1, 2], [1], ("", True)),
+        ({1, 2}, {1, 3}, ("", True)),
+        ({Plain(1)}, {Plain(1)}, ("", False)),
+        ({Plain(1)}, {Plain(1), Plain(2)}, ("", True)),
+        (Plain(1), Plain(1), ("", False)),
+        ([Plain(1), 2], [Plain(1), 3], ("[1]", True)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_first_place_that_certainly_differs_is_named(value: Any, decoded: Any, place: tuple[str, bool] | None) -> None:
+    named = difference(value, decoded)
+    assert (named and (named.path, named.is_certain)) == place
+
+
+class Incomparable:
+    """As an array, or an object of an application whose comparison fails."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError
+
+
+def test_values_that_cannot_be_compared_differ() -> None:
+    named = difference([1, Incomparable()], [1, Incomparable()])
+    assert named is not None
+    assert (named.path, named.is_certain) == ("[1]", True)
