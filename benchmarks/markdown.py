@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.peers.catalogue import OBJECTS, OURS
+from benchmarks.peers.catalogue import CONNECTION, OBJECTS, OURS
 from benchmarks.targets import Figures, all_targets
 
 BEGIN = "<!-- measured: written by python -m benchmarks table -->"
@@ -14,6 +14,7 @@ END = "<!-- end of measured -->"
 _COSTS = ("client us", "server us", "statements", "commits", "WAL bytes")
 _LIMIT = "pgbench, our SQL"
 _OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
+_CONNECTION = "sa_jobqueue, `handler.enqueue` in AUTOCOMMIT"
 
 
 def write_summary(document: Mapping[str, Any]) -> str:
@@ -82,7 +83,11 @@ def _systems(document: Mapping[str, Any], figures: Figures) -> str:
     head = ["system", "drain, jobs/s (min-max)", "ours is times", "enqueue 1 a commit, /s", "bulk 10,000, /s"]
     head += ["commit to start, p50 ms", "p99 ms"]
     limit = row(_LIMIT, "the limit: `pgbench` with our SQL")
-    return _table(head, [*_each(document, row), row(OBJECTS.name, _OBJECTS), limit], text_columns=1)
+    return _table(head, [*_each(document, row), *_others(row), limit], text_columns=1)
+
+
+def _others(row: Callable[[str, str], list[str]]) -> list[list[str]]:
+    return [row(OBJECTS.name, _OBJECTS), row(CONNECTION.name, _CONNECTION)]
 
 
 def _enqueue_costs(document: Mapping[str, Any], figures: Figures) -> str:
@@ -96,7 +101,7 @@ def _enqueue_costs(document: Mapping[str, Any], figures: Figures) -> str:
         return [label, *cells]
 
     head = [f"{how}: {cost_heading}" for how in ("1 a commit", "bulk") for cost_heading in _COSTS]
-    return _table(["system", *head], [*_each(document, row), row(OBJECTS.name, _OBJECTS)], text_columns=1)
+    return _table(["system", *head], [*_each(document, row), *_others(row)], text_columns=1)
 
 
 def _costs(document: Mapping[str, Any], figures: Figures) -> str:

@@ -79,7 +79,7 @@ def _all(figures: Figures) -> Iterator[Target]:
     single = figures.rate("single enqueue beside peers", CONNECTION.name)
     pgqueuer = figures.rate("single enqueue beside peers", _ALIKE[0])
     yield _least(
-        f"`handler.enqueue` on a connection, one a commit, against {_ALIKE[0]}",
+        f"`handler.enqueue` on a connection in AUTOCOMMIT, one a commit, against {_ALIKE[0]}",
         1,
         single / pgqueuer if single and pgqueuer else None,
     )

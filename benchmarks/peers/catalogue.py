@@ -75,7 +75,7 @@ OBJECTS: Final = replace(OURS, name="sa_jobqueue, objects", orders={"by": "objec
 """Ours as most applications enqueue: `session.add(job)`, and `enqueue_many` of jobs. Drained as the other."""
 
 CONNECTION: Final = replace(OURS, name="sa_jobqueue, connection", orders={"by": "connection"})
-"""Ours without a session: `handler.enqueue` on a Core connection."""
+"""Ours without a session: `handler.enqueue` on a Core connection in AUTOCOMMIT, as PgQueuer's own examples connect."""
 
 PEERS: Final[tuple[System, ...]] = (
     System(

@@ -40,15 +40,14 @@ class Ours(Adapter):
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
-        """Enqueue and commit by one synchronous session, or with `by` "connection" on a connection."""
+        """Enqueue and commit by one synchronous session, or with `by` "connection" on a connection in AUTOCOMMIT."""
         off = {"options": "-csa_jobqueue.notify=off"} if self.orders.get("notify") == "off" else {}
         engine = create_engine(self.url, connect_args=off)
         if self.orders.get("by") == "connection":
-            with engine.connect() as connection:
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
 
                 async def put_on_connection(number: int) -> None:
                     no_op.enqueue(connection, payload(number))
-                    connection.commit()
 
                 yield put_on_connection
             return
