@@ -38,11 +38,19 @@ def id_type(layout: Layout) -> sa.Select[str]:
 
 
 def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[str]:
-    """Return the schemas with a table of a unit's name that the user may not use, so that the search path omits them.
+    """Return the schemas of the search path with a unit's table, by its comment, that the user may not use.
 
     Shape: one row `(schema,)` each, in their order. Locks: none.
     """
-    table = sa.table("pg_class", sa.column("relname"), sa.column("relnamespace"), sa.column("relkind"), schema="pg_catalog")
+    table = sa.table(
+        "pg_class",
+        sa.column("oid"),
+        sa.column("relname"),
+        sa.column("relnamespace"),
+        sa.column("relkind"),
+        schema="pg_catalog",
+    )
+    search_path = sa.func.replace(sa.func.current_setting("search_path"), '"', "")
     namespace = sa.table("pg_namespace", sa.column("oid"), sa.column("nspname"), schema="pg_catalog")
     return (
         sa.select(sa.cast(namespace.c.nspname, sa.Text))
@@ -50,6 +58,8 @@ def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[str]:
         .where(
             sa.cast(table.c.relname, sa.Text) == sa.literal(f"{layout.prefix}{STAMPED[unit]}", sa.Text),
             sa.cast(table.c.relkind, sa.Text) == sa.literal("r", sa.Text),
+            sa.func.obj_description(table.c.oid, "pg_class").startswith("sa_jobqueue version="),
+            sa.cast(namespace.c.nspname, sa.Text) == sa.func.regexp_split_to_array(search_path, ", *").any_(),
             ~sa.func.has_schema_privilege(namespace.c.oid, sa.literal("USAGE", sa.Text)),
         )
         .order_by(namespace.c.nspname)

@@ -89,6 +89,13 @@ def test_a_user_who_may_not_use_the_schema_is_told_so(url_of: UrlOf, engine: Eng
     for call in (lambda: write(user, [{"input": "1"}], type="t"), lambda: read(user, "jobs"), lambda: archive_runs(user)):
         with pytest.raises(SchemaMissingError, match=refusal):
             call()
+    with engine.begin() as connection:  # another's table of that name
+        stamp = connection.scalar(text("SELECT obj_description('job'::regclass, 'pg_class')"))
+        connection.execute(text("COMMENT ON TABLE job IS 'printing jobs'"))
+    with pytest.raises(SchemaMissingError, match="table job does not exist"):
+        read(user, "jobs")
+    with engine.begin() as connection:
+        connection.execute(text(f"COMMENT ON TABLE job IS '{stamp}'"))
     with pytest.raises(ReadError, match="permission denied for schema public: grant its user the role jobqueue_observer"):
         read(user, "jobs", schema="public")
     assert read(url_of("observer"), "jobs") == []
