@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, event, text
+from sqlalchemy import ClauseElement, Connection, Row, event, text
 from sqlalchemy.dialects import postgresql
 
 from sa_jobqueue.display.durations import shown_duration
@@ -27,7 +27,7 @@ from sa_jobqueue.migrations.runner import current_version
 from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.models.checks import check_name
 from sa_jobqueue.models.options import DEFAULT_QUEUE, MAX_INTEGER
-from sa_jobqueue.statements import row_security
+from sa_jobqueue.statements import row_security, schema
 
 PATIENCE: Final = timedelta(seconds=30)
 """Time for which the check waits for older transactions."""
@@ -82,7 +82,7 @@ class NoJobs:
 
     def _check(self, connection: Connection, sleep: Callable[[float], None] | None) -> None:
         if not current_version(connection, self.layout):
-            if schemas := connection.execute(verbatim(self._unusable)).scalars().all():
+            if schemas := connection.scalars(schema.unusable_schemas(self.layout, "queue")).all():
                 raise OpenJobsError(f"{_UNUSABLE}: {', '.join(schemas)}. {_AS_OWNER}")
             _log.info("table %s is not there, so there are no jobs to look for", self.layout.qualified("job"))
             return
@@ -148,7 +148,7 @@ class NoJobs:
     def block(self) -> str:
         """Return the first check as a `DO` block of a script, which raises."""
         hiding = row_security.hiding(self.layout, ["job", *["dead_letter"] * self.include_dead])
-        hidden = str(hiding.compile(dialect=postgresql.dialect(paramstyle="named"), compile_kwargs={"literal_binds": True}))  # type: ignore[no-untyped-call]
+        hidden = _as_literal(hiding)
         jobs, advice = _literal(self._jobs), _literal(self._advice)
         dead_letters = self._dead_letters if self.include_dead else "SELECT 0"
         body = f"""
@@ -158,7 +158,7 @@ DECLARE
   summary text;
 BEGIN
   IF to_regclass({_literal(self.layout.qualified("job"))}) IS NULL THEN
-    IF EXISTS ({self._unusable}) THEN
+    IF EXISTS ({_as_literal(schema.unusable_schemas(self.layout, "queue"))}) THEN
       RAISE EXCEPTION '{_UNUSABLE}';
     END IF;
     RETURN;
@@ -222,14 +222,6 @@ END
         return " AND ".join(conditions)
 
     @property
-    def _unusable(self) -> str:
-        """Schemas of the search path with a table of this name, which is invisible because the role lacks USAGE."""
-        return f"""\
-SELECT nspname FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace
-WHERE relname = {_literal(self.layout.name("job"))} AND relkind = 'r' AND NOT has_schema_privilege(n.oid, 'USAGE')
-  AND nspname = ANY (regexp_split_to_array(replace(current_setting('search_path'), '"', ''), ', *'))"""
-
-    @property
     def _holders(self) -> str:
         """Transactions that have written to the job table and not ended: `(transaction, pid, name)`."""
         return f"""\
@@ -286,6 +278,12 @@ SELECT name || CASE WHEN paused_at IS NULL THEN '' ELSE ' (paused)' END FROM (
   SELECT s.name, s.type_name, s.paused_at, {", ".join(recorded)} FROM {self.layout.qualified("schedule")} AS s
   LEFT JOIN {self.layout.qualified("job_type")} AS t USING (type_name)
 ) AS schedule WHERE {self._where} ORDER BY name"""
+
+
+def _as_literal(statement: ClauseElement) -> str:
+    """Return a statement as SQL text, with its values in it."""
+    dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
 
 def _literal(name: str) -> str:

@@ -101,8 +101,8 @@ class NotifyingXid(Xid8):
 class ReadBack:
     """The `eager_defaults` of a mapper: true, but for a flush that has set `is_lazy`.
 
-    Returned values are a third of the cost that the INSERT of a job adds to a transaction, and a commit that expires its
-    objects reads them for nothing. Their attributes are expired at its flush instead.
+    Returned values are a large part of the cost of a job's INSERT, and a commit that expires its objects reads them for
+    nothing. Their attributes are expired at its flush instead.
     Source: `Mapper._prefer_eager_defaults` asks for each INSERT.
     """
 

@@ -15,6 +15,7 @@ from sqlalchemy.sql import visitors
 
 from sa_jobqueue import ddl, errors
 from sa_jobqueue.ddl import LATEST
+from sa_jobqueue.ddl.v0001 import quoted
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.layout import PIPELINE_TABLES, STAMPED, Unit
 from sa_jobqueue.models import Job, JobClass
@@ -53,11 +54,13 @@ def check_schema(session: Session, *, unit: Unit = "queue", model: JobClass = Jo
     if versions.encoding != "UTF8":
         raise errors.UnsupportedServerError.of_encoding(versions.encoding)
     stamp = ddl.read_stamp(versions.stamp)
-    if not versions.present and (unusable := session.scalars(schema.unusable_schemas(layout, unit)).first()):
-        raise errors.SchemaMissingError(
-            f"table {name} is in the schema {unusable}, which this user may not use: GRANT USAGE ON SCHEMA {unusable}, or "
-            "grant the user one of the roles that sa-jobqueue grants creates"
-        )
+    if not versions.present:
+        for row in session.execute(schema.unusable_schemas(layout, unit)):
+            if ddl.read_stamp(row.stamp):  # not another's table of that name
+                raise errors.SchemaMissingError(
+                    f"table {name} is in the schema {row.schema}, which this user may not use: GRANT USAGE ON SCHEMA "
+                    f"{quoted(row.schema)}, or grant the user one of the roles that sa-jobqueue grants creates"
+                )
     if not versions.present and unit == "pipeline":
         raise errors.PipelineMissingError(f"table {layout.qualified('job')}")
     if not versions.present or stamp is None:

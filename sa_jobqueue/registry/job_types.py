@@ -252,18 +252,15 @@ class JobType(HandlerOptions):
         except (LookupError, TypeError, ValueError) as error:
             raise errors.UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
 
-    def _open_or_die(self, field: str, stored: Json) -> Json:
-        try:
-            return self.open(field, stored)
-        except errors.InvalidPayloadError as error:
-            raise errors.UnreadableInputError(error.field, error.reason) from error
-
     def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
         """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, including if a codec fails."""
-        opened_outcomes = tuple(
-            replace(outcome, output=self._open_or_die(f"blockers[{place}]", outcome.output))
-            for place, outcome in enumerate(outcomes)
-        )
+        try:
+            opened_outcomes = tuple(
+                replace(outcome, output=self.open(f"blockers[{place}]", outcome.output))
+                for place, outcome in enumerate(outcomes)
+            )
+        except errors.InvalidPayloadError as error:
+            raise errors.UnreadableInputError(error.field, error.reason) from error
         return Blockers(self.decode_blockers([outcome.output for outcome in opened_outcomes]), opened_outcomes)
 
     def decode_blockers(self, outputs: Sequence[Json]) -> Any:

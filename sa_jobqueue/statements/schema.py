@@ -37,10 +37,10 @@ def id_type(layout: Layout) -> sa.Select[str]:
     )
 
 
-def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[str]:
-    """Return the schemas of the search path with a unit's table, by its comment, that the user may not use.
+def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[Any]:
+    """Return the schemas of the search path with a table of the name of a unit's, that the user may not use.
 
-    Shape: one row `(schema,)` each, in their order. Locks: none.
+    Shape: one row `(schema, stamp)` each, in their order; `stamp` is null where the table has no comment. Locks: none.
     """
     table = sa.table(
         "pg_class",
@@ -50,16 +50,20 @@ def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[str]:
         sa.column("relkind"),
         schema="pg_catalog",
     )
-    search_path = sa.func.replace(sa.func.current_setting("search_path"), '"', "")
     namespace = sa.table("pg_namespace", sa.column("oid"), sa.column("nspname"), schema="pg_catalog")
+    # current_schemas() leaves out those that the user may not use.
+    search_path = sa.func.replace(sa.func.current_setting("search_path"), '"', "")
+    own_schema_named = sa.func.replace(search_path, "$user", sa.cast(sa.func.current_user(), sa.Text))
     return (
-        sa.select(sa.cast(namespace.c.nspname, sa.Text))
+        sa.select(
+            sa.cast(namespace.c.nspname, sa.Text).label("schema"),
+            sa.func.obj_description(table.c.oid, "pg_class").label("stamp"),
+        )
         .select_from(table.join(namespace, namespace.c.oid == table.c.relnamespace))
         .where(
             sa.cast(table.c.relname, sa.Text) == sa.literal(f"{layout.prefix}{STAMPED[unit]}", sa.Text),
             sa.cast(table.c.relkind, sa.Text) == sa.literal("r", sa.Text),
-            sa.func.obj_description(table.c.oid, "pg_class").startswith("sa_jobqueue version="),
-            sa.cast(namespace.c.nspname, sa.Text) == sa.func.regexp_split_to_array(search_path, ", *").any_(),
+            sa.cast(namespace.c.nspname, sa.Text) == sa.func.regexp_split_to_array(own_schema_named, ", *").any_(),
             ~sa.func.has_schema_privilege(namespace.c.oid, sa.literal("USAGE", sa.Text)),
         )
         .order_by(namespace.c.nspname)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import DeclarativeBase, Session
@@ -38,6 +40,25 @@ def test_missing_tables_raise_an_error_with_the_command_to_run(session: Session)
         errors.SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'
     ):
         check_schema(session, model=OtherJob)
+
+
+def test_a_schema_that_the_user_may_not_use_is_named_if_its_tables_would_be_used(session: Session) -> None:
+    user = f"no_rights_{uuid4().hex[:8]}"
+    comment = ddl.stamp("queue", LATEST).comment
+    session.execute(text(f"CREATE ROLE {user}"))
+    for name in ('"Jobs of Others"', '"The Jobs"', user):
+        session.execute(text(f"CREATE SCHEMA {name} CREATE TABLE job (id integer)"))
+        session.execute(text(f"COMMENT ON TABLE {name}.job IS '{comment}'"))
+    session.execute(text(f"SET LOCAL ROLE {user}"))
+    session.execute(text('SET LOCAL search_path = "The Jobs", pg_temp'))
+    with pytest.raises(errors.SchemaMissingError, match=r'in the schema The Jobs, .* GRANT USAGE ON SCHEMA "The Jobs", or'):
+        check_schema(session)
+    session.execute(text('SET LOCAL search_path = "$user", pg_temp'))
+    with pytest.raises(errors.SchemaMissingError, match=f'GRANT USAGE ON SCHEMA "{user}", or'):
+        check_schema(session)
+    session.execute(text("SET LOCAL search_path = pg_temp"))
+    with pytest.raises(errors.SchemaMissingError, match="table job does not exist"):
+        check_schema(session)
 
 
 def test_older_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:

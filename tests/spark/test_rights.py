@@ -84,7 +84,7 @@ def test_a_user_who_may_not_use_the_schema_is_told_so(url_of: UrlOf, engine: Eng
         connection.execute(text("REVOKE USAGE ON SCHEMA public FROM PUBLIC"))
     user = url_of("none")
     refusal = (
-        "table job is in the schema public, which this user may not use: GRANT USAGE ON SCHEMA public, or grant the user"
+        'table job is in the schema public, which this user may not use: GRANT USAGE ON SCHEMA "public", or grant the user'
     )
     for call in (lambda: write(user, [{"input": "1"}], type="t"), lambda: read(user, "jobs"), lambda: archive_runs(user)):
         with pytest.raises(SchemaMissingError, match=refusal):
