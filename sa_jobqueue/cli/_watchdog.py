@@ -91,7 +91,7 @@ def _report(words: str) -> None:
 
 
 def _within(patience: float, report: Callable[[], None]) -> None:
-    """Call `what`, and continue without it after `patience` seconds: the log itself may be stuck."""
+    """Call `report`, and continue without it after `patience` seconds: the log itself may be stuck."""
     thread = threading.Thread(target=report, name="sa_jobqueue watchdog report", daemon=True)
     thread.start()
     thread.join(patience)

@@ -617,6 +617,6 @@ _FRESH: Final = frozenset({"hidden", "queues", "workers", "unserved", "waiting",
 
 
 def _filled(kind: Callable[..., T], row: Mapping[Any, Any], /, **fields_by_name: Any) -> T:
-    """Return figures with the columns of a row that have the names of their fields, and `others`."""
+    """Return figures with the columns of a row that have the names of their fields, and the others by name."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in row.items() if name in names} | fields_by_name)

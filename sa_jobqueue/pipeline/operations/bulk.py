@@ -62,7 +62,7 @@ class RepeatedWriteError(JobQueueError):
 class StagedRowsLostError(JobQueueError):
     """Rows that tasks have staged no longer exist, so nothing was enqueued. Write again.
 
-    The staging table is unlogged: a server crash empties it. Rows are also deleted after a day. `expected` and `found` are
+    The staging table is unlogged: a server crash empties it. Rows are also deleted after a day. `expected` and `actual` are
     the numbers of rows of the write `write_id`.
     """
 
