@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import graphlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidJobError, NotFoundError, not_chains
 from sa_jobqueue.models import JobClass, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
+from sa_jobqueue.models.waits import WaitFor
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import blockers, chains, steps
@@ -63,33 +64,14 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     """
     require_transaction(connection, "a job with blockers")
     model = type(new[0])
-    edges: list[Edge] = []
-    by_id = {job.id: job for job in new}
-    for job in new:
-        for index, blocker in enumerate(job._blockers):
-            if isinstance(blocker.chain, JobMixin) and blocker.chain.__jobqueue__ != job.__jobqueue__:
-                raise InvalidJobError(f"blockers[{index}]", f"is a {type(blocker.chain).__name__}, of another Job class")
-            if blocker.chain_id == job.chain_id:
-                raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
-            edges.append(Edge(job, blocker.chain_id, index, blocker.on_failure))
+    by_id: dict[Any, Any] = {job.id: job for job in new}
+    edges = [_edge(job, index, blocker) for job in new for index, blocker in enumerate(job._blockers)]
     _check_cycles(edges, by_id)
     ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in by_id}, key=str)
-    root_by_id = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
+    rows = connection.execute(chains.lock(model), {"ids": ids}) if ids else ()
+    root_by_id = {row.id: row for row in rows}
     for edge in edges:
-        if edge.chain_id in by_id:
-            by_id[edge.chain_id].has_waiters = True
-        elif edge.chain_id not in root_by_id:
-            raise NotFoundError(
-                "chain",
-                [edge.chain_id],
-                field=f"blockers[{edge.index}]",
-                reason="enqueue it before, or in the same flush; nothing was written",
-            )
-        elif root_by_id[edge.chain_id].chain_id != edge.chain_id:
-            raise not_chains({edge.chain_id: root_by_id[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
-        if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
-            first = by_id[edge.chain_id] if edge.chain_id in by_id else root_by_id[edge.chain_id]
-            edge.job._handler.check_blocker(edge.index, first)
+        _check_chain(edge, by_id, root_by_id)
     decided = [
         replace(
             edge,
@@ -98,8 +80,10 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
         )
         for edge in edges
     ]
-    marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in root_by_id}, key=str)
-    unmarked = [chain_id for chain_id in marked if not root_by_id[chain_id].has_waiters]
+    awaited_ids = {edge.chain_id for edge in decided if not edge.is_resolved}
+    for chain_id in awaited_ids & by_id.keys():
+        by_id[chain_id].has_waiters = True
+    unmarked = [chain_id for chain_id in ids if chain_id in awaited_ids and not root_by_id[chain_id].has_waiters]
     if unmarked:
         connection.execute(blockers.await_chains(model), {"ids": unmarked})
     open_edges = Counter(edge.job.id for edge in decided if not edge.is_resolved)
@@ -108,6 +92,26 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
             job.open_blockers = open_edges[job.id]
             job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
     return decided
+
+
+def _edge(job: JobMixin[Any], index: int, blocker: WaitFor[Any]) -> Edge:
+    if isinstance(blocker.chain, JobMixin) and blocker.chain.__jobqueue__ != job.__jobqueue__:
+        raise InvalidJobError(f"blockers[{index}]", f"is a {type(blocker.chain).__name__}, of another Job class")
+    if blocker.chain_id == job.chain_id:
+        raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
+    return Edge(job, blocker.chain_id, index, blocker.on_failure)
+
+
+def _check_chain(edge: Edge, by_id: Mapping[Any, Any], root_by_id: Mapping[Any, Any]) -> None:
+    """Check that the chain of an edge exists, as a new job or a row, and is of the type that the handler takes."""
+    first, field = by_id.get(edge.chain_id) or root_by_id.get(edge.chain_id), f"blockers[{edge.index}]"
+    if first is None:
+        reason = "enqueue it before, or in the same flush; nothing was written"
+        raise NotFoundError("chain", [edge.chain_id], field=field, reason=reason)
+    if first.chain_id != edge.chain_id:
+        raise not_chains({edge.chain_id: first.chain_id}, field=field)
+    if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
+        edge.job._handler.check_blocker(edge.index, first)
 
 
 def _awaits_event(model: JobClass, root: Any) -> bool:

@@ -132,36 +132,20 @@ def prune(
         page = _PAGES[cursor.table](model, first=after is None)
         ids, scanned, after = _read_page(session, page, parameters, cursor, to_the_end=to_the_end)
     ids = [row_id for row_id in ids if row_id not in excluded]
-    if cursor.table != "jobs":
-        deleted, failed = len(ids), dict[Any, Exception]()
-        if cursor.table == "dead_letters":
+    due: tuple[Any, ...] = ()
+    match cursor.table:
+        case "jobs":
+            pruned, due = _prune_chains(session, model, parameters, ids, resumed=bool(cursor.due), by=by, dry_run=dry_run)
+        case "dead_letters":
             ids = _of_unarchived_chains(session, model, ids, lock=not dry_run)
-            deleted = len(ids)
-        if not dry_run:
-            delete_rows = retention.delete_dead_letters if cursor.table == "dead_letters" else retention.delete_audit
-            deleted, failed = _delete_rows(session, model, delete_rows(model), "ids", ids)
-        following = following if after is None else replace(cursor, after=after)
-        pruned = Pruned(scanned=scanned, next=following, **_by_cause(failed))
-        return replace(pruned, dead_letters=deleted) if cursor.table == "dead_letters" else replace(pruned, audit=deleted)
-    lengths, later = _fill(session, model, ids)
-
-    def delete(part: Sequence[Any]) -> _Deleted:
-        with session.begin_nested():
-            return _delete(session, model, parameters, part, lengths, by=by, dry_run=dry_run)
-
-    if lengths and not dry_run:
-        _check_at_once(session, model)
-    parts, failed = delete_in_parts(list(lengths), delete)
-    counts = Counter(kind for part in parts for kind in part.kinds)
-    due = (*(chain_id for part in parts for chain_id in part.freed), *later)
-    return Pruned(
-        chains=counts,
-        jobs=sum(part.jobs for part in parts),
-        kept=(sum(part.expired for part in parts) + len(failed) if cursor.due else len(lengths)) - counts.total(),
-        scanned=scanned,
-        next=following if after is None and not due else PruneCursor(after=after or cursor.after, due=due),
-        **_by_cause(failed),
-    )
+            statement = retention.delete_dead_letters(model)
+            deleted, failed = _delete_rows(session, model, statement, "ids", ids, dry_run=dry_run)
+            pruned = Pruned(dead_letters=deleted, **_by_cause(failed))
+        case "audit":
+            deleted, failed = _delete_rows(session, model, retention.delete_audit(model), "ids", ids, dry_run=dry_run)
+            pruned = Pruned(audit=deleted, **_by_cause(failed))
+    rest = following if after is None else PruneCursor(cursor.table, after)
+    return replace(pruned, scanned=scanned, next=PruneCursor(after=after or cursor.after, due=due) if due else rest)
 
 
 def prune_events(
@@ -234,11 +218,11 @@ def delete_in_parts(ids: Sequence[Any], delete: Callable[[Sequence[Any]], R]) ->
 
 
 def _delete_rows(
-    session: Session, model: JobClass, statement: Any, parameter: str, ids: Sequence[Any]
+    session: Session, model: JobClass, statement: Any, parameter: str, ids: Sequence[Any], *, dry_run: bool = False
 ) -> tuple[int, dict[Any, Exception]]:
     """Delete rows without dependants of ours; return how many, and those that cannot be deleted, each with the error."""
-    if not ids:
-        return 0, {}
+    if not ids or dry_run:
+        return len(ids), {}
     _check_at_once(session, model)
 
     def delete(part: Sequence[Any]) -> int:
@@ -257,6 +241,35 @@ class _Deleted(NamedTuple):
     """Chains to which these no longer refer."""
     expired: int
     """Of the requested chains, those that were not locked by another transaction."""
+
+
+def _prune_chains(
+    session: Session,
+    model: JobClass,
+    parameters: dict[str, Any],
+    ids: list[Any],
+    *,
+    resumed: bool,
+    by: str,
+    dry_run: bool,
+) -> tuple[Pruned, tuple[Any, ...]]:
+    """Delete chains past their retention, or count them; return the result and the chains to look at next.
+
+    `resumed`: the ids are of a cursor. Some may be of chains that are not past their retention, which do not count as kept.
+    """
+    lengths, later = _fill(session, model, ids)
+
+    def delete(part: Sequence[Any]) -> _Deleted:
+        with session.begin_nested():
+            return _delete(session, model, parameters, part, lengths, by=by, dry_run=dry_run)
+
+    if lengths and not dry_run:
+        _check_at_once(session, model)
+    parts, failed = delete_in_parts(list(lengths), delete)
+    chains = Counter(kind for part in parts for kind in part.kinds)
+    expired = sum(part.expired for part in parts) + len(failed) if resumed else len(lengths)
+    pruned = Pruned(chains=chains, jobs=sum(part.jobs for part in parts), kept=expired - chains.total(), **_by_cause(failed))
+    return pruned, (*(chain_id for part in parts for chain_id in part.freed), *later)
 
 
 def _fill(session: Session, model: JobClass, ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:
