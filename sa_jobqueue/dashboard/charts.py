@@ -1,15 +1,13 @@
-"""Lines over time as SVG: read without scripts, with the values of each time under the pointer."""
+"""Places of lines over time, which the templates draw as SVG: read without scripts, with values under the pointer. Pure."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import floor, log10
-from typing import Any, Final
-
-from markupsafe import Markup
+from typing import Any, Final, NamedTuple
 
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.display.printable import span as in_words
@@ -20,9 +18,11 @@ _LEFT: Final = 52
 _RIGHT: Final = 22
 _TOP: Final = 20
 _BOTTOM: Final = 158
-_LINES: Final = 4
+_ROWS: Final = 4
 _LABEL: Final = 24
 """Maximum number of characters of the label of a mark; its title has all."""
+_LETTER: Final = 6
+"""Width of a character of such a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,54 @@ class Line:
     value: Callable[[Any], float | None]
 
 
+class Label(NamedTuple):
+    """Text beside an axis, or above a mark. `place`: its distance from the left or the top."""
+
+    place: float
+    text: str
+
+
+class MarkLine(NamedTuple):
+    """A vertical line of a chart. `label`: None where there is no room for it."""
+
+    x: float
+    title: str
+    label: Label | None
+
+
+class Reading(NamedTuple):
+    """The values of one time, shown under the pointer. `x`: left edge of the area."""
+
+    at: datetime
+    x: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart as the templates draw it, in units of the view box; `paths` are those of its lines."""
+
+    name: str
+    title: str
+    jobs: str
+    step: timedelta
+    since: str
+    rows: Sequence[Label]
+    times: Sequence[Label]
+    marks: Sequence[MarkLine]
+    labels: Sequence[str]
+    paths: Sequence[str]
+    readings: Sequence[Reading]
+    reading_width: float
+    latest: str
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    plot_left: int = _LEFT
+    plot_right: int = _WIDTH - _RIGHT
+    plot_top: int = _TOP
+    plot_bottom: int = _BOTTOM
+
+
 def chart(
     name: str,
     title: str,
@@ -53,18 +101,15 @@ def chart(
     marks: Iterable[Mark] = (),
     is_time: bool = False,
     jobs: str = "",
-) -> Markup:
+) -> Chart:
     """Return a chart of `count` points that are `step` apart, each with its start as `key`; a missing one is a gap.
 
     `name`: id of the chart on its page. `is_time`: whether values are numbers of seconds. `jobs`: URL of a list
     of jobs, which the script opens for the point that is clicked.
     """
     values = [[line.value(point) for point in points] for line in lines]
-    unit, highest = (
-        clock if is_time else amount,
-        max((value for line in values for value in line if value is not None), default=0.0),
-    )
-    top = _nice(highest, is_time=is_time)
+    unit = clock if is_time else amount
+    top = _nice(max((value for line in values for value in line if value is not None), default=0.0), is_time=is_time)
     width = (_WIDTH - _LEFT - _RIGHT) / max(count - 1, 1)
 
     def x(at: datetime) -> float:
@@ -73,65 +118,53 @@ def chart(
     def y(value: float) -> float:
         return _BOTTOM - (_BOTTOM - _TOP) * value / top
 
-    parts = [
-        Markup('<path class="grid" d="M{0} {1:.1f}H{2}"/><text class="y" x="{3}" y="{4:.1f}">{5}</text>').format(
-            _LEFT, y(top * at / _LINES), _WIDTH - _RIGHT, _LEFT - 6, y(top * at / _LINES) + 4, unit(top * at / _LINES)
-        )
-        for at in range(_LINES + 1)
-    ]
-    parts += [
-        Markup('<text class="x" x="{:.1f}" y="{}">{}</text>').format(
-            x(at), _BOTTOM + 16, at.astimezone(UTC).strftime("%H:%M")
-        )
-        for at in (since + step * round((count - 1) * part / 6) for part in range(7))
-    ]
+    def written(values: Iterable[float | None]) -> str:
+        pairs = zip(lines, values, strict=True)
+        return ", ".join(f"{line.label} {unit(value)}" for line, value in pairs if value is not None)
+
+    heights = [top * row / _ROWS for row in range(_ROWS + 1)]
+    times = [since + step * round((count - 1) * part / 6) for part in range(7)]
+    readings = (
+        Reading(point.key, x(point.key) - width / 2, f"{_minute(point.key)} UTC: {written(of_point) or 'no job ended'}")
+        for point, of_point in zip(points, zip(*values, strict=True), strict=True)
+    )
+    return Chart(
+        name=name,
+        title=title,
+        jobs=jobs,
+        step=step,
+        since=f"{_minute(since)} UTC",
+        rows=[Label(y(height), unit(height)) for height in heights],
+        times=[Label(x(at), _minute(at)) for at in times],
+        marks=list(_mark_lines((mark for mark in marks if mark.at >= since), x)),
+        labels=[line.label for line in lines],
+        paths=[_path(points, line_values, step, x, y) for line_values in values],
+        readings=list(readings),
+        reading_width=width,
+        latest=written(
+            next((value for value in reversed(line_values) if value is not None), None) for line_values in values
+        ),
+    )
+
+
+def _minute(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M}"
+
+
+def _mark_lines(marks: Iterable[Mark], x: Callable[[datetime], float]) -> Iterator[MarkLine]:
+    """Yield marks from left to right, with a label where the one before ends."""
     labelled_to = float(_LEFT)
-    for mark in sorted((mark for mark in marks if mark.at >= since), key=lambda mark: mark.at):
-        place, words = min(x(mark.at), _WIDTH - _RIGHT), printable(mark.text)
-        text = words.partition(" ")[2] if len(words) <= _LABEL + 6 else f"{words.partition(' ')[2][: _LABEL - 1]}…"
-        start = min(place, _WIDTH - _RIGHT - 6 * len(text))
-        label = Markup('<text x="{:.1f}" y="{}">{}</text>').format(start, _TOP - 4, text) if start >= labelled_to else ""
-        labelled_to = start + 6 * len(text) + 8 if label else labelled_to
-        drawn = Markup('<g class="mark"><path d="M{0:.1f} {1}V{2}"/>{3}<title>{4}</title></g>')
-        parts.append(drawn.format(place, _TOP, _BOTTOM, label, words))
-    for number, line_values in enumerate(values, 1):
-        parts.append(Markup('<path class="line line-{}" d="{}"/>').format(number, _path(points, line_values, step, x, y)))
-    for at, point in enumerate(points):
-        readings = ", ".join(
-            f"{line.label} {unit(value)}"
-            for line, line_values in zip(lines, values, strict=True)
-            if (value := line_values[at]) is not None
-        )
-        when = point.key.astimezone(UTC).strftime("%H:%M UTC")
-        drawn = Markup(
-            '<g class="at" data-at="{0:.0f}"><rect x="{1:.1f}" y="{2}" width="{3:.1f}" height="{4}"/>'
-            "<title>{5}: {6}</title></g>"
-        )
-        place = x(point.key) - width / 2
-        readings = readings or "no job ended"
-        parts.append(drawn.format(point.key.timestamp(), place, _TOP, width, _BOTTOM - _TOP, when, readings))
-    keys = Markup(" ").join(
-        Markup('<span class="key key-{}">{}</span>').format(number, line.label) for number, line in enumerate(lines, 1)
-    )
-    latest = ", ".join(
-        f"{line.label} {unit(measured[-1])}"
-        for line, line_values in zip(lines, values, strict=True)
-        if (measured := [value for value in line_values if value is not None])
-    )
-    return Markup(
-        '<figure id="chart-{0}"{1}><figcaption>{2} {3}</figcaption><svg class="chart" viewBox="0 0 {4} {5}" role="img"'
-        ' aria-label="{2} since {6}. Last: {7}">{8}</svg></figure>'
-    ).format(
-        name,
-        Markup(' data-jobs="{}" data-step="{:.0f}"').format(jobs, step.total_seconds()) if jobs else "",
-        title,
-        keys,
-        _WIDTH,
-        _HEIGHT,
-        f"{since.astimezone(UTC):%H:%M UTC}",
-        latest or "none",
-        Markup().join(parts),
-    )
+    for mark in sorted(marks, key=lambda mark: mark.at):
+        place, title = min(x(mark.at), _WIDTH - _RIGHT), printable(mark.text)
+        text = title.partition(" ")[2]
+        if len(title) > _LABEL + 6:
+            text = f"{text[: _LABEL - 1]}…"
+        start = min(place, _WIDTH - _RIGHT - _LETTER * len(text))
+        if start < labelled_to:
+            yield MarkLine(place, title, None)
+            continue
+        labelled_to = start + _LETTER * len(text) + 8
+        yield MarkLine(place, title, Label(start, text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +182,26 @@ class Span:
         return max((self.end - self.start).total_seconds(), 0.0)
 
 
-def bar(spans: Sequence[Span], inside: Iterable[Span] = ()) -> Markup:
+class SpanBox(NamedTuple):
+    """A span as a rectangle of a bar."""
+
+    kind: str
+    x: float
+    y: int
+    width: float
+    height: int
+    title: str
+
+
+class Bar(NamedTuple):
+    """A bar as the templates draw it. `sums`: seconds of each kind. `label`: all spans in words."""
+
+    boxes: Sequence[SpanBox]
+    sums: Mapping[str, float]
+    label: str
+
+
+def bar(spans: Sequence[Span], inside: Iterable[Span] = ()) -> Bar:
     """Return spans as one bar, each wide enough to be seen; those `inside` below it; and a key with the sum of each kind."""
     least = max(sum(span.length for span in spans), 0.001) / 100
     scale = 1000 / (100 + len(spans)) / least
@@ -165,26 +217,14 @@ def bar(spans: Sequence[Span], inside: Iterable[Span] = ()) -> Markup:
                 return start_x + (end_x - start_x) * ((at - start) / (end - start) if end > start else 0.0)
         return 0.0 if at < edges[0][0] else 1000.0
 
-    drawn = [(span, start_x, end_x, 0, 26) for span, (_, start_x), (_, end_x) in zip(spans, edges, edges[1:], strict=False)]
-    drawn += [(span, x(span.start), max(x(span.end), x(span.start) + 2), 29, 9) for span in inside if spans]
-    parts = [
-        Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}: {}</title></rect>').format(
-            span.kind, start_x, top, end_x - start_x, height, printable(span.label), seconds(span.length)
-        )
-        for span, start_x, end_x, top, height in drawn
+    placed = [(span, start_x, end_x, 0, 26) for span, (_, start_x), (_, end_x) in zip(spans, edges, edges[1:], strict=False)]
+    placed += [(span, x(span.start), max(x(span.end), x(span.start) + 2), 29, 9) for span in inside if spans]
+    boxes = [
+        SpanBox(span.kind, start_x, top, end_x - start_x, height, f"{printable(span.label)}: {seconds(span.length)}")
+        for span, start_x, end_x, top, height in placed
     ]
-    keys = [
-        Markup('<span class="key {}">{} {}</span>').format(kind, "failed run" if "bad" in kind else kind, seconds(length))
-        for kind, length in sums.items()
-    ]
-    return Markup(
-        '<figure class="bar-of-times"><svg viewBox="0 0 1000 38" preserveAspectRatio="none" role="img"'
-        ' aria-label="{}">{}</svg><figcaption>{}</figcaption></figure>'
-    ).format(
-        printable(", ".join(f"{span.kind} {seconds(span.length)} until {span.label}" for span in spans)),
-        Markup().join(parts),
-        Markup(" ").join(keys),
-    )
+    label = ", ".join(f"{span.kind} {seconds(span.length)} until {span.label}" for span in spans)
+    return Bar(boxes, sums, printable(label))
 
 
 def seconds(value: float) -> str:

@@ -144,8 +144,8 @@ def prune(
         case "audit":
             deleted, failed = _delete_rows(session, model, retention.delete_audit(model), "ids", ids, dry_run=dry_run)
             pruned = Pruned(audit=deleted, **_by_cause(failed))
-    rest = following if after is None else PruneCursor(cursor.table, after)
-    return replace(pruned, scanned=scanned, next=PruneCursor(after=after or cursor.after, due=due) if due else rest)
+    next_page = following if after is None else PruneCursor(cursor.table, after)
+    return replace(pruned, scanned=scanned, next=PruneCursor(after=after or cursor.after, due=due) if due else next_page)
 
 
 def prune_events(

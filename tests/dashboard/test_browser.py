@@ -21,7 +21,7 @@ from starlette.routing import Mount
 from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.charts import Mark
+from sa_jobqueue.dashboard.charts import Mark, Span, bar
 from sa_jobqueue.dashboard.rendering import environment
 from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.dashboard.screens.activity import charts
@@ -442,6 +442,7 @@ def components(context: Context) -> dict[str, Any]:
         "charts": charts(
             minutes, since=minutes[0].key, step=minute, jobs="#", marks=[Mark(now - 5 * minute, "mail paused by bob")]
         ),
+        "bar": bar([Span("wait", "started", start, now), Span("run", "ended", now, now + minute)]),
         "error": {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"},
         "settings": settings_of(Limits),
         "tree": [Branch(node=chain, count=1, is_resolved=False, branches=[pages])],

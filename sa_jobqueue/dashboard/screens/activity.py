@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.charts import Line, Mark, chart
+from sa_jobqueue.dashboard.charts import Chart, Line, Mark, chart
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.dashboard.sources import MARKED, MOST_MARKS
 from sa_jobqueue.models import AuditMixin
@@ -65,7 +65,7 @@ def folded(context: Context, failures: Iterable[FailedAttempt]) -> list[tuple[Fa
     return [(group[0], text, len(group)) for (_, text), group in groups.items()]
 
 
-def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: list[Mark], jobs: str) -> list[Any]:
+def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: list[Mark], jobs: str) -> list[Chart]:
     """Return the charts of a series: rates, jobs, waits and durations. `jobs`: URL of its list of jobs, with a filter."""
     common: dict[str, Any] = {"since": since, "step": step, "marks": marks, "jobs": jobs}
     common["count"] = round((points[-1].key - since) / step) + 1
