@@ -18,6 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -338,11 +339,24 @@ def test_scenarios_that_pages_name_exist() -> None:
     assert mentioned - scenario_names <= {"pipeline"}  # all scenarios whose names begin so
 
 
-def test_files_that_the_architecture_names_exist() -> None:
+def test_the_architecture_names_files_that_exist_and_all_layers_from_the_top_down() -> None:
     page = (ROOT / "contributing/architecture.md").read_text()
     paths = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))
     assert len(paths) > 40
     assert [path for path in paths if not (ROOT / "sa_jobqueue" / path).exists()] == []
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    height = {
+        name: -number
+        for number, layer in enumerate(contracts[0]["layers"])
+        for name in layer.split(" | ")
+        if name != "version"
+    }
+    table = page[page.index("## All folders") : page.index("## Where to change what")]
+    first_columns = re.findall(r"(?m)^\| (`.+?`) \|", table)
+    rows = [[name.removesuffix(".py") for name in re.findall(r"`([a-z_]+)(?:/|\.py)`", cell)] for cell in first_columns]
+    assert {name for row in rows for name in row} == {*height, "migrations"}
+    heights = [max(height[name] for name in row) for row in rows if row != ["migrations"]]
+    assert heights == sorted(heights, reverse=True)
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
