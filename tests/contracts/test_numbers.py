@@ -161,9 +161,6 @@ SOURCES: Final[dict[str, dict[str, str]]] = {
         "accepts ten calls a second, in bursts of five, and three connections": AMOUNT,
         "100 calls per minute on average | 100 | 100, the default: up to 200 in one minute": AMOUNT,
     },
-    "docs/guides/long-jobs.md": {
-        "more than a minute ends": "sa_jobqueue/worker/run/steps.py: _LONGEST_PAUSE: Final = timedelta(minutes=1)",
-    },
     "docs/guides/monitoring.md": {
         "ended in ten minutes": "sa_jobqueue/observe/health/measuring.py: GROWTH: Final = timedelta(minutes=10)",
         "to half of it": AMOUNT,
