@@ -43,8 +43,6 @@ class System:
     """Whether its jobs are not in PostgreSQL."""
     most: int = 10_000
     """Most jobs of a drain, for those that are slow by nature."""
-    claim_like: str = "%SKIP LOCKED%"
-    """Which of its statements claims, as SQL's LIKE has it."""
 
 
 OURS: Final = System(
@@ -58,7 +56,6 @@ OURS: Final = System(
         retained="row, output, every attempt",
         session="`session.add(Job(...))`, Session and AsyncSession",
     ),
-    claim_like="WITH picked AS%",
 )
 
 APPLICATION: Final = replace(OURS, name="application", script="application_adapter.py")
@@ -106,7 +103,6 @@ PEERS: Final[tuple[System, ...]] = (
             retained="append-only history, truncated in time",
             session="a bridge, one job a call",
         ),
-        claim_like="%claim_ready%",
     ),
     System(
         name="chancy",
@@ -132,7 +128,6 @@ PEERS: Final[tuple[System, ...]] = (
             retained="row",
             session="`enqueue(..., conn=)`, AsyncSession",
         ),
-        claim_like="%SKIP LOCKED%attempted_by%",
     ),
     System(
         name="procrastinate",
@@ -146,7 +141,6 @@ PEERS: Final[tuple[System, ...]] = (
             session="`configure(connection=)`, psycopg",
         ),
         most=2_000,
-        claim_like="%procrastinate_fetch_job%",
     ),
     System(
         name="celery, Redis",

@@ -6,7 +6,7 @@ starts at `go`. Its messages then:
 
 - `begin`: the first job is about to be enqueued, or the first handler started
 - `end`: the last one; a graceful stop comes after that, and is not measured
-- `told`: its notes of each job, and the memory it held
+- `told`: its notes of each job
 - `gone`: it has stopped
 
 `stop`, or the end of its input, ends it early.
@@ -96,13 +96,11 @@ class Tally:
 
     def __init__(self, orders: dict[str, Any], end: Callable[[], None]) -> None:
         self._jobs = int(orders["jobs"])
-        self._tenth = max(1, self._jobs // 10)
         self._end = end
         self._count = 0
         self._has_begun = False
         self.stamps: list[tuple[int, float]] = []
         self._stamps = self.stamps if orders.get("stamps") else None
-        self.memory: dict[str, int] = {}
         # Workers beside each other share a file of counters, one slot each: no lock, no system call.
         self._others: memoryview | None = None
         self._slot = int(orders.get("slot", 0))
@@ -127,21 +125,9 @@ class Tally:
         if self._others is not None:
             self._others[self._slot] = count
             total = sum(self._others)
-        if total == self._tenth:
-            self.memory["at_tenth_kib"] = resident_kib()
         if total == self._jobs:
             say("end", jobs=self._jobs)
-            self.memory["at_end_kib"] = resident_kib()
             self._end()
-
-
-def resident_kib() -> int:
-    """Return the memory this process holds, in KiB; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
 def main(adapter: type[Adapter]) -> None:
@@ -222,7 +208,7 @@ async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, 
             if _stopped.is_set():  # a loop that never waits would not see `done`
                 break
         say("end", jobs=len(stamps))
-    say("told", stamps=stamps, memory={})
+    say("told", stamps=stamps)
 
 
 async def _flood(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
@@ -249,7 +235,7 @@ async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, sto
     say("ready")
     await go.wait()
     await adapter.work(tally, stop_event)
-    say("told", stamps=tally.stamps, memory=tally.memory)
+    say("told", stamps=tally.stamps)
 
 
 async def _steps(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, stop_event: asyncio.Event) -> None:
