@@ -197,7 +197,7 @@ def simulate(  # noqa: PLR0917 - click gives options by name
 
 @main.group("peers")
 def peers() -> None:
-    """Other systems, each in its own virtual environment."""
+    """Other systems, each in its own environment."""
 
 
 @peers.command("install")

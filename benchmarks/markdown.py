@@ -161,7 +161,7 @@ def _missing(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _promises(document: Mapping[str, Any]) -> str:
-    head = ["system", "Python", "set up as", "a lost worker may still finish", "jobs of a dead worker come back"]
+    head = ["system", "runs on", "set up as", "a lost worker may still finish", "jobs of a dead worker come back"]
     head += ["what is kept", "enqueued in your transaction", "survives a power cut"]
     rows = [
         [

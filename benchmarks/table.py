@@ -89,7 +89,7 @@ def systems() -> list[dict[str, Any]]:
         {
             "name": system.name,
             "version": environments.release(system),
-            "python": environments.python_version(system),
+            "python": environments.interpreter_version(system),
             "settings": system.settings,
             "missing": environments.why_not(system),
             "promises": {name: getattr(system.promises, name) for name in system.promises.__slots__},

@@ -122,7 +122,7 @@ def _latency(figures: Figures) -> Iterator[Target]:
         ours = figures.figure("latency beside peers", OURS.name, name)
         latency_by_peer = {
             peer: value
-            for peer in (*_SINGLE_TABLE, "awa", "celery, Redis")
+            for peer in (*_SINGLE_TABLE, "awa", "bullmq", "celery, Redis")
             if (value := figures.figure("latency beside peers", peer, name)) is not None
         }
         label = f"enqueue to start at 100 jobs/s, {name.removesuffix('_ms')}, ms"

@@ -39,6 +39,8 @@ class System:
     promises: Promises
     orders: Mapping[str, str] = field(default_factory=dict)
     oldest_python: tuple[int, int] = OLDEST_PYTHON
+    is_node: bool = False
+    """Whether it is written for Node.js: its packages come from npm."""
     is_elsewhere: bool = False
     """Whether its jobs are not in PostgreSQL."""
     most: int = 10_000
@@ -141,6 +143,19 @@ PEERS: Final[tuple[System, ...]] = (
             session="`configure(connection=)`, psycopg",
         ),
         most=2_000,
+    ),
+    System(
+        name="bullmq",
+        environment="bullmq",
+        script="bullmq_adapter.cjs",
+        is_node=True,
+        settings="Node.js, concurrency 32, a pool of 32, LISTEN, jobs kept",
+        promises=Promises(
+            fenced="yes",
+            rescued="by any worker, a check after its lock has expired; the second time it fails",
+            retained="row",
+            session="not at all",
+        ),
     ),
     System(
         name="celery, Redis",

@@ -1,4 +1,4 @@
-"""A virtual environment for each system, outside the checkout, with the versions that its text file fixes."""
+"""An environment for each system, outside the checkout, with the versions that its text file fixes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,25 @@ def folder() -> Path:
     return Path(os.environ.get(_WHERE) or cache / "sa-jobqueue" / "benchmarks")
 
 
-def python(system: System) -> Path:
+def interpreter(system: System) -> Path:
     """Return the interpreter a system runs on, there or not."""
+    if system.is_node:
+        return Path(shutil.which("node") or "node")
     return Path(sys.executable) if system.environment is None else folder() / system.environment / "bin" / "python"
+
+
+def node_modules(system: System) -> Path:
+    """Return where the packages of a system for Node.js lie."""
+    return folder() / str(system.environment) / "node_modules"
+
+
+def variables(system: System) -> dict[str, str]:
+    """Return the environment variables it runs with."""
+    if system.environment is None:
+        return dict(os.environ)
+    # Another environment's modules would be found before its own.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return environment | ({"NODE_PATH": str(node_modules(system))} if system.is_node else {})
 
 
 def script(system: System) -> Path:
@@ -37,7 +53,8 @@ def script(system: System) -> Path:
 
 def is_installed(system: System) -> bool:
     """Whether it can be run here."""
-    return python(system).exists() and (not system.is_elsewhere or shutil.which("redis-server") is not None)
+    packages = node_modules(system) if system.is_node else interpreter(system)
+    return packages.exists() and _missing_program(system) is None
 
 
 def installed() -> list[System]:
@@ -50,27 +67,26 @@ def release(system: System) -> str:
     if system.environment is None:
         return version("sa-jobqueue")
     package = _MAIN_PACKAGE.get(system.environment, system.environment)
-    pinned = re.search(rf"^{package}==(\S+)", _requirements(system).read_text(), re.MULTILINE)
+    pinned = re.search(rf"^{package}(?:==|@)(\S+)", _requirements(system).read_text(), re.MULTILINE)
     assert pinned is not None, system.environment
     return pinned[1]
 
 
-def python_version(system: System) -> str | None:
+def interpreter_version(system: System) -> str | None:
     """Return the version of the interpreter a system runs on; None where it is not installed."""
-    if not python(system).exists():
+    if not interpreter(system).exists():
         return None
-    program = "import platform; print(platform.python_version())"
-    completed = subprocess.run([python(system), "-c", program], capture_output=True, text=True, check=False)
-    return completed.stdout.strip() or None
+    completed = subprocess.run([interpreter(system), "--version"], capture_output=True, text=True, check=False)
+    return re.sub("^v", "Node.js ", completed.stdout.strip().removeprefix("Python ")) or None
 
 
 def why_not(system: System) -> str | None:
     """Return why a system cannot be run here; None when it can."""
     if is_installed(system):
         return None
-    if system.is_elsewhere and shutil.which("redis-server") is None:
-        return "redis-server is not installed (Debian: apt-get install redis-server)"
-    if _interpreter(system) is None:
+    if package := _missing_program(system):
+        return f"{package} is not installed (Debian: apt-get install {package})"
+    if _python(system) is None:
         return f"it needs Python {'.'.join(map(str, system.oldest_python))}, which is not here"
     return "not installed: python -m benchmarks peers install"
 
@@ -86,16 +102,36 @@ def install() -> Iterator[tuple[str, str | None]]:
 
 
 def _install(system: System) -> str | None:
-    interpreter = _interpreter(system)
-    if interpreter is None:
+    if system.is_node:
+        return _install_from_npm(system)
+    python = _python(system)
+    if python is None:
         return why_not(system)
-    target = python(system).parents[1]
-    if not python(system).exists():
+    target = interpreter(system).parents[1]
+    if not interpreter(system).exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        problem = _run(interpreter, "-m", "venv", str(target))
+        problem = _run(python, "-m", "venv", str(target))
         if problem is not None:
             return problem
-    return _run(str(python(system)), "-m", "pip", "install", "--quiet", "-r", str(_requirements(system)))
+    return _run(str(interpreter(system)), "-m", "pip", "install", "--quiet", "-r", str(_requirements(system)))
+
+
+def _install_from_npm(system: System) -> str | None:
+    if _missing_program(system) is not None:
+        return why_not(system)
+    target = node_modules(system).parent
+    target.mkdir(parents=True, exist_ok=True)
+    # No optional packages: they are compiled, and the PostgreSQL back end needs none.
+    options = ("--no-save", "--no-package-lock", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund")
+    return _run("npm", "install", "--prefix", str(target), *options, *_requirements(system).read_text().split())
+
+
+def _missing_program(system: System) -> str | None:
+    """Return Debian's package of a program that a system needs and that is not here."""
+    packages = {"redis-server": "redis-server"} if system.is_elsewhere else {}
+    if system.is_node:
+        packages = {"node": "nodejs", "npm": "npm"}
+    return next((package for program, package in packages.items() if shutil.which(program) is None), None)
 
 
 def _requirements(system: System) -> Path:
@@ -109,7 +145,7 @@ def _run(*command: str) -> str | None:
     return None if completed.returncode == 0 else completed.stderr.strip().rpartition("\n")[2]
 
 
-def _interpreter(system: System) -> str | None:
+def _python(system: System) -> str | None:
     if sys.version_info >= system.oldest_python:
         return sys.executable
     newer = [f"python3.{minor}" for minor in range(system.oldest_python[1], system.oldest_python[1] + 4)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 import threading
@@ -58,13 +57,12 @@ class Running:
         self._inbox = inbox or Inbox()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
-            [environments.python(system), environments.script(system)],
+            [environments.interpreter(system), environments.script(system)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            # Another environment's modules would be found before its own.
-            env=None if system.environment is None else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+            env=environments.variables(system),
         )
         self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,61 @@ def test_the_page_has_the_tables_of_the_results_that_are_kept() -> None:
     page = (ROOT / "docs/benchmarks.md").read_text()
     document = json.loads((ROOT / "benchmarks/results.json").read_text())
     assert page == markdown.into_page(page, markdown.write_summary(document))
+
+
+def test_the_page_has_a_row_of_each_system_that_was_measured() -> None:
+    from benchmarks import markdown
+
+    document = json.loads((ROOT / "benchmarks/results.json").read_text())
+    template = next(system for system in document["systems"] if system["missing"] is None)
+    measured, lacking = (
+        template | {"name": name, "version": "1.2", "missing": why}
+        for name, why in (("new", None), ("absent", "no Node.js"))
+    )
+    document["systems"] += [measured, lacking]
+    drain = next(result for result in document["results"] if result["scenario"] == "drain beside peers")
+    document["results"].append(drain | {"case": "new", "rate": {"median": 7, "min": 6, "max": 8}, "ratio": 0.5})
+
+    summary = markdown.write_summary(document)
+    assert "| new 1.2 | 7 (6-8) | 2.0 |" in summary
+    assert "absent" not in summary
+    assert "- absent 1.2: no Node.js" in markdown.write(document)
+
+
+def test_every_system_has_an_adapter_and_exact_versions() -> None:
+    from benchmarks.peers import environments
+    from benchmarks.peers.catalogue import STEPPERS, SYSTEMS
+
+    for system in (*SYSTEMS, *STEPPERS):
+        assert environments.script(system).is_file()
+        assert environments.release(system)
+        if system.environment is not None:
+            requirements = (ROOT / f"benchmarks/peers/{system.environment}.txt").read_text().splitlines()
+            separator = "@" if system.is_node else "=="
+            assert [line for line in requirements if not re.fullmatch(rf"[\w.-]+{separator}\d[\w.]*", line)] == []
+
+
+def test_a_system_whose_programs_are_missing_is_named_and_the_others_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.peers import environments
+    from benchmarks.peers.catalogue import OURS, PEERS
+
+    [bullmq] = [system for system in PEERS if system.is_node]
+    [other] = [system for system in PEERS if system.name == "awa"]
+    monkeypatch.setenv("SA_JOBQUEUE_BENCHMARK_PEERS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environments, "SYSTEMS", (OURS, bullmq, other))
+    monkeypatch.setattr(environments, "STEPPERS", ())
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(environments, "_run", lambda *command: commands.append(command))
+
+    lacking = "nodejs is not installed (Debian: apt-get install nodejs)"
+    assert dict(environments.install()) == {"bullmq": lacking, "awa": None}
+    assert [command[-1].rpartition("/")[2] for command in commands] == ["awa", "awa.txt"]
+    assert environments.why_not(bullmq) == lacking
+    assert environments.interpreter_version(bullmq) is None
+    assert [system.name for system in environments.installed()] == [OURS.name]
 
 
 def test_a_benchmark_run_replaces_the_previous_results_in_the_page() -> None:
