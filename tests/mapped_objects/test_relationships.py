@@ -74,14 +74,6 @@ class Vinyl(Medium):
     __mapper_args__: Any = {"polymorphic_identity": "vinyl"}  # noqa: RUF012
 
 
-class DayBase(DeclarativeBase): ...
-
-
-class Day(DayBase):
-    __tablename__ = "shop_day"
-    day: Mapped[date] = mapped_column(primary_key=True)
-
-
 jobs = JobQueue()
 
 
@@ -121,10 +113,6 @@ def sign(label: Label, session: Session) -> None: ...
 
 @jobs.handler("store")
 def store(medium: Medium, session: Session) -> None: ...
-
-
-@jobs.handler("close")
-def close(day: Day, session: Session) -> None: ...
 
 
 @pytest.fixture
@@ -269,7 +257,17 @@ def test_what_the_database_cannot_compare_is_refused() -> None:
 
 
 def test_a_key_whose_text_differs_from_its_json_is_refused() -> None:
-    DayBase.registry.configure()
+    class DayBase(DeclarativeBase): ...
+
+    class Day(DayBase):
+        __tablename__ = "shop_day"
+        day: Mapped[date] = mapped_column(primary_key=True)
+        jobs: Mapped[list[Job]] = job_relationship(lambda: handler)
+
+    def close(day: Any, session: Session) -> None: ...
+
+    close.__annotations__["day"] = Day
+    handler = JobQueue().handler("close")(close)
     with pytest.raises(InvalidOptionError, match=r"Day has a key of the type Date\(\), not an integer, text or a UUID"):
-        Day.jobs = job_relationship(close)
+        DayBase.registry.configure()
     DayBase.registry.dispose()
