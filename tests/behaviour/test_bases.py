@@ -10,15 +10,7 @@ from advanced_alchemy.base import BigIntAuditBase, DefaultBase
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import ARRAY, Column, ForeignKey, Integer, MetaData, Text, Uuid, create_engine, select
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    MappedAsDataclass,
-    Session,
-    declarative_base,
-    mapped_column,
-    relationship,
-)
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, declarative_base, mapped_column, relationship
 from sqlmodel import Field, Relationship, SQLModel
 from sqlmodel import Session as SQLModelSession
 

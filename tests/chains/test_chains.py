@@ -10,18 +10,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import (
-    AttemptContext,
-    Continuation,
-    Discard,
-    Job,
-    JobMixin,
-    JobQueue,
-    JobStatus,
-    errors,
-    get_chain,
-    get_job,
-)
+from sa_jobqueue import AttemptContext, Continuation, Discard, Job, JobMixin, JobQueue, JobStatus, errors, get_chain, get_job
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import cancel_chains, complete_job, lock_chain, redrive_dead_letters

@@ -27,12 +27,7 @@ from sa_jobqueue import (
     get_chain,
     wait_chain,
 )
-from sa_jobqueue.errors import (
-    InvalidJobError,
-    InvalidOptionError,
-    InvalidPayloadError,
-    UndeclaredContinuationError,
-)
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, InvalidPayloadError, UndeclaredContinuationError
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.policies.retry import immediately

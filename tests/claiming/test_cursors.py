@@ -5,17 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sa_jobqueue.worker.claim.cursors import (
-    FLOOD,
-    RECENT,
-    START,
-    Arrival,
-    Cursors,
-    Lane,
-    Plan,
-    Segment,
-    Snapshot,
-)
+from sa_jobqueue.worker.claim.cursors import FLOOD, RECENT, START, Arrival, Cursors, Lane, Plan, Segment, Snapshot
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 END = NOW - RECENT

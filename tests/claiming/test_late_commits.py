@@ -11,16 +11,7 @@ from sqlalchemy import Connection, Engine, event, func, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Deduplicate,
-    Job,
-    JobQueue,
-    JobStatus,
-    Schedule,
-    cancel_jobs,
-    enqueue_many,
-    operations,
-)
+from sa_jobqueue import Deduplicate, Job, JobQueue, JobStatus, Schedule, cancel_jobs, enqueue_many, operations
 from sa_jobqueue import enqueue as enqueue_once
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import WaitFor

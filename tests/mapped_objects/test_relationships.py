@@ -11,16 +11,7 @@ from uuid import UUID, uuid4
 import pydantic
 import pytest
 from sqlalchemy import ForeignKey, select, text
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    Session,
-    aliased,
-    joinedload,
-    mapped_column,
-    selectinload,
-    sessionmaker,
-)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, aliased, joinedload, mapped_column, selectinload, sessionmaker
 
 from sa_jobqueue import Job, JobQueue
 from sa_jobqueue.errors import InvalidOptionError

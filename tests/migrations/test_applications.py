@@ -19,15 +19,7 @@ from sa_jobqueue.errors import SchemaError, SchemaTooNewError
 from sa_jobqueue.migrations import autogenerate
 from tests.fixtures.jobs import enqueue
 from tests.fixtures.transactions import write
-from tests.migrations.applications import (
-    MODELS,
-    NAMED_MODELS,
-    NO_QUEUE,
-    PLAIN_MODELS,
-    both_scopes,
-    commands,
-    run_script,
-)
+from tests.migrations.applications import MODELS, NAMED_MODELS, NO_QUEUE, PLAIN_MODELS, both_scopes, commands, run_script
 from tests.migrations.catalogs import catalog
 from tests.migrations.conftest import MakeApplication
 

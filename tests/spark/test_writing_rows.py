@@ -12,15 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    NullType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-)
+from pyspark.sql.types import ArrayType, DataType, DecimalType, NullType, StructField, StructType, TimestampNTZType
 from sqlalchemy import Engine, create_engine, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Session
 

@@ -10,16 +10,7 @@ from uuid import UUID
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import ChainFilter, JobFilter
-from sa_jobqueue.statements import (
-    claims,
-    completions,
-    deletion,
-    jobs,
-    leases,
-    listings,
-    notifications,
-    waiting,
-)
+from sa_jobqueue.statements import claims, completions, deletion, jobs, leases, listings, notifications, waiting
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
 from tests.statements.chain_cases import CHAIN_CASES
