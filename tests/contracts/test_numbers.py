@@ -121,7 +121,7 @@ STATED: Final[dict[str, list[str]]] = {
 """By page: words with numbers, made from the code's."""
 
 SOURCES: Final[dict[str, dict[str, str]]] = {
-    "docs/engineering/how-it-is-tested.md": {
+    "contributing/how-it-is-tested.md": {
         "93 % of 1,543 changes": "contributing/releasing.md: 93 % of 1,543 changes",
         "about 15 % where jobs wait": "docs/benchmarks.md: python -m benchmarks simulate",
     },
