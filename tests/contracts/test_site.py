@@ -136,7 +136,7 @@ def test_the_builder_refuses_a_broken_link(script: Any, tmp_path: Path, link: st
 
 
 def test_the_site_root_redirects_to_the_newest_release(script: Any, tmp_path: Path) -> None:
-    for version in ("dev", "0.9", "0.10"):
+    for version in ("dev", "0.9", "0.10a1", "0.10"):
         (tmp_path / version).mkdir()
         for name in ("sitemap.xml", "404.html", *script.TEXTS):
             (tmp_path / version / name).write_text(version, encoding="utf-8")
@@ -144,7 +144,7 @@ def test_the_site_root_redirects_to_the_newest_release(script: Any, tmp_path: Pa
     assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("404.html", *script.TEXTS)] == ["0.10"] * 3
     assert 'url=0.10/"' in (tmp_path / "index.html").read_text(encoding="utf-8")
     versions = re.findall(r'"version": "([\w.]+)"', (tmp_path / "versions.json").read_text(encoding="utf-8"))
-    assert versions == ["0.10", "0.9", "dev"]
+    assert versions == ["0.10", "0.10a1", "0.9", "dev"]
 
 
 @pytest.fixture(scope="module")
