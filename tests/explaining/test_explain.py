@@ -34,52 +34,32 @@ pytestmark = both_servers
 DEAD, PENDING, RUNNING = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING
 
 
-class Workers:
-    """Rows of workers, as their heartbeats write them."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def add(self, worker_id: str = WORKER, *, silent: float = 0, **columns: Any) -> None:
-        row = {"id": worker_id, "name": "w", "host": "h", "pid": 7, "version": "0", "concurrency": 2}
-        row |= {"queues": ["default"], "job_types": ["test"]} | columns
-        heartbeat_at = func.clock_timestamp() - timedelta(seconds=silent)
-        write(self._engine, insert(Job.Worker).values(row | {"heartbeat_at": heartbeat_at}))
-
-
-@pytest.fixture
-def workers(engine: Engine) -> Workers:
-    return Workers(engine)
-
-
-def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jobs) -> None:
     job = jobs.add(due_in=-7290)
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.NO_WORKER
     assert explanation.sentence == "It has been due for 2 h 1 min; no worker is registered: start one (sa-jobqueue worker)."
 
-    workers.add("silent:1", silent=60)
+    jobs.add_worker("silent:1", silent_for=60)
     assert explain_job(session, job).cause is Cause.NO_WORKER
     assert explain_job(session, job, heartbeat_timeout=timedelta(minutes=2)).cause is Cause.READY
 
-    workers.add("other:1", queues=["mail"])
+    jobs.add_worker("other:1", queues=["mail"])
     assert explain_job(session, job).cause is Cause.QUEUE_UNSERVED
-    workers.add("stranger:1", job_types=["another"])
+    jobs.add_worker("stranger:1", job_types=["another"])
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.TYPE_UNKNOWN
     assert "the only worker of 'default' has no handler for 'test'" in explanation.sentence
-    workers.add("leaving:1", state="draining")
+    jobs.add_worker("leaving:1", state="draining")
     assert explain_job(session, job).cause is Cause.DRAINING
-    workers.add("ready:1")
+    jobs.add_worker("ready:1")
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.READY
     assert explanation.evidence["live_workers"] == 4
 
 
-def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
-    session: Session, jobs: Jobs, workers: Workers, engine: Engine
-) -> None:
-    workers.add()
+def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(session: Session, jobs: Jobs, engine: Engine) -> None:
+    jobs.add_worker()
     earlier = jobs.add_many(40)
     job = jobs.add()
     jobs.add(priority=-5)  # these do not go before it
@@ -109,35 +89,35 @@ def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
     assert explain_job(session, job).evidence["ahead"] == 41
 
 
-def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add(concurrency=1)
+def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(concurrency=1)
     jobs.add(RUNNING)
     explanation = explain_job(session, jobs.add())
     assert explanation.cause is Cause.BUSY
     assert "; the only slot of tester:1 is in use; it is used by test" in explanation.sentence
 
 
-def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
+def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
     assert explain_job(session, jobs.add()).cause is Cause.READY
     holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
     explanation = explain_job(session, jobs.add())
     assert (explanation.cause, explanation.evidence["held_by"]) == (Cause.BUSY, [holder])
     assert f"the only slot of type 'test' in w:1 is in use; the longest running is job {holder}, for" in explanation.sentence
     assert explain_job(session, jobs.add(type_name="other")).cause is Cause.TYPE_UNKNOWN
-    workers.add("w:2", concurrency=9, type_slots={"test": 2})
+    jobs.add_worker("w:2", concurrency=9, type_slots={"test": 2})
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED  # one of those above
-    workers.add("w:3", concurrency=9, state="draining")
+    jobs.add_worker("w:3", concurrency=9, state="draining")
     for _ in range(2):
         jobs.add(RUNNING, worker_id="w:2", queue="elsewhere")
     explanation = explain_job(session, jobs.add())
     assert (explanation.cause, len(explanation.evidence["held_by"])) == (Cause.BUSY, 2)
-    workers.add("w:4", concurrency=9)  # has as many as it has slots, or did not tell
+    jobs.add_worker("w:4", concurrency=9)  # has as many as it has slots, or did not tell
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED
 
 
-def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add(concurrency=9)
+def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(concurrency=9)
     upsert_queue(session, QueueSettings(name="default", global_concurrency=2, concurrency_per_key=1))
     upsert_job_type(session, TypeSettings(type_name="test", global_concurrency=3))
     session.commit()
@@ -156,18 +136,18 @@ def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, 
 
 
 def test_explain_reports_that_a_selector_did_not_select_a_job(
-    session: Session, jobs: Jobs, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    session: Session, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = jobs.add(due_in=-90, queue="default", fairness_key="7")
     selector = {"function": "shop:pick", "window": 2, "max_wait": None}
-    workers.add("w:1", selectors={"default": selector, "mail": selector})
+    jobs.add_worker("w:1", selectors={"default": selector, "mail": selector})
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.NOT_SELECTED
     assert "the selector shop:pick of queue 'default' (worker w:1)" in explanation.sentence
     assert "never selects never starts" in explanation.sentence
     assert explanation.evidence["chosen_by"] == ["w:1"]
 
-    workers.add("w:2", selectors={"default": selector | {"window": 3, "max_wait": 600.0}})
+    jobs.add_worker("w:2", selectors={"default": selector | {"window": 3, "max_wait": 600.0}})
     explanation = explain_job(session, job)
     assert (explanation.cause, explanation.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
     assert "once it has been a candidate for the max_wait of 10 min" in (explanation.sentence)
@@ -179,12 +159,12 @@ def test_explain_reports_that_a_selector_did_not_select_a_job(
     for _ in range(3):  # of its own part, so that it is behind a whole window
         jobs.add(due_in=-95, queue="default", fairness_key="7")
     assert explain_job(session, job).cause is Cause.QUEUED
-    workers.add("w:3", selectors={"mail": selector})
+    jobs.add_worker("w:3", selectors={"mail": selector})
     assert explain_job(session, jobs.add(due_in=-90, queue="default", fairness_key="8")).cause is Cause.READY
 
 
-def test_explain_reports_a_job_scheduled_for_later(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
-    workers.add()
+def test_explain_reports_a_job_scheduled_for_later(session: Session, jobs: Jobs, engine: Engine) -> None:
+    jobs.add_worker()
     explanation = explain_job(session, jobs.add(due_in=7200))
     assert explanation.cause is Cause.SCHEDULED
     assert explanation.sentence.startswith("It is scheduled for later: due in 1 h 59 min") or "2 h" in explanation.sentence
@@ -198,22 +178,20 @@ def test_explain_reports_a_job_scheduled_for_later(session: Session, jobs: Jobs,
     assert explanation.sentence.startswith("Attempt 2 failed with ValueError: no such page; attempt 3 of 20 is due in ")
 
 
-def test_explain_distinguishes_a_running_job_from_a_silent_worker(
-    session: Session, jobs: Jobs, workers: Workers, engine: Engine
-) -> None:
+def test_explain_distinguishes_a_running_job_from_a_silent_worker(session: Session, jobs: Jobs, engine: Engine) -> None:
     job = jobs.add(RUNNING)
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.WORKER_SILENT
     assert (
         "is no longer registered (attempt 1 of 20); no worker with a recent heartbeat can rescue it" in explanation.sentence
     )
-    workers.add()
+    jobs.add_worker()
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.RUNNING
-    assert f"on {WORKER} (process 7 on h), attempt 1 of 20" in explanation.sentence
+    assert f"on {WORKER} (process 1 on here), attempt 1 of 20" in explanation.sentence
     write(engine, update(Job.Worker).values(heartbeat_at=func.now() - timedelta(hours=2)))
     session.rollback()
-    workers.add("other:1")
+    jobs.add_worker("other:1")
     explanation = explain_job(session, job)
     assert explanation.cause is Cause.WORKER_SILENT
     assert "has had no heartbeat for 2 h" in explanation.sentence
@@ -234,8 +212,8 @@ def test_explain_reports_how_a_job_ended(session: Session, jobs: Jobs) -> None:
         explain_job(session, uuid7())
 
 
-def test_explain_names_the_root_causes_of_a_blocked_job(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add()
+def test_explain_names_the_root_causes_of_a_blocked_job(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker()
     dead, slow = jobs.add(DEAD, type_name="fetch"), jobs.add(due_in=3600)
     middle = Job("test", blockers=[dead, slow])
     top = Job("test", blockers=[middle, slow])
@@ -248,9 +226,7 @@ def test_explain_names_the_root_causes_of_a_blocked_job(session: Session, jobs: 
     assert f"It waits for 2 chains; the root cause is fetch {dead}. It died" in explain_job(session, middle.id).sentence
 
 
-def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(
-    session: Session, jobs: Jobs, workers: Workers, engine: Engine
-) -> None:
+def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(session: Session, jobs: Jobs, engine: Engine) -> None:
     first = jobs.add()
     waiting = Job("test", blockers=[first])
     session.add(waiting)
@@ -261,13 +237,13 @@ def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(
     explanation = explain_job(session, waiting.id)
     assert explanation.cause is Cause.UNBLOCKING
     assert "no worker is registered to unblock it" in explanation.sentence
-    workers.add()
+    jobs.add_worker()
     assert "a worker is about to unblock it" in explain_job(session, waiting.id).sentence
 
 
 @pytest.mark.long
-def test_explain_of_thousands_of_blockers_lists_only_twenty(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add()
+def test_explain_of_thousands_of_blockers_lists_only_twenty(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker()
     many = jobs.add_many(3000)
     waiting = Job("test", blockers=many)
     session.add(waiting)
@@ -288,9 +264,9 @@ def test_not_found_errors_of_reads_do_not_mention_changes(session: Session) -> N
 
 
 def test_explain_names_the_session_that_has_locked_a_late_job(
-    session: Session, engine: Engine, jobs: Jobs, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    session: Session, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.add()
+    jobs.add_worker()
     job, young = jobs.add(due_in=-90), jobs.add(due_in=-1, priority=5)
     with engine.connect() as holder:
         pid = holder.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
@@ -310,8 +286,8 @@ def test_explain_names_the_session_that_has_locked_a_late_job(
     assert explanation.cause is Cause.QUEUED
 
 
-def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Engine, jobs: Jobs, workers: Workers) -> None:
-    workers.add()
+def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(concurrency=2)
     late = jobs.add(due_in=-26)
     explanation = explain_job(session, late)
     assert explanation.cause is Cause.READY
@@ -322,8 +298,8 @@ def test_explain_promises_no_start_once_it_is_late(session: Session, engine: Eng
     assert "jobs of its queue started within the last 5.0 s, and its turn is next" in explain_job(session, late).sentence
 
 
-def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add(concurrency=3, stuck_threads=2)
+def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(concurrency=3, stuck_threads=2)
     jobs.add(RUNNING)
     explanation = explain_job(session, jobs.add(due_in=-30))
     assert explanation.cause is Cause.BUSY
@@ -333,19 +309,19 @@ def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: 
     assert (worker.running, worker.stuck_threads, worker.used) == (1, 2, 3)
 
 
-def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add(failure="claimer: InsufficientPrivilege: permission denied for table job")
+def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(failure="claimer: InsufficientPrivilege: permission denied for table job")
     late, young = jobs.add(due_in=-26), jobs.add()
     explanation = explain_job(session, late)
     assert explanation.cause is Cause.WORKER_FAILING
     assert f"({WORKER}: claimer: InsufficientPrivilege: permission denied for table job)" in explanation.sentence
-    workers.add("well:1")
+    jobs.add_worker("well:1")
     assert explain_job(session, late).cause is Cause.READY
     assert explain_job(session, young).cause is Cause.QUEUED
 
 
-def test_a_failing_part_without_which_jobs_start_is_not_the_cause(session: Session, jobs: Jobs, workers: Workers) -> None:
-    workers.add(failure="listener: OperationalError: no route to host")
+def test_a_failing_part_without_which_jobs_start_is_not_the_cause(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(failure="listener: OperationalError: no route to host")
     assert explain_job(session, jobs.add(due_in=-26)).cause is Cause.READY
 
 
@@ -370,9 +346,9 @@ def test_explain_names_the_reason_of_a_cancelled_job(session: Session, jobs: Job
 
 
 def test_a_prepared_transaction_that_locks_a_row_is_named(
-    session: Session, jobs: Jobs, workers: Workers, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    session: Session, jobs: Jobs, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.add()
+    jobs.add_worker()
     monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     job = jobs.add(due_in=-26)
     with engine.connect() as holder:
@@ -407,9 +383,9 @@ def test_the_end_of_a_search_is_not_called_the_root_cause(session: Session, monk
     assert "the root cause is test" in explain_job(session, root.job_id).sentence
 
 
-def test_dead_workers_serve_no_queue_and_no_type(session: Session, workers: Workers) -> None:
-    workers.add("dead:1", silent=60, queues=["gone", "kept"], job_types=["old", "test"])
-    workers.add("live:1", queues=["kept"], job_types=["test"])
+def test_dead_workers_serve_no_queue_and_no_type(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker("dead:1", silent_for=60, queues=["gone", "kept"], job_types=["old", "test"])
+    jobs.add_worker("live:1", queues=["kept"], job_types=["test"])
     assert {queue.name: queue.workers for queue in list_queues(session)} == {"kept": 1}
     assert {job_type.type_name: job_type.workers for job_type in list_job_types(session)} == {"test": 1}
     longer = timedelta(minutes=2)
@@ -418,9 +394,9 @@ def test_dead_workers_serve_no_queue_and_no_type(session: Session, workers: Work
 
 
 def test_explain_shows_the_statement_of_a_locking_session_without_its_literals(
-    session: Session, engine: Engine, jobs: Jobs, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    session: Session, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.add()
+    jobs.add_worker()
     monkeypatch.setattr("sa_jobqueue.operations.lock_holders.MIN_LOCKED", timedelta(0))
     job = jobs.add(due_in=-90)
     with engine.connect() as holder:
@@ -430,10 +406,8 @@ def test_explain_shows_the_statement_of_a_locking_session_without_its_literals(
     assert "secret" not in str(explanation.evidence)
 
 
-def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
-    session: Session, engine: Engine, jobs: Jobs, workers: Workers
-) -> None:
-    workers.add(concurrency=99)
+def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(session: Session, engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(concurrency=99)
     upsert_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=timedelta(minutes=1), rate_burst=1))
     with engine.begin() as connection:
         spent = {"is_type": False, "name": "default", "spent_at": func.now(), "tokens": 0}

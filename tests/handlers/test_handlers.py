@@ -120,15 +120,6 @@ def test_a_handler_reads_the_payload_of_its_jobs() -> None:
         ship.payload(Job("ship", "x", input_version=1))
 
 
-def test_an_annotation_that_is_imported_for_type_checkers_only_is_refused_with_the_reason() -> None:
-    def pay(order: Decimal) -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-    with pytest.raises(
-        errors.InvalidHandlerError, match=r"annotation 'Decimal' cannot be found.*not under `if TYPE_CHECKING:`"
-    ):
-        JobQueue().handler("pay")(pay)
-
-
 def test_a_handler_makes_jobs_with_its_own_defaults() -> None:
     jobs = JobQueue()
 

@@ -101,8 +101,9 @@ def walk(engine: Engine) -> Iterator[Pruned]:
         cursor = pruned.next
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize(
+    "hold", [hold if hold == "at once" else pytest.param(hold, marks=pytest.mark.slow) for hold in HOLDS]
+)
 def test_one_referenced_chain_is_kept_and_named_and_all_others_go(engine: Engine, jobs: Jobs, hold: str) -> None:
     chains = [ended(jobs, engine) for _ in range(6)]
     refer(engine, chains[2], hold)

@@ -110,16 +110,6 @@ def test_a_prune_call_is_bounded_and_the_next_one_continues(
     assert other_chains
 
 
-def test_pruning_keeps_only_the_chain_that_an_application_row_references(engine: Engine, jobs: Jobs) -> None:
-    chains = [ended(jobs, engine) for _ in range(6)]
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
-        connection.execute(text("INSERT INTO receipt VALUES (:id)"), {"id": chains[2]})
-    (pruned,) = walk(engine)
-    assert (pruned.jobs, pruned.kept) == (5, 1)
-    assert set(jobs.statuses()) == {chains[2]}
-
-
 def test_pruning_skips_locked_chains_and_deletes_them_in_the_next_run(engine: Engine, jobs: Jobs, session: Session) -> None:
     locked_chain, of_chain, free = ended(jobs, engine), ended(jobs, engine), ended(jobs, engine)
     later = continuation(jobs, of_chain, 1, COMPLETED)
