@@ -1,6 +1,6 @@
 """The queue on the declarative bases that applications have, each from the real package: tables, foreign keys, a handler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,8 +17,6 @@ from sqlmodel import Session as SQLModelSession
 from sa_jobqueue import JobMixin, JobQueue, Worker, enqueue_many
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import REGISTRY_KEY
-from sa_jobqueue.testing.databases import throw_away_database
-from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick
 
@@ -152,12 +150,6 @@ STACKS = [
     sqlmodel,
     advanced_alchemy,
 ]
-
-
-@pytest.fixture
-def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    with throw_away_database(jobqueue_server.url) as database_url:
-        yield database_url
 
 
 @pytest.mark.slow

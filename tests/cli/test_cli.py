@@ -24,8 +24,6 @@ from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli import main
 from sa_jobqueue.cli._examples import EXAMPLES
 from sa_jobqueue.cli._options import duration
-from sa_jobqueue.testing.databases import throw_away_database
-from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import DeadReason
 from tests.fixtures.chains import Chains
 from tests.fixtures.commands import Run, document
@@ -459,34 +457,27 @@ def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Job
     assert jobs.status(dead) is JobStatus.DEAD
 
 
-@pytest.fixture
-def empty_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    """Give the URL of a database without the job tables."""
-    with throw_away_database(jobqueue_server.url) as database_url:
-        yield database_url
+def test_migrate_goes_up_and_down(run: Run, empty_database_url: str) -> None:
+    assert document(run("migrate", "version", "--json", url=empty_database_url))["version"] == 0
+    assert document(run("migrate", "upgrade", "--json", url=empty_database_url))["from"] == 0
+    assert document(run("jobs", "list", "--json", url=empty_database_url)) == {"jobs": [], "next_after": None}
+    run("migrate", "downgrade", "--to", 0, url=empty_database_url, input="n\n", status=1)
+    run("migrate", "downgrade", "--to", 0, "--yes", url=empty_database_url)
+    assert document(run("migrate", "version", "--json", url=empty_database_url))["version"] == 0
 
 
-def test_migrate_goes_up_and_down(run: Run, empty_url: str) -> None:
-    assert document(run("migrate", "version", "--json", url=empty_url))["version"] == 0
-    assert document(run("migrate", "upgrade", "--json", url=empty_url))["from"] == 0
-    assert document(run("jobs", "list", "--json", url=empty_url)) == {"jobs": [], "next_after": None}
-    run("migrate", "downgrade", "--to", 0, url=empty_url, input="n\n", status=1)
-    run("migrate", "downgrade", "--to", 0, "--yes", url=empty_url)
-    assert document(run("migrate", "version", "--json", url=empty_url))["version"] == 0
-
-
-def test_migrate_sql_prints_a_script_that_installs_the_schema(run: Run, empty_url: str) -> None:
+def test_migrate_sql_prints_a_script_that_installs_the_schema(run: Run, empty_database_url: str) -> None:
     import psycopg
 
     script = run("migrate", "sql", url=None).stdout
-    place = make_url(empty_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    place = make_url(empty_database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(place, autocommit=True) as connection:
         connection.execute(script.encode())
-    run("jobs", "list", url=empty_url)
+    run("jobs", "list", url=empty_database_url)
 
 
-def test_a_missing_schema_is_a_one_line_error_with_the_command_to_run(run: Run, empty_url: str) -> None:
-    (line,) = run("jobs", "list", url=empty_url, status=1).stderr.splitlines()
+def test_a_missing_schema_is_a_one_line_error_with_the_command_to_run(run: Run, empty_database_url: str) -> None:
+    (line,) = run("jobs", "list", url=empty_database_url, status=1).stderr.splitlines()
     assert "alembic upgrade head" in line
 
 

@@ -17,6 +17,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobRescheduled
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from sa_jobqueue.policies.retention import Retention, RetentionRules
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 from tests.fixtures.holders import until_locks_are_waited_for
@@ -33,10 +34,6 @@ class DeclinedError(Exception):
     """An error with which a child dies."""
 
 
-def at_once(attempt: int, error: BaseException) -> timedelta:
-    return timedelta(0)
-
-
 def shop(called: list[str], **options: Any) -> JobQueue[Any]:
     """Return handlers that ship orders by other jobs, one and several, which fail for negative numbers."""
     queue: JobQueue[Any] = JobQueue()
@@ -48,7 +45,7 @@ def shop(called: list[str], **options: Any) -> JobQueue[Any]:
             raise DeclinedError("no address")
         return {"parcel": order + 1}
 
-    @queue.handler("sync", retry=at_once, **options)
+    @queue.handler("sync", retry=immediately, **options)
     def sync(order: int, ctx: AttemptContext) -> str:
         try:
             parcel = ctx.run(ship, order, catch=DeclinedError)
@@ -59,7 +56,7 @@ def shop(called: list[str], **options: Any) -> JobQueue[Any]:
             raise RuntimeError("crash")
         return str(parcel)
 
-    @queue.handler("async", retry=at_once, **options)
+    @queue.handler("async", retry=immediately, **options)
     async def asynchronous(order: int, ctx: AttemptContext) -> str:
         try:
             parcel = await ctx.run(ship, order, catch=DeclinedError)
@@ -123,7 +120,7 @@ def parent_only(handler_of: Callable[[], JobQueue[Any]] = lambda: shop([])) -> J
     """Return a queue whose workers run the parents only."""
     queue, complete = JobQueue[Any](), handler_of()
     for name in ("async", "sync", "all"):
-        queue.handler(name, retry=at_once)(complete.registry.get(name).func)
+        queue.handler(name, retry=immediately)(complete.registry.get(name).func)
     return queue
 
 
@@ -153,7 +150,7 @@ async def test_an_end_of_the_child_is_never_missed(engine: Engine, jobs: Jobs, e
 
     ship: Any = shop([])._handlers["ship"]
 
-    @queue.handler("parent", retry=at_once)
+    @queue.handler("parent", retry=immediately)
     async def parent(payload: None, ctx: AttemptContext) -> Any:
         results[:] = await asyncio.gather(ctx.run(ship, 7), ctx.step("hold", hold), return_exceptions=True)
         for result in results:

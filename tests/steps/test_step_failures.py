@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError, Retry
 from sa_jobqueue.operations import send_event
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.worker.background.pruner import Pruner
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.transactions import call, rows, scalar, scalars, write
@@ -40,10 +41,6 @@ class SecretiveError(Exception):
         super().__init__("broke", object())
 
 
-def at_once(attempt: int, error: BaseException) -> timedelta:
-    return timedelta(0)
-
-
 def saga(called: list[str], catch: Any, error: Exception) -> JobQueue[Any]:
     """Return handlers that charge, mail about a declined card, and fail in their first attempt after that."""
     queue: JobQueue[Any] = JobQueue()
@@ -64,7 +61,7 @@ def saga(called: list[str], catch: Any, error: Exception) -> JobQueue[Any]:
     async def mail_later(outcome: str) -> str:
         return mail(outcome)
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> str:
         try:
             outcome = ctx.step("charge", charge, payload, catch=catch)
@@ -75,7 +72,7 @@ def saga(called: list[str], catch: Any, error: Exception) -> JobQueue[Any]:
             raise RuntimeError("crash")
         return mailed
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
         try:
             outcome = await ctx.step("charge", charge_later, payload, catch=catch)
@@ -129,7 +126,7 @@ async def test_after_an_undeclared_error_no_step_begins_and_the_attempt_fails_wi
     async def mail_later() -> None:
         called.append("mail")
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> str:
         for name, step in (("charge", charge), ("mail", lambda: called.append("mail"))):
             try:
@@ -138,7 +135,7 @@ async def test_after_an_undeclared_error_no_step_begins_and_the_attempt_fails_wi
                 called.append(type(error).__name__)
         return "done"
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
         for name, step in (("charge", charge_later), ("mail", mail_later)):
             try:
@@ -207,7 +204,7 @@ async def test_a_declared_error_of_a_transaction_is_recorded_and_its_writes_are_
     blocks: list[int] = []
     queue: JobQueue[Any] = JobQueue()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> str:
         outcome = "charged"
         try:
@@ -222,7 +219,7 @@ async def test_a_declared_error_of_a_transaction_is_recorded_and_its_writes_are_
             raise RuntimeError("crash")
         return outcome
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
         outcome = "charged"
         try:
@@ -250,7 +247,7 @@ async def test_a_recorded_error_that_catch_no_longer_names_is_an_error_that_says
     def fail() -> None:
         raise DeclinedError(51)
 
-    @queue.handler("pay", retry=at_once, max_attempts=2)
+    @queue.handler("pay", retry=immediately, max_attempts=2)
     def pay(payload: str, ctx: AttemptContext) -> None:
         ctx.step("charge", fail, catch=DeclinedError if ctx.attempt == 1 else ValueError)
 
@@ -292,11 +289,11 @@ async def test_a_result_that_can_never_be_stored_makes_a_dead_letter_after_one_c
     async def pay_later() -> Any:
         return pay()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         ctx.step("pay", pay)
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
         await ctx.step("pay", pay_later)
 
@@ -313,7 +310,7 @@ async def test_the_first_attempt_gets_the_value_that_later_ones_get(engine: Engi
     def pair():  # type: ignore[no-untyped-def]
         return (1, {"a": (2,)})
 
-    @queue.handler("pay", retry=at_once)
+    @queue.handler("pay", retry=immediately)
     def pay(payload: str, ctx: AttemptContext) -> None:
         results.append(ctx.step("pair", pair))
         if ctx.attempt == 1:
@@ -330,7 +327,7 @@ async def test_the_session_of_a_transaction_is_refused_after_its_block(engine: E
     queue: JobQueue[Any] = JobQueue()
     write = text("INSERT INTO threshold (name, value) VALUES ('queue_depth', 1)")
 
-    @queue.handler("sync", retry=at_once, max_attempts=2)
+    @queue.handler("sync", retry=immediately, max_attempts=2)
     def sync(payload: str, ctx: AttemptContext) -> None:
         with ctx.transaction("charge") as session:
             pass
@@ -338,7 +335,7 @@ async def test_the_session_of_a_transaction_is_refused_after_its_block(engine: E
             session.execute(write)
             session.commit()
 
-    @queue.handler("async", retry=at_once, max_attempts=2)
+    @queue.handler("async", retry=immediately, max_attempts=2)
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
         async with ctx.transaction("charge") as session:
             pass

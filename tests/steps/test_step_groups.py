@@ -16,6 +16,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter
 from sa_jobqueue.policies.retention import Retention, RetentionRules
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.worker.run.step_groups import StepGroups
@@ -33,10 +34,6 @@ HOUR = timedelta(hours=1)
 
 class DeclinedError(Exception):
     """An error with which a child dies."""
-
-
-def at_once(attempt: int, error: BaseException) -> timedelta:
-    return timedelta(0)
 
 
 def shop(called: list[Any], requests_of: Callable[[Any], list[Any]], call: str, **options: Any) -> JobQueue[Any]:
@@ -58,11 +55,11 @@ def shop(called: list[Any], requests_of: Callable[[Any], list[Any]], call: str, 
 
     arguments = ("decision",) if call == "first" else ()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: None, ctx: AttemptContext) -> str:
         return answered(getattr(ctx, call)(*arguments, *requests_of(ship), **options))
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: None, ctx: AttemptContext) -> str:
         return answered(await getattr(ctx, call)(*arguments, *requests_of(ship), **options))
 
@@ -73,7 +70,7 @@ def only(queue: JobQueue[Any], *names: str) -> JobQueue[Any]:
     """Return a queue whose workers run some types of jobs only."""
     some = JobQueue[Any]()
     for name in names:
-        some.handler(name, retry=at_once, max_attempts=1 if name == "ship" else 20)(queue.registry.get(name).func)
+        some.handler(name, retry=immediately, max_attempts=1 if name == "ship" else 20)(queue.registry.get(name).func)
     return some
 
 

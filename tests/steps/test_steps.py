@@ -20,6 +20,7 @@ from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttem
 from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.operations.steps import record_step, record_transaction
 from sa_jobqueue.policies.retention import Retention, RetentionRules
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import StepKind
@@ -35,10 +36,6 @@ pytestmark = pytest.mark.every_python
 MakeWorker = Callable[..., ManualWorker]
 KINDS = ["sync", "async"]
 WRITE = text("INSERT INTO effect VALUES (:job)")
-
-
-def at_once(attempt: int, error: BaseException) -> timedelta:
-    return timedelta(0)
 
 
 @dataclass
@@ -81,7 +78,7 @@ def crashing_queue(calls: list[str], results: list[Any], crashes: int = 1) -> Jo
         await asyncio.sleep(0)
         return model(prompt)
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> str:
         draft = ctx.step("draft", model, payload)
         results.append(draft)
@@ -92,7 +89,7 @@ def crashing_queue(calls: list[str], results: list[Any], crashes: int = 1) -> Jo
             raise RuntimeError("crash")
         return draft.text
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
         draft = await ctx.step("draft", model_async, payload)
         results.append(draft)
@@ -159,7 +156,7 @@ async def test_a_transaction_that_raises_writes_neither_effects_nor_checkpoint(
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         with ctx.transaction("charge") as session:
             assert session is not None
@@ -167,7 +164,7 @@ async def test_a_transaction_that_raises_writes_neither_effects_nor_checkpoint(
             if ctx.attempt == 1:
                 raise RuntimeError("crash")
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
         async with ctx.transaction("charge") as session:
             assert session is not None
@@ -344,7 +341,7 @@ async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_t
     queue: JobQueue[Any] = JobQueue()
     raised: list[str] = []
 
-    @queue.handler("sync", retry=at_once, max_attempts=2)
+    @queue.handler("sync", retry=immediately, max_attempts=2)
     def sync(payload: str, ctx: AttemptContext) -> None:
         try:
             ctx.step("draft", lambda: "a text", output=str if ctx.attempt == 1 else Draft)
@@ -365,7 +362,7 @@ async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, j
     async def ask() -> str:
         return "hello"
 
-    @queue.handler("ask", max_attempts=2, retry=at_once)
+    @queue.handler("ask", max_attempts=2, retry=immediately)
     async def handler(ctx: AttemptContext) -> None:
         if ctx.attempt == 1:
             await ctx.step("draft", ask)
@@ -386,7 +383,7 @@ async def test_an_upcaster_that_fails_is_an_error_that_names_the_step(engine: En
     async def ask() -> Any:
         return "hello"
 
-    @queue.handler("ask", max_attempts=2, retry=at_once)
+    @queue.handler("ask", max_attempts=2, retry=immediately)
     async def handler(ctx: AttemptContext) -> None:
         await ctx.step("draft", ask, output=Draft if ctx.attempt == 2 else str)
         raise ValueError("stop")
@@ -406,7 +403,7 @@ async def test_a_renamed_step_is_named_in_the_log_before_it_runs_again(
     async def pay() -> None:
         calls.append("paid" if "is new" in caplog.text else "paid without a warning")
 
-    @queue.handler("order", max_attempts=3, retry=at_once)
+    @queue.handler("order", max_attempts=3, retry=immediately)
     async def handler(ctx: AttemptContext) -> None:
         await asyncio.gather(*(ctx.step("part", pay, key=n) for n in range(3)))
         await ctx.step("pay" if ctx.attempt == 1 else "payment", pay)
@@ -471,7 +468,7 @@ async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine) -
     queue: JobQueue[Any] = JobQueue()
     results: list[str] = []
 
-    @queue.handler("sync", codec=Reversing(), retry=at_once)
+    @queue.handler("sync", codec=Reversing(), retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         results.append(ctx.step("secret", lambda: "hello"))
         if ctx.attempt == 1:
@@ -509,7 +506,7 @@ async def test_jobs_without_steps_send_no_statement_about_them(engine: Engine, j
     """With the table out of the way any statement that names it would fail."""
     queue: JobQueue[Any] = JobQueue()
 
-    @queue.handler("plain", retry=at_once)
+    @queue.handler("plain", retry=immediately)
     def plain(payload: str, ctx: AttemptContext) -> None:
         if ctx.attempt == 1:
             raise RuntimeError
@@ -730,14 +727,14 @@ async def test_a_cursor_continues_after_the_last_recorded_position(
         if job_id.int == 4 and ctx.attempt == 1:
             raise RuntimeError
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         for job_id in ctx.cursor("ids", ids_after, position=lambda job_id: job_id, every=every, output=UUID):
             handle(job_id, ctx)
         if ctx.attempt == 2:
             raise RuntimeError
 
-    @queue.handler("async", retry=at_once)
+    @queue.handler("async", retry=immediately)
     async def asynchronous(payload: str, ctx: AttemptContext) -> None:
         async for job_id in ctx.cursor("ids", ids_after_async, position=lambda job_id: job_id, every=every, output=UUID):
             handle(job_id, ctx)
@@ -901,7 +898,7 @@ async def test_a_signal_that_a_step_raises_is_not_retried(engine: Engine, signal
 
     @queue.handler("sync")
     def sync(payload: str, ctx: AttemptContext) -> None:
-        ctx.step("ask", call, retry=at_once)
+        ctx.step("ask", call, retry=immediately)
 
     enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)
@@ -920,7 +917,7 @@ async def test_a_policy_that_is_none_is_refused_before_the_call(engine: Engine, 
 async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         ctx.step("ask", str, "x", key=1)
         with ctx.transaction("charge"):
@@ -943,7 +940,7 @@ async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine) -> 
 def test_a_session_drain_rolls_back_a_transaction_that_raises(engine: Engine, effects: Callable[[], list[str]]) -> None:
     queue: JobQueue[Any] = JobQueue()
 
-    @queue.handler("sync", retry=at_once)
+    @queue.handler("sync", retry=immediately)
     def sync(payload: str, ctx: AttemptContext) -> None:
         try:
             with ctx.transaction("charge") as session:
