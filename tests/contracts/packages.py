@@ -11,7 +11,6 @@ import sa_jobqueue
 
 ROOT = Path(sa_jobqueue.__file__).parents[1]
 SOURCE = ROOT / "sa_jobqueue"
-TESTS = ROOT / "tests"
 OPTIONAL = ("sa_jobqueue.pipeline.spark", "sa_jobqueue.dashboard", "sa_jobqueue.integrations", "sa_jobqueue.__main__")
 """What needs an extra to be imported, or does something when it is."""
 

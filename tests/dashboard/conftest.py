@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from sa_jobqueue.dashboard.guard import COOKIE
 
 HOST = "http://localhost"
 PREFIX = "/admin/jobs"
-Authorize = Callable[[Request], Access | None]
 
 
 def everyone(request: Request) -> Access:

@@ -51,12 +51,6 @@ def facts(session: Session, type_name: str = "mail") -> list[Facts]:
     return [tuple(row) for row in rows]  # type: ignore[misc]
 
 
-@pytest.fixture(autouse=True)
-def _no_handler_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The process of the test stands for both services: what one declares is not known to the other.
-    monkeypatch.setattr(Job, "__handlers__", Declarations())
-
-
 @pytest.fixture
 def recorded(sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> None:
     """Record the handler's declarations, as a worker does at start."""

@@ -7,15 +7,13 @@ from typing import Any
 
 from sa_jobqueue import Job
 from sa_jobqueue.operations import WorkerFilter
-from sa_jobqueue.statements import controls, corrections, quarantine, queues, ticks, workers
+from sa_jobqueue.statements import controls, corrections, quarantine, ticks, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
 _WHERE = workers.matching(Job, WorkerFilter(ids=["a"], names=["spark_1-*"], queues=["default"]))
 _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
 _REFUSED |= {"pause": timedelta(seconds=2)}
-_MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
-_DECLARED = {name: [None] for name in queues.SETTINGS} | {name: [value] for name, value in _MAIL.items()}
 _TICK: dict[str, Any] = {
     **{"id": WORKER, "worker_id": WORKER, "name": "tester", "host": "here", "pid": 1, "version": "0"},
     **{"queues": ["default"], "job_types": ["test"], "types": ["test"], "concurrency": 10, "state": "running"},
