@@ -123,7 +123,8 @@ def _install_from_npm(system: System) -> str | None:
     target.mkdir(parents=True, exist_ok=True)
     # No optional packages: they are compiled, and the PostgreSQL back end needs none.
     options = ("--no-save", "--no-package-lock", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund")
-    return _run("npm", "install", "--prefix", str(target), *options, *_requirements(system).read_text().split())
+    packages = _requirements(system).read_text().split()
+    return _run("npm", "install", "--prefix", str(target), *options, *packages, line=1)  # the first has a code alone
 
 
 def _missing_program(system: System) -> str | None:
@@ -138,11 +139,13 @@ def _requirements(system: System) -> Path:
     return _HERE / f"{system.environment}.txt"
 
 
-def _run(*command: str) -> str | None:
+def _run(*command: str, line: int = -1) -> str | None:
+    """Run a command; return a line of what it wrote of its failure, the last one by default, or None."""
     # Constraints of the project's own environment are not the peers'.
     environment = {name: value for name, value in os.environ.items() if name not in {"PIP_CONSTRAINT", "PYTHONPATH"}}
     completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return None if completed.returncode == 0 else completed.stderr.strip().rpartition("\n")[2]
+    lines = completed.stderr.strip().splitlines() or [f"exit status {completed.returncode}"]
+    return None if completed.returncode == 0 else lines[min(line, len(lines) - 1)]
 
 
 def _python(system: System) -> str | None:

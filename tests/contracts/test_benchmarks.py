@@ -151,6 +151,16 @@ def test_a_system_whose_programs_are_missing_is_named_and_the_others_are_install
     assert [system.name for system in environments.installed()] == [OURS.name]
 
 
+@pytest.mark.parametrize(("line", "problem"), [(-1, "log of it"), (1, "no such version"), (9, "log of it")])
+def test_the_line_that_states_a_problem_of_an_installation_is_shown(line: int, problem: str) -> None:
+    from benchmarks.peers import environments
+
+    failing = "import sys; sys.exit('code 7\\nno such version\\nlog of it')"
+    assert environments._run(sys.executable, "-c", failing, line=line) == problem
+    assert environments._run(sys.executable, "-c", "import sys; sys.exit(3)", line=line) == "exit status 3"
+    assert environments._run(sys.executable, "-c", "", line=line) is None
+
+
 def test_a_benchmark_run_replaces_the_previous_results_in_the_page() -> None:
     from benchmarks import markdown
 
