@@ -140,7 +140,7 @@ def _requirements(system: System) -> Path:
 
 
 def _run(*command: str, line: int = -1) -> str | None:
-    """Run a command; return a line of what it wrote of its failure, the last one by default, or None."""
+    """Run a command; return a line of its errors, by default the last; None where it succeeds."""
     # Constraints of the project's own environment are not the peers'.
     environment = {name: value for name, value in os.environ.items() if name not in {"PIP_CONSTRAINT", "PYTHONPATH"}}
     completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
