@@ -55,9 +55,6 @@ def line(session: Session) -> Ids:
     return ids
 
 
-# Operations.
-
-
 # What must be so, whatever happened.
 
 

@@ -796,16 +796,17 @@ def failing_queue(calls: list[str], errors: int, retry: Any) -> JobQueue[Any]:
     return queue
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("retry", "errors", "called", "status"),
     [
-        (Backoff(base=timedelta(microseconds=1)), 4, 5, JobStatus.COMPLETED),
-        (Backoff(base=timedelta(microseconds=1)), 9, 5, JobStatus.DEAD),
-        (lambda call, error: timedelta(0) if call < 7 else None, 6, 7, JobStatus.COMPLETED),
         (lambda call, error: None if isinstance(error, ConnectionError) else timedelta(0), 1, 1, JobStatus.DEAD),
-        (None, 1, 1, JobStatus.DEAD),
+        pytest.param(Backoff(base=timedelta(microseconds=1)), 4, 5, JobStatus.COMPLETED, marks=pytest.mark.slow),
+        pytest.param(Backoff(base=timedelta(microseconds=1)), 9, 5, JobStatus.DEAD, marks=pytest.mark.slow),
+        pytest.param(
+            lambda call, error: timedelta(0) if call < 7 else None, 6, 7, JobStatus.COMPLETED, marks=pytest.mark.slow
+        ),
+        pytest.param(None, 1, 1, JobStatus.DEAD, marks=pytest.mark.slow),
     ],
 )
 async def test_a_step_is_called_again_as_its_own_policy_says(
