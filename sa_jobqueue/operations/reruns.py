@@ -38,8 +38,8 @@ def rerun_job(
     Changes: inserts the job and its steps.
     Locks: the job, the root of its chain, and the jobs whose results its steps wait for.
     Raises: NotFoundError for the job, or for deleted ones whose results steps before it need; IllegalTransitionError for a
-    job that has not ended; InvalidOptionError if the job has no such step; IntegrityError for an application column that is
-    unique.
+    job that has not ended; InvalidOptionError if the job has no such step; InvalidJobError if it was inserted by SQL with a
+    value that `Job` refuses; IntegrityError for an application column that is unique.
     """
     check_id(model, "job_id", job_id)
     check_by(by)

@@ -85,7 +85,10 @@ class CallRecorder:
         return call
 
     def call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `fn` with these arguments and count the call, as a function of `wrap` does; return its result."""
+        """Call `fn` with `args` and `kwargs` and count the call, as a function of `wrap` does; return its result.
+
+        `name`: as in `wrap`.
+        """
         return self.wrap(name, fn)(*args, **kwargs)
 
 
@@ -202,7 +205,7 @@ class CrashTest:
         drop_database(self._base)
 
     def crash(self, point: str) -> Crash:
-        """Crash once at a point, one of `points`; run the attempts that follow, and return the problems."""
+        """Crash once at `point`, one of `points`; run the attempts that follow, and return the problems."""
         if not self._is_warm:
             with self._copied(self._base) as self._copy_url:
                 self._warm_up()
@@ -223,7 +226,10 @@ class CrashTest:
             ) from error
 
     def crash_everywhere(self) -> CrashReport:
-        """Crash at each point, in as many processes at a time as there are CPUs, at most 4; return the report."""
+        """Crash at each point, in as many processes at a time as there are CPUs, at most 4; return the report.
+
+        Raises: CrashTestError if one of these processes fails.
+        """
 
         def crash_at(points: Sequence[str], send: Send) -> None:
             for point in points:

@@ -106,7 +106,8 @@ COMMANDS = {
     "migrate prepare": [],
 }
 REFUSED = {
-    *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
+    # No name of ours:
+    *("jobs rerun", "queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),
     *("workers drain", "doctor", "deploy check", "health", "chains delete", "schedules run", "dead-letters dismiss"),
     *("enqueue", "events delete", "events send", "schedules pause", "thresholds set", "thresholds silence"),
 }
