@@ -83,14 +83,6 @@ def _all(figures: Figures) -> Iterator[Target]:
         1,
         single / pgqueuer if single and pgqueuer else None,
     )
-    yield _least(
-        "bulk, `enqueue_many`, 100,000 in one transaction, jobs/s", 60_000, figures.rate("bulk enqueue", "enqueue_many")
-    )
-    payloads = "bulk, `handler.enqueue_many`, 100,000 in one transaction"
-    yield _least(f"{payloads}, jobs/s", 60_000, figures.rate("bulk enqueue", "handler.enqueue_many"))
-    yield _least(
-        f"{payloads}, against a bare COPY of the same rows", 0.7, figures.ratio("bulk enqueue", "handler.enqueue_many")
-    )
     yield from _latency(figures)
     yield from _claims(figures)
     yield from _budget(figures)

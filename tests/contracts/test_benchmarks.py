@@ -88,6 +88,21 @@ def test_drain_stays_within_its_budget_of_round_trips_commits_and_row_versions(j
     assert drained["per_job"]["dead_tuples"] <= 2.05
 
 
+def test_the_scenarios_of_the_table_and_of_its_targets_exist() -> None:
+    from benchmarks import table, targets
+    from benchmarks.scenarios import all_scenarios
+
+    class Recorder(targets.Figures):
+        def case(self, scenario: str, case: str) -> None:
+            looked_up.add(scenario)
+
+    looked_up: set[str] = set()
+    assert [target.is_met for target in targets._all(Recorder({"results": []}))].count(True) == 0
+    measured = {name for part in table.PARTS for name in part.scenarios}
+    assert measured - {scenario.name for scenario in all_scenarios()} == set()
+    assert looked_up - measured <= {"pipeline write", "pipeline read"}  # of a separate run
+
+
 def test_the_page_has_the_tables_of_the_results_that_are_kept() -> None:
     from benchmarks import markdown
 
