@@ -148,7 +148,7 @@ class NoJobs:
     def block(self) -> str:
         """Return the first check as a `DO` block of a script, which raises."""
         hiding = row_security.hiding(self.layout, ["job", *["dead_letter"] * self.include_dead])
-        hidden = _as_literal(hiding)
+        hidden = _with_literals(hiding)
         jobs, advice = _literal(self._jobs), _literal(self._advice)
         dead_letters = self._dead_letters if self.include_dead else "SELECT 0"
         body = f"""
@@ -158,7 +158,7 @@ DECLARE
   summary text;
 BEGIN
   IF to_regclass({_literal(self.layout.qualified("job"))}) IS NULL THEN
-    IF EXISTS ({_as_literal(schema.unusable_schemas(self.layout, "queue"))}) THEN
+    IF EXISTS ({_with_literals(schema.unusable_schemas(self.layout, "queue"))}) THEN
       RAISE EXCEPTION '{_UNUSABLE}';
     END IF;
     RETURN;
@@ -280,7 +280,7 @@ SELECT name || CASE WHEN paused_at IS NULL THEN '' ELSE ' (paused)' END FROM (
 ) AS schedule WHERE {self._where} ORDER BY name"""
 
 
-def _as_literal(statement: ClauseElement) -> str:
+def _with_literals(statement: ClauseElement) -> str:
     """Return a statement as SQL text, with its values in it."""
     dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
     return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))

@@ -53,7 +53,7 @@ def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[Any]:
     namespace = sa.table("pg_namespace", sa.column("oid"), sa.column("nspname"), schema="pg_catalog")
     # current_schemas() leaves out those that the user may not use.
     search_path = sa.func.replace(sa.func.current_setting("search_path"), '"', "")
-    own_schema_named = sa.func.replace(search_path, "$user", sa.cast(sa.func.current_user(), sa.Text))
+    schema_names = sa.func.replace(search_path, "$user", sa.cast(sa.func.current_user(), sa.Text))
     return (
         sa.select(
             sa.cast(namespace.c.nspname, sa.Text).label("schema"),
@@ -63,7 +63,7 @@ def unusable_schemas(layout: Layout, unit: Unit) -> sa.Select[Any]:
         .where(
             sa.cast(table.c.relname, sa.Text) == sa.literal(f"{layout.prefix}{STAMPED[unit]}", sa.Text),
             sa.cast(table.c.relkind, sa.Text) == sa.literal("r", sa.Text),
-            sa.cast(namespace.c.nspname, sa.Text) == sa.func.regexp_split_to_array(own_schema_named, ", *").any_(),
+            sa.cast(namespace.c.nspname, sa.Text) == sa.func.regexp_split_to_array(schema_names, ", *").any_(),
             ~sa.func.has_schema_privilege(namespace.c.oid, sa.literal("USAGE", sa.Text)),
         )
         .order_by(namespace.c.nspname)

@@ -345,7 +345,9 @@ def test_the_summary_of_the_benchmarks_has_the_values_of_the_table() -> None:
     horizon = [figure("held-back horizon", f"plain, {state}", "p99_ms") for state in ("500,000 dead", "not held back")]
     event, child = ("events", "event to handler"), ("events", "child's return to parent")
     words = " ".join(text.split())
+    drained = result_by_case["drain beside peers", "sa_jobqueue"]["rate"]["median"]
     for sentence in (
+        f"about {round(drained, -2):,.0f} jobs a second",
         f"BullMQ ({p50['bullmq']:.1f} ms), Oban ({p50['oban']:.1f}), Chancy ({p50['chancy']:.1f}) and PgQueuer with asyncpg "
         f"({p50['pgqueuer, asyncpg']:.1f}) are faster, also at the 99th percentile",
         f"costs {cpu('sa_jobqueue, connection') / cpu('pgqueuer, asyncpg'):.1f} times the CPU time that it costs in PgQ",
